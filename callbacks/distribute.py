@@ -1,0 +1,99 @@
+"""The callback that does it all."""
+
+import warnings
+
+import keras
+
+from easyscale.callbacks.distribution import Distribution
+from easyscale.communicator import Communicator
+from easyscale.errors import EasyScaleWarning
+from easyscale.exchange import Exchange
+from easyscale.optimizer import DistributedOptimizer
+
+__all__ = ["Distribute"]
+
+
+class Distribute(keras.callbacks.Callback):
+    """Train one model on all workers: pass this callback to `fit()`, on every worker.
+
+    - The model's optimizer, and every other optimizer among its attributes, is wrapped in a `DistributedOptimizer`,
+      unless it is one.
+    - All workers start from the chief's weights and optimizer state.
+    - A worker's gradients weigh as much as it has samples in the step. A worker that runs out of data before the others
+      takes part in their steps with weight zero until the epoch ends for all.
+    - At the end of an epoch the metrics' states are summed over workers, those of the validation data as well. Every
+      callback sees the result, wherever it stands in the list.
+    - Only the chief shows a progress bar.
+
+    With one worker `fit()` is what it is without this callback. A new epoch, a second `fit()` and a new `compile()` need
+    nothing else.
+
+    Args:
+        exchange: What `easyscale.exchange.get` takes: `"ring"`, `"tree"`, an `Exchange`, ... Defaults to `None`: what
+            `easyscale launch --exchange` said, else `"auto"`.
+        replication: String. `"between_graph"`. Defaults to `None`: what `easyscale launch --replication` said, else
+            `"between_graph"`.
+        update: String. `"replicated"`. Defaults to `None`, which is the same.
+        bucket_bytes: Int. Gradients travel in vectors of about this size. Defaults to `None`: one for each dtype.
+        communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+
+    Raises:
+        ValueError: If an argument is none of those that it can be, or the model's optimizer is already distributed in
+            another way.
+        DesyncError: In `fit()`, if workers differ in exchange, model or gradients.
+
+    Example:
+
+    >>> x, y = easyscale.shard(x, y)
+    >>> model.fit(x, y, batch_size=easyscale.local_batch(256), callbacks=[easyscale.callbacks.Distribute("ring")])
+    """
+
+    def __init__(
+        self,
+        exchange: str | Exchange | type[Exchange] | None = None,
+        replication: str | None = None,
+        update: str | None = None,
+        bucket_bytes: int | None = None,
+        communicator: str | Communicator | None = None,
+    ):
+        super().__init__()
+        self._options = {
+            "exchange": exchange,
+            "replication": replication,
+            "update": update,
+            "bucket_bytes": bucket_bytes,
+            "communicator": communicator,
+        }
+        DistributedOptimizer("sgd", **self._options)  # a wrong argument shows here and not in fit()
+        self._distribution = None
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._distribution = Distribution.of(model)
+        self._distribution.wrap_optimizers(self._options)
+        if self._distribution.size > 1 and model.jit_compile:
+            warnings.warn(
+                "`jit_compile` is turned off for this model: XLA cannot compile an exchange between processes. "
+                "Pass `jit_compile=False` to `compile()`",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
+            model.jit_compile = False
+            model.train_function = None
+
+    def set_params(self, params: dict) -> None:
+        super().set_params(params)
+        if self._distribution is not None and self._distribution.rank > 0:
+            params["verbose"] = 0  # this dict is the progress bar's too, and it comes later in the list
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        self._distribution.begin()
+
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        self._distribution.testing = True
+
+    def on_test_end(self, logs: dict | None = None) -> None:
+        self._distribution.testing = False
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        self._distribution.end()

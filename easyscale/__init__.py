@@ -1,0 +1,40 @@
+"""EasyScale: one Keras `fit()` on several processes; you pick how gradients are exchanged.
+
+Names load when they are first used, so that `import easyscale` needs neither TensorFlow, Keras nor MPI.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "DistributedOptimizer": "easyscale.optimizer",
+    "DesyncError": "easyscale.errors",
+    "EasyScaleError": "easyscale.errors",
+    "EasyScaleWarning": "easyscale.errors",
+    "LaunchError": "easyscale.errors",
+    "PeerError": "easyscale.errors",
+    "is_chief": "easyscale.workers",
+    "local_batch": "easyscale.workers",
+    "local_rank": "easyscale.workers",
+    "local_size": "easyscale.workers",
+    "rank": "easyscale.workers",
+    "scope": "easyscale.workers",
+    "shard": "easyscale.data",
+    "size": "easyscale.workers",
+}
+_MODULES = ("callbacks", "communicator", "exchange", "replication")
+
+__all__ = ["__version__", *_MODULES, *_WHERE]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"easyscale.{name}")
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'easyscale' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,85 @@
+"""Buckets: the flat vectors in which many gradients travel as one.
+
+A bucket has one dtype. In it every gradient has a slot, and slots start at multiples of 64 bytes, so that a slot can
+become a TensorFlow tensor without a copy. NumPy only.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from easyscale.exchange.exchange import ALIGNMENT
+
+__all__ = ["Bucket", "Slot", "plan"]
+
+
+class Slot(NamedTuple):
+    """The place of the gradient number `index`, of `shape`, between `start` and `stop` of the vector."""
+
+    index: int
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class Bucket:
+    """The slots of one flat vector.
+
+    Attributes:
+        dtype: The dtype of all its gradients.
+        slots: List of `Slot`.
+        length: Int. The number of elements, with the gaps between slots.
+    """
+
+    def __init__(self, dtype: np.dtype):
+        self.dtype = np.dtype(dtype)
+        self.slots: list[Slot] = []
+        self.length = 0
+
+    def add(self, index: int, shape: Sequence[int]) -> None:
+        """Give the gradient number `index` the next slot."""
+        size = math.prod(shape)
+        self.slots.append(Slot(index, tuple(shape), self.length, self.length + size))
+        gap = max(1, ALIGNMENT // self.dtype.itemsize)
+        self.length = -(-(self.length + max(size, 1)) // gap) * gap
+
+    def pack(self, gradients: Sequence[np.ndarray], vector: np.ndarray, weight: float) -> None:
+        """Write every gradient times `weight` to its slot. A weight of 0 writes zeros, whatever the gradient."""
+        for slot in self.slots:
+            place = vector[slot.start : slot.stop].reshape(slot.shape)
+            if weight == 0:
+                place[...] = 0
+            else:
+                # A half type is multiplied in float32: a weight of 1/3 has no good half.
+                wide = np.promote_types(self.dtype, "float32") if self.dtype.itemsize < 4 else self.dtype
+                np.multiply(gradients[slot.index], wide.type(weight), out=place, dtype=wide, casting="unsafe")
+
+    def unpack(self, vector: np.ndarray) -> dict[int, np.ndarray]:
+        """Return the slots' parts of `vector`, in the gradients' shapes, without a copy."""
+        return {slot.index: vector[slot.start : slot.stop].reshape(slot.shape) for slot in self.slots}
+
+
+def plan(kinds: Sequence[tuple[Sequence[int], np.dtype]], bucket_bytes: int | None = None) -> list[Bucket]:
+    """Distribute gradients to buckets, in their order; the same arguments give the same buckets on every rank.
+
+    Args:
+        kinds: Shape and dtype of each gradient.
+        bucket_bytes: Int. A bucket is closed when it holds this much. Defaults to `None`: one bucket for each dtype.
+
+    Example:
+
+    >>> [bucket.length for bucket in plan([((3,), "float32"), ((2, 2), "float32")])]
+    [32]
+    """
+    buckets = []
+    filling: dict[np.dtype, Bucket] = {}
+    for index, (shape, dtype) in enumerate(kinds):
+        dtype = np.dtype(dtype)
+        bucket = filling.get(dtype)
+        if bucket is None or (bucket_bytes is not None and bucket.length * dtype.itemsize >= bucket_bytes):
+            bucket = filling[dtype] = Bucket(dtype)
+            buckets.append(bucket)
+        bucket.add(index, shape)
+    return buckets

@@ -1,0 +1,44 @@
+"""How ranks reach each other: over MPI, or as threads of one process.
+
+    get("mpi")      processes started by `easyscale launch`, `mpirun` or `srun`
+    get("local")    threads of one process, started by `run_ranks`; one rank without it
+    get()           "mpi" where a launcher started several ranks, "local" otherwise
+"""
+
+from easyscale.communicator import local
+from easyscale.communicator.communicator import Communicator, Request, Traffic
+from easyscale.communicator.launched import launched
+from easyscale.communicator.local import run_ranks
+from easyscale.errors import unknown
+
+__all__ = ["Communicator", "Request", "Traffic", "get", "run_ranks"]
+
+
+def get(identifier: str | Communicator | None = None) -> Communicator:
+    """Return a communicator. The same call returns the same object each time.
+
+    Args:
+        identifier: `"mpi"`, `"local"`, a `Communicator`, or `None` for `"mpi"` where a launcher started several
+            ranks and `"local"` otherwise. Defaults to `None`.
+
+    Raises:
+        LaunchError: If the ranks cannot meet: mpi4py is missing, or does not know the launcher.
+
+    Example:
+
+    >>> easyscale.communicator.get("local").size
+    1
+    """
+    if isinstance(identifier, Communicator):
+        return identifier
+    if identifier is None:
+        own = local.current()
+        start = launched()
+        identifier = "mpi" if own.size == 1 and start is not None and start.size > 1 else "local"
+    if identifier == "local":
+        return local.current()
+    if identifier == "mpi":
+        from easyscale.communicator import mpi
+
+        return mpi.world()
+    raise ValueError(unknown("communicator", identifier, ["local", "mpi"], " or a `Communicator`"))

@@ -1,0 +1,174 @@
+"""The base class of all communicators: how ranks send each other buffers.
+
+A communicator knows ranks and buffers, nothing of gradients. What it must provide is `isend` and `ireceive`; the rest
+follows from these two and may be replaced by something faster.
+"""
+
+import abc
+import json
+
+import numpy as np
+
+__all__ = ["Communicator", "Request", "Traffic", "as_bytes"]
+
+
+def as_bytes(buffer: np.ndarray) -> np.ndarray:
+    """Return the memory of a contiguous `buffer` as a vector of bytes, without a copy."""
+    return buffer.reshape(-1).view(np.uint8)
+
+
+class Traffic:
+    """Counts what a rank has sent: `messages` and `bytes`."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+
+    def add(self, nbytes: int) -> None:
+        self.messages += 1
+        self.bytes += nbytes
+
+    def __repr__(self) -> str:
+        return f"Traffic(messages={self.messages}, bytes={self.bytes})"
+
+
+class Request(abc.ABC):
+    """A transfer under way. The buffer belongs to the communicator until `wait` has returned."""
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Return when the transfer is complete.
+
+        Raises:
+            PeerError: If the other rank has left or failed.
+        """
+
+
+class Communicator(abc.ABC):
+    """`size` ranks that send each other NumPy buffers.
+
+    Messages between two ranks arrive in the order in which they were sent, and a receive names the rank it receives
+    from and a buffer of exactly the length that is sent.
+
+    Attributes:
+        rank: Int. This process's number, from 0 to `size - 1`. Rank 0 is the chief.
+        size: Int. The number of ranks.
+        local_rank: Int. This process's number among those of its node.
+        local_size: Int. The number of ranks on this node.
+        host: String. The name of this node.
+        sent: `Traffic`. What this rank has sent by `isend` so far.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    host: str
+
+    def __init__(self) -> None:
+        self.sent = Traffic()
+
+    @abc.abstractmethod
+    def isend(self, buffer: np.ndarray, to: int) -> Request:
+        """Start to send a contiguous `buffer` to rank `to`. Do not write to it until the request is complete."""
+
+    @abc.abstractmethod
+    def ireceive(self, buffer: np.ndarray, source: int) -> Request:
+        """Start to receive from rank `source` into a contiguous `buffer`."""
+
+    def send(self, buffer: np.ndarray, to: int) -> None:
+        """Send `buffer` to rank `to`."""
+        self.isend(buffer, to).wait()
+
+    def receive(self, buffer: np.ndarray, source: int) -> None:
+        """Receive from rank `source` into `buffer`."""
+        self.ireceive(buffer, source).wait()
+
+    def all_gather_rows(self, row: np.ndarray) -> np.ndarray:
+        """Return every rank's `row`, one below the other in the order of ranks. Shape `(size, *row.shape)`.
+
+        All rows have one shape and dtype. With the algorithm of Bruck et al. (1997) each rank sends
+        `ceil(log2 P)` messages and `P - 1` rows.
+        """
+        rows = np.empty((self.size, *row.shape), row.dtype)
+        rows[0] = row  # row i is that of rank (rank + i) % size until the end
+        have = 1
+        while have < self.size:
+            count = min(have, self.size - have)
+            arriving = self.ireceive(rows[have : have + count], (self.rank + have) % self.size)
+            self.send(rows[:count], (self.rank - have) % self.size)
+            arriving.wait()
+            have += count
+        return np.roll(rows, self.rank, axis=0)
+
+    def barrier(self) -> None:
+        """Return when every rank has called this."""
+        self.all_gather_rows(np.zeros(1, np.uint8))
+
+    def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
+        """Overwrite every rank's `buffer` with that of rank `root`, down a binomial tree."""
+        virtual = (self.rank - root) % self.size
+        mask = 1
+        while mask < self.size and not virtual & mask:
+            mask <<= 1
+        if virtual:
+            self.receive(buffer, (virtual - mask + root) % self.size)
+        requests = []
+        while (mask := mask >> 1) > 0:
+            if virtual + mask < self.size:
+                requests.append(self.isend(buffer, (virtual + mask + root) % self.size))
+        for request in requests:
+            request.wait()
+
+    def share(self, value: object) -> list:
+        """Return the list of every rank's `value`, in the order of ranks.
+
+        For the little that ranks must tell each other beside gradients. The value travels as JSON, so that nothing
+        that comes from another process is ever executed.
+
+        Args:
+            value: Whatever `json.dumps` takes.
+
+        Example:
+
+        >>> easyscale.communicator.get("local").share({"exchange": "ring"})
+        [{'exchange': 'ring'}]
+        """
+        message = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        lengths = self.all_gather_rows(np.array([message.size]))[:, 0]
+        row = np.zeros(lengths.max(), np.uint8)
+        row[: message.size] = message
+        rows = self.all_gather_rows(row)
+        return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
+
+    def all_reduce(self, buffer: np.ndarray) -> None:
+        """Overwrite `buffer` with its sum over ranks: `reduce_scatter`, then `all_gather`."""
+        bounds = np.linspace(0, buffer.size, self.size + 1).astype(int)
+        self.reduce_scatter(buffer, bounds)
+        self.all_gather(buffer, bounds)
+
+    def reduce_scatter(self, buffer: np.ndarray, bounds: np.ndarray) -> None:
+        """Overwrite the part of `buffer` between `bounds[rank]` and `bounds[rank + 1]` with its sum over ranks.
+
+        Every part goes straight to its rank: `P - 1` messages sent by each. Parts are added in the order of ranks.
+        """
+        parts = [buffer[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        arrived = {rank: np.empty_like(parts[self.rank]) for rank in others}
+        requests = [self.ireceive(arrived[rank], rank) for rank in others]
+        requests += [self.isend(parts[rank], rank) for rank in others]
+        for request in requests:
+            request.wait()
+        arrived[self.rank] = parts[self.rank].copy()
+        parts[self.rank][:] = arrived[0]
+        for rank in range(1, self.size):
+            parts[self.rank] += arrived[rank]
+
+    def all_gather(self, buffer: np.ndarray, bounds: np.ndarray) -> None:
+        """Send the part of `buffer` between `bounds[rank]` and `bounds[rank + 1]` to every other rank's `buffer`."""
+        parts = [buffer[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        requests = [self.ireceive(parts[rank], rank) for rank in others]
+        requests += [self.isend(parts[self.rank], rank) for rank in others]
+        for request in requests:
+            request.wait()

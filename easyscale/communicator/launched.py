@@ -1,0 +1,41 @@
+"""Which launcher started this process, and as one of how many ranks: read from the environment, before MPI is loaded.
+
+It answers two questions: is there need for MPI at all, and did MPI find all the ranks that the launcher started. The
+second catches what otherwise goes unnoticed: a launcher and an MPI library that do not know each other, and `P`
+processes that each train alone.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["Launched", "launched"]
+
+
+class Launched(NamedTuple):
+    """How this process was started: by which `launcher`, as one of `size` ranks."""
+
+    launcher: str
+    size: int
+
+
+# The variables by which launchers tell a process the number of ranks; the most specific ones first.
+_SIZE_VARIABLES = (
+    ("mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE"),
+    ("mpirun of MPICH or Intel MPI", "PMI_SIZE"),
+    ("srun", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
+    """Return how this process was started, or `None` if no launcher did.
+
+    Example:
+
+    >>> launched({"OMPI_COMM_WORLD_SIZE": "4"})
+    Launched(launcher='mpirun of Open MPI', size=4)
+    """
+    for launcher, variable in _SIZE_VARIABLES:
+        if environment.get(variable, "").isdigit():
+            return Launched(launcher, int(environment[variable]))
+    return None

@@ -1,0 +1,151 @@
+"""Ranks as threads of one process: for tests, notebooks, and a script that runs alone.
+
+Sending is a rendezvous, as it is for long messages in MPI: `isend` completes when the other side has received, and the
+data is read only then. So a deadlock or a buffer written too early shows here as it would there.
+"""
+
+import collections
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from easyscale.communicator.communicator import Communicator, Request, as_bytes
+from easyscale.errors import DesyncError, PeerError
+
+__all__ = ["Local", "run_ranks"]
+
+_thread = threading.local()
+
+
+class _Group:
+    """What the ranks of one `run_ranks` have in common."""
+
+    def __init__(self, size: int, timeout: float):
+        self.size = size
+        self.deadline = time.monotonic() + timeout
+        self.changed = threading.Condition()
+        self.sends = collections.defaultdict(collections.deque)  # (from, to) -> posted and not yet matched
+        self.receives = collections.defaultdict(collections.deque)
+        self.waiting = {}  # rank -> what it waits for
+        self.failed = None  # (rank, exception) of the first that failed
+
+    def match(self, source: int, to: int) -> None:
+        sends, receives = self.sends[source, to], self.receives[source, to]
+        while sends and receives:
+            send, receive = sends.popleft(), receives.popleft()
+            if send.data.size != receive.data.size:
+                send.error = receive.error = DesyncError(
+                    f"[rank {to} of {self.size}] a message must have the length its receiver expects. "
+                    f"Received: {send.data.size} bytes from rank {source}, expected {receive.data.size}"
+                )
+            else:
+                receive.data[:] = send.data
+            send.done = receive.done = True
+
+
+class _LocalRequest(Request):
+    def __init__(self, group: _Group, rank: int, what: str, data: np.ndarray):
+        self.group, self.rank, self.what, self.data = group, rank, what, data
+        self.done, self.error = False, None
+
+    def wait(self) -> None:
+        group = self.group
+        with group.changed:
+            group.waiting[self.rank] = self.what
+            while not self.done:
+                if group.failed is not None:
+                    raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {self.what}")
+                if not group.changed.wait(group.deadline - time.monotonic()):
+                    who = "; ".join(f"rank {rank}: {what}" for rank, what in sorted(group.waiting.items()))
+                    raise TimeoutError(f"ranks wait for each other. {who}")
+            del group.waiting[self.rank]
+        if self.error is not None:
+            raise self.error
+
+
+class Local(Communicator):
+    """One of `size` ranks that are threads of one process. A group of one rank needs no `run_ranks`."""
+
+    def __init__(self, group: _Group | None = None, rank: int = 0):
+        super().__init__()
+        self._group = group or _Group(1, 0.0)
+        self.rank = self.local_rank = rank
+        self.size = self.local_size = self._group.size
+        self.host = os.uname().nodename
+
+    def isend(self, buffer: np.ndarray, to: int) -> Request:
+        data = as_bytes(buffer)
+        self.sent.add(data.size)
+        return self._post(self._group.sends, (self.rank, to), f"sends {data.size} bytes to rank {to}", data)
+
+    def ireceive(self, buffer: np.ndarray, source: int) -> Request:
+        data = as_bytes(buffer)
+        what = f"waits for {data.size} bytes from rank {source}"
+        return self._post(self._group.receives, (source, self.rank), what, data)
+
+    def _post(self, queues: dict, pair: tuple[int, int], what: str, data: np.ndarray) -> Request:
+        request = _LocalRequest(self._group, self.rank, what, data)
+        with self._group.changed:
+            queues[pair].append(request)
+            self._group.match(*pair)
+            self._group.changed.notify_all()
+        return request
+
+
+def current() -> Local:
+    """Return this thread's communicator: that of `run_ranks`, or one of a single rank."""
+    if not hasattr(_thread, "communicator"):
+        _thread.communicator = Local()
+    return _thread.communicator
+
+
+def run_ranks(size: int, function: Callable[[Communicator], object], timeout: float = 60.0) -> list:
+    """Call `function(communicator)` on `size` ranks that are threads of this process.
+
+    Args:
+        size: Int. The number of ranks.
+        function: Callable. Takes the rank's communicator.
+        timeout: Float, in seconds. How long the ranks may take. Defaults to `60.0`.
+
+    Returns:
+        The list of what the ranks returned.
+
+    Raises:
+        TimeoutError: If they take longer. It says which rank waits for what.
+
+    Example:
+
+    >>> def on_rank(communicator):
+    ...     buffer = np.full(4, communicator.rank, "float32")
+    ...     easyscale.exchange.get("ring", communicator).allreduce(buffer)
+    ...     return buffer
+    >>> easyscale.communicator.run_ranks(3, on_rank)[0]
+    array([3., 3., 3., 3.], dtype=float32)
+    """
+    group = _Group(size, timeout)
+    results = [None] * size
+
+    def run(rank: int) -> None:
+        _thread.communicator = Local(group, rank)
+        try:
+            results[rank] = function(_thread.communicator)
+        except BaseException as error:
+            with group.changed:
+                if group.failed is None:
+                    group.failed = (rank, error)
+                group.changed.notify_all()
+
+    threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, group.deadline + 1.0 - time.monotonic()))
+    if group.failed is not None:
+        raise group.failed[1]
+    late = [thread.name for thread in threads if thread.is_alive()]
+    if late:
+        raise TimeoutError(f"{', '.join(late)} did not end within {timeout} s and waited for no other rank")
+    return results

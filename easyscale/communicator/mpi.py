@@ -1,0 +1,185 @@
+"""Ranks as processes that MPI joins. The only module that imports mpi4py.
+
+Beside the transfers it sees to two things that MPI leaves open. Waiting is polite: after a short spin the core is given
+to whoever computes. And no rank waits for ever: a rank that ends by an exception ends the job, and one that leaves
+while others still wait for it is noticed by them.
+"""
+
+import atexit
+import functools
+import os
+import sys
+import time
+
+import numpy as np
+
+from easyscale.communicator.communicator import Communicator, Request, as_bytes
+from easyscale.communicator.launched import launched
+from easyscale.errors import EasyScaleError, LaunchError, PeerError
+
+try:
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is here, but no MPI library that it can load
+    raise LaunchError(
+        "several ranks need mpi4py and an MPI library in this Python. "
+        f"Received: {type(error).__name__} ({str(error).splitlines()[0]}). Run: pip install 'easyscale[mpi]'"
+    ) from None
+
+__all__ = ["Mpi", "world"]
+
+_MESSAGE_LIMIT = 1 << 30  # bytes; MPI counts are C ints, so a longer buffer travels as several messages
+_DATA_TAG, _LEFT_TAG = 1, 2
+
+_SPIN_SECONDS = 0.001  # poll this long, yielding the core; then sleep between polls
+_NAP_SECONDS = 0.0001
+_GRACE_SECONDS = 3.0  # a rank may leave while what it sent is still on its way
+
+
+@functools.cache
+def world() -> "Mpi":
+    """Return the communicator of all ranks that the launcher started. Every rank must call this."""
+    start = launched()
+    if start is not None and start.size != MPI.COMM_WORLD.size:
+        library = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
+        raise LaunchError(
+            f"the launcher and the MPI library of mpi4py must be of one kind. Received: {start.launcher} started "
+            f"{start.size} ranks, {library} found {MPI.COMM_WORLD.size}. Start with `easyscale launch`, or with the "
+            "mpirun of that library; with srun choose its `--mpi` plugin"
+        )
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise LaunchError(
+            "MPI must be initialised with the thread level `serialized` or `multiple`, because TensorFlow calls it "
+            "from its own threads. Set `mpi4py.rc.thread_level = 'multiple'` before mpi4py is first imported"
+        )
+    communicator = Mpi(MPI.COMM_WORLD.Dup())
+    if communicator.size > 1:
+        atexit.register(communicator.leave)
+        sys.excepthook = functools.partial(_end_job, communicator, sys.excepthook)
+    return communicator
+
+
+class _MpiRequest(Request):
+    def __init__(self, communicator: "Mpi", what: str, requests: list):
+        self._communicator, self._what, self._requests = communicator, what, requests
+
+    def wait(self) -> None:
+        for request in self._requests:
+            self._communicator.wait(request, self._what)
+
+
+class Mpi(Communicator):
+    """The ranks of an MPI communicator.
+
+    Args:
+        intra: `mpi4py.MPI.Intracomm`. Used by nobody else.
+    """
+
+    def __init__(self, intra: MPI.Intracomm):
+        super().__init__()
+        self._intra = intra
+        self.rank, self.size = intra.rank, intra.size
+        node = intra.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank, self.local_size = node.rank, node.size
+        node.Free()
+        self.host = os.uname().nodename
+
+    def isend(self, buffer: np.ndarray, to: int) -> Request:
+        data = as_bytes(buffer)
+        self.sent.add(data.size)
+        requests = [self._intra.Isend([part, MPI.BYTE], to, _DATA_TAG) for part in _messages(data)]
+        return _MpiRequest(self, f"sends to rank {to}", requests)
+
+    def ireceive(self, buffer: np.ndarray, source: int) -> Request:
+        requests = [self._intra.Irecv([part, MPI.BYTE], source, _DATA_TAG) for part in _messages(as_bytes(buffer))]
+        return _MpiRequest(self, f"waits for rank {source}", requests)
+
+    # MPI's own collectives, where the library knows better than we do.
+
+    def all_gather_rows(self, row: np.ndarray) -> np.ndarray:
+        rows = np.empty((self.size, *row.shape), row.dtype)
+        request = self._intra.Iallgather([as_bytes(row), MPI.BYTE], [as_bytes(rows), MPI.BYTE])
+        self.wait(request, "waits for the other ranks")
+        return rows
+
+    def all_reduce(self, buffer: np.ndarray) -> None:
+        for part in _messages(buffer):
+            self._intra.Allreduce(MPI.IN_PLACE, part)
+
+    def reduce_scatter(self, buffer: np.ndarray, bounds: np.ndarray) -> None:
+        if as_bytes(buffer).size > _MESSAGE_LIMIT:
+            return super().reduce_scatter(buffer, bounds)
+        own = np.empty(bounds[self.rank + 1] - bounds[self.rank], buffer.dtype)
+        self._intra.Reduce_scatter(buffer, own, np.diff(bounds).tolist())
+        buffer[bounds[self.rank] : bounds[self.rank + 1]] = own
+
+    def all_gather(self, buffer: np.ndarray, bounds: np.ndarray) -> None:
+        data = as_bytes(buffer)
+        if data.size > _MESSAGE_LIMIT:
+            return super().all_gather(buffer, bounds)
+        offsets = bounds * buffer.itemsize
+        counts = (np.diff(offsets).tolist(), offsets[:-1].tolist())
+        self._intra.Allgatherv(MPI.IN_PLACE, [data, counts, MPI.BYTE])
+
+    # Waiting, and what ends it.
+
+    def wait(self, request: MPI.Request, what: str) -> None:
+        """Wait for `request` without holding the core.
+
+        Raises:
+            PeerError: If a rank has left without whom the request cannot complete.
+        """
+        started = time.monotonic()
+        left = None
+        try:
+            while not request.Test():
+                waited = time.monotonic() - started
+                if waited < _SPIN_SECONDS:
+                    os.sched_yield()
+                    continue
+                time.sleep(_NAP_SECONDS)
+                if left is None:
+                    left = self._who_left()
+                    started = time.monotonic() if left is not None else started
+                elif waited > _GRACE_SECONDS:
+                    raise PeerError(
+                        f"[rank {self.rank} of {self.size}] every rank must take part to the end. "
+                        f"Rank {left} has ended while this rank {what}"
+                    )
+        except MPI.Exception as error:
+            raise PeerError(f"[rank {self.rank} of {self.size}] MPI failed while this rank {what}: {error}") from None
+
+    def _who_left(self) -> int | None:
+        status = MPI.Status()
+        if self._intra.Iprobe(MPI.ANY_SOURCE, _LEFT_TAG, status):
+            return status.Get_source()
+        return None
+
+    def leave(self) -> None:
+        """Tell those who may wait for this rank that it ends: the chief and both neighbours. Any one ends the job."""
+        if not MPI.Is_finalized():
+            for rank in {0, (self.rank - 1) % self.size, (self.rank + 1) % self.size} - {self.rank}:
+                self._intra.Isend([np.zeros(1, np.uint8), MPI.BYTE], rank, _LEFT_TAG)
+
+    def abort(self, code: int) -> None:
+        """End all ranks at once with the exit code `code`."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what was to be said has been said; MPI would add a page
+        MPI.COMM_WORLD.Abort(code)
+
+
+def _messages(vector: np.ndarray) -> list[np.ndarray]:
+    """Cut a vector into parts that one message carries; at least one."""
+    step = _MESSAGE_LIMIT // vector.itemsize
+    return [vector[start : start + step] for start in range(0, max(vector.size, 1), step)]
+
+
+def _end_job(communicator: Mpi, previous_hook, kind, error, traceback) -> None:
+    """Show an exception that nobody caught and end the job: the other ranks may be waiting for this one."""
+    # A mistake in the script often strikes all ranks at once. The first to show it ends the others.
+    time.sleep(0.2 * min(communicator.rank, 10))
+    if issubclass(kind, EasyScaleError):
+        print(f"{kind.__name__}: {error}", file=sys.stderr)
+    else:
+        previous_hook(kind, error, traceback)
+    communicator.abort(1)

@@ -1,0 +1,60 @@
+"""A worker's part of arrays and of nested structures of arrays."""
+
+import numbers
+
+import numpy as np
+
+__all__ = ["check", "leaves", "part"]
+
+
+def _is_structure(data: object) -> bool:
+    if isinstance(data, dict):
+        return True
+    return isinstance(data, (list, tuple)) and not (data and isinstance(data[0], (numbers.Number, str, bytes)))
+
+
+def leaves(data: object) -> list:
+    """Return the arrays in a nested structure of dicts, lists and tuples. `None` counts as no array."""
+    if data is None:
+        return []
+    if not _is_structure(data):
+        return [data]
+    return [leaf for one in (data.values() if isinstance(data, dict) else data) for leaf in leaves(one)]
+
+
+def _length(array: object) -> int:
+    shape = getattr(array, "shape", None)
+    if shape is not None and len(shape):
+        return int(shape[0])
+    if shape is None and hasattr(array, "__len__"):
+        return len(array)
+    raise ValueError(
+        "`shard` must be given arrays, a `tf.data.Dataset` or a `keras.utils.PyDataset`. "
+        f"Received: {type(array).__name__}. A generator must yield this worker's part by itself"
+    )
+
+
+def check(data: object, size: int) -> None:
+    """Raise `ValueError` unless all arrays have one length, at least `size`."""
+    lengths = {_length(array) for array in leaves(data)}
+    if len(lengths) > 1:
+        raise ValueError(f"arrays must have the same length. Received: lengths {sorted(lengths)}")
+    if lengths and min(lengths) < size:
+        raise ValueError(
+            f"every worker must get at least one sample. Received: {min(lengths)} samples for {size} workers. "
+            "Start fewer workers"
+        )
+
+
+def part(data: object, rank: int, size: int) -> object:
+    """Return rows `rank`, `rank + size`, `rank + 2 * size`, ... of every array of a nested structure."""
+    if data is None:
+        return None
+    if isinstance(data, dict):
+        return type(data)({key: part(one, rank, size) for key, one in data.items()})
+    if _is_structure(data):
+        parts = [part(one, rank, size) for one in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    rows = data.iloc if hasattr(data, "iloc") else data
+    mine = rows[rank::size]
+    return np.ascontiguousarray(mine) if isinstance(mine, np.ndarray) else mine

@@ -1,0 +1,58 @@
+"""A worker's part of a `keras.utils.PyDataset`."""
+
+import sys
+
+from easyscale.data import arrays
+
+__all__ = ["owns", "part"]
+
+
+def owns(data: object) -> bool:
+    """Return whether `data` is a `keras.utils.PyDataset`, without loading Keras."""
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(data, keras.utils.PyDataset)
+
+
+def part(dataset: object, rank: int, size: int) -> object:
+    """Return a dataset whose every batch is this worker's part of the batch of the same index."""
+    import keras
+
+    if size == 1:
+        return dataset
+
+    class Shard(keras.utils.PyDataset):
+        def __init__(self):
+            super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
+            self._batch = _rows(dataset[0])
+            self._length = None
+
+        @property
+        def num_batches(self):
+            if self._length is None:
+                self._length = dataset.num_batches
+                # A last batch of fewer elements than workers leaves nothing for some of them.
+                if self._length and not self._mine(self._length - 1):
+                    self._length -= 1
+            return self._length
+
+        def __getitem__(self, index):
+            batch = dataset[index]
+            return arrays.part(batch, self._start(index), size)
+
+        def on_epoch_begin(self):
+            dataset.on_epoch_begin()
+
+        def on_epoch_end(self):
+            dataset.on_epoch_end()
+
+        def _start(self, index):
+            return (rank - index * self._batch) % size  # element i of the whole dataset goes to worker i % size
+
+        def _mine(self, index):
+            return _rows(dataset[index]) > self._start(index)
+
+    return Shard()
+
+
+def _rows(batch: object) -> int:
+    return len(arrays.leaves(batch)[0])

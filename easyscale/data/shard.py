@@ -1,0 +1,46 @@
+"""`shard`: element `i` goes to worker `i % size`, whatever the data is."""
+
+from easyscale import communicator as communicators
+from easyscale.communicator import Communicator
+from easyscale.data import arrays, keras_dataset, tf_dataset
+
+__all__ = ["shard"]
+
+
+def shard(*data: object, batched: bool | None = None, communicator: str | Communicator | None = None) -> object:
+    """Return this worker's part of the data: element `i` goes to worker `i % size`.
+
+    Dealt out like cards, and with `shuffle=False`, the workers' `k`-th batches together are the `k`-th batch of one
+    process. All workers must pass the same data in the same order: shuffle a `tf.data.Dataset` with a fixed seed, or
+    after `shard`.
+
+    Args:
+        *data: Arrays (NumPy, TensorFlow, pandas, SciPy, ...) or nested structures of them, all of one length; or a
+            `tf.data.Dataset`; or a `keras.utils.PyDataset`.
+        batched: Bool. Whether the elements of a `tf.data.Dataset` are batches, which are then divided, each by itself.
+            Defaults to `None`: they are if all components agree in their first dimension or do not state it.
+        communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+
+    Returns:
+        What was passed, each with this worker's part; a tuple where several things were passed.
+
+    Raises:
+        ValueError: If there are fewer elements than workers, or arrays of different lengths.
+
+    Example:
+
+    >>> x, y = easyscale.shard(np.arange(6), np.arange(6) % 2)  # on worker 1 of 2
+    >>> x
+    array([1, 3, 5])
+    """
+    if not data:
+        raise ValueError("`shard` must be given data. Received: nothing. Try `x, y = easyscale.shard(x, y)`")
+    comm = communicators.get(communicator)
+    if any(map(tf_dataset.owns, data)):
+        parts = tuple(tf_dataset.part(one, comm.rank, comm.size, batched) for one in data)
+    elif any(map(keras_dataset.owns, data)):
+        parts = tuple(keras_dataset.part(one, comm.rank, comm.size) for one in data)
+    else:
+        arrays.check(data, comm.size)
+        parts = tuple(arrays.part(one, comm.rank, comm.size) for one in data)
+    return parts if len(parts) > 1 else parts[0]

@@ -1,0 +1,48 @@
+"""What EasyScale raises.
+
+    EasyScaleError
+    ├── LaunchError     the ranks were not started in a way that lets them meet
+    ├── DesyncError     ranks differ where they must agree: exchange, gradients, weights
+    └── PeerError       another rank has left or failed while this one waits for it
+    EasyScaleWarning    something works, but hardly as meant
+
+A bad argument is a plain `ValueError` or `TypeError`, as in Keras. Every message is the rule, what came, and the
+remedy, in one line.
+"""
+
+import difflib
+
+__all__ = ["DesyncError", "EasyScaleError", "EasyScaleWarning", "LaunchError", "PeerError"]
+
+
+class EasyScaleError(Exception):
+    """Base class of the errors that are EasyScale's own."""
+
+
+class LaunchError(EasyScaleError):
+    """The ranks were not started in a way that lets them meet."""
+
+
+class DesyncError(EasyScaleError):
+    """Ranks differ where they must agree. Raised on every rank."""
+
+
+class PeerError(EasyScaleError):
+    """Another rank has left or failed while this one waits for it."""
+
+
+class EasyScaleWarning(UserWarning):
+    """Something works, but hardly as meant."""
+
+
+def unknown(what: str, value: object, valid: list[str], also: str = "") -> str:
+    """Return the message for a `value` that is not among the `valid` names, with the nearest of them.
+
+    Example:
+
+    >>> unknown("exchange", "rnig", ["ring", "tree"])
+    "`exchange` must be one of ['ring', 'tree']. Received: exchange='rnig'. Did you mean 'ring'?"
+    """
+    near = difflib.get_close_matches(str(value), valid, n=1)
+    hint = f". Did you mean '{near[0]}'?" if near else ""
+    return f"`{what}` must be one of {valid}{also}. Received: {what}={value!r}{hint}"

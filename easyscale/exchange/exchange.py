@@ -1,0 +1,169 @@
+"""The base class of all exchanges: who owns which part of a vector, and how it travels there and back.
+
+An exchange knows vectors, nothing of TensorFlow or Keras. It sums; dividing by the number of ranks is for the caller.
+"""
+
+import abc
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from easyscale.communicator import Communicator
+
+__all__ = ["Cost", "Exchange", "aligned", "segments"]
+
+HALF = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))  # summed in float32
+_DTYPES = (*HALF, *map(np.dtype, ("float32", "float64", "int32", "int64")))
+
+ALIGNMENT = 64  # bytes; TensorFlow takes an array so aligned as a tensor without a copy
+
+
+class Cost(NamedTuple):
+    """What an `allreduce` costs the busiest rank.
+
+    Attributes:
+        steps: Int. Messages that have to follow one another.
+        messages: Int. Messages that the rank sends.
+        bytes: Int. Bytes that the rank sends.
+    """
+
+    steps: int
+    messages: int
+    bytes: int
+
+
+class Exchange(abc.ABC):
+    """How a vector is summed over ranks.
+
+    Every element of the vector has one owner. `reduce` brings the sum of a range to its owner, `gather` brings it back
+    to every rank. A subclass provides these two as `_reduce` and `_gather` and, if not every rank owns its share,
+    `owned`. It is made without a communicator and connected to one by `easyscale.exchange.get`.
+
+    Example: `examples/custom_exchange.py`.
+
+    Attributes:
+        name: String. By which `get`, the command line and error messages know it.
+        communicator: The `Communicator` that it is connected to.
+    """
+
+    name: str = ""
+
+    def __init__(self) -> None:
+        self._communicator = None
+
+    def __init_subclass__(cls, **kwargs) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = cls.__name__
+
+    @property
+    def communicator(self) -> Communicator:
+        if self._communicator is None:
+            raise ValueError(f"{self!r} must be connected first. Use `easyscale.exchange.get(exchange, communicator)`")
+        return self._communicator
+
+    def connect(self, communicator: Communicator) -> "Exchange":
+        """Use `communicator` from now on; return the exchange itself."""
+        if self._communicator not in (None, communicator):
+            raise ValueError(f"an exchange must keep to one communicator, and {self!r} has another. Make a second one")
+        self._communicator = communicator
+        return self
+
+    @staticmethod
+    def cost(size: int, nbytes: int) -> Cost | None:
+        """Return the `Cost` of an `allreduce` of `nbytes` over `size` ranks, or `None` if it is not known.
+
+        Meant for vectors of a length that `size` divides.
+        """
+        return None
+
+    def allocate(self, length: int, dtype: str | np.dtype = "float32") -> np.ndarray:
+        """Return a vector of zeros in the memory that this exchange moves fastest.
+
+        Args:
+            length: Int. The number of elements.
+            dtype: The dtype of the elements. Defaults to `"float32"`.
+        """
+        return aligned(length, dtype)
+
+    def owned(self, length: int) -> slice:
+        """Return the part of a vector of `length` elements that this rank owns: by default the rank's `1 / P`."""
+        return self._share(length, self.communicator.rank)
+
+    def reduce(self, buffer: np.ndarray) -> None:
+        """Overwrite the owned part of `buffer` with its sum over ranks. The rest is undefined afterwards.
+
+        Args:
+            buffer: Contiguous vector of float16, bfloat16 (both are summed in float32), float32, float64, int32 or
+                int64. All ranks must pass the same length and dtype.
+        """
+        self._check(buffer)
+        if self.communicator.size == 1:
+            return
+        if buffer.dtype in HALF:
+            wide = buffer.astype("float32")
+            self._reduce(wide)
+            own = self.owned(buffer.size)
+            buffer[own] = wide[own]
+        else:
+            self._reduce(buffer)
+
+    def gather(self, buffer: np.ndarray) -> None:
+        """Overwrite the whole `buffer` with what each part's owner holds. Takes what `reduce` takes."""
+        self._check(buffer)
+        if self.communicator.size > 1:
+            self._gather(buffer)
+
+    def allreduce(self, buffer: np.ndarray) -> None:
+        """Overwrite `buffer` with its sum over ranks: `reduce`, then `gather`. All ranks get the same bits.
+
+        Example:
+
+        >>> buffer = np.ones(3, "float32")
+        >>> easyscale.exchange.get("ring").allreduce(buffer)
+        >>> buffer  # on one rank
+        array([1., 1., 1.], dtype=float32)
+        """
+        self.reduce(buffer)
+        self.gather(buffer)
+
+    @abc.abstractmethod
+    def _reduce(self, buffer: np.ndarray) -> None:
+        """`reduce` for two ranks or more and a dtype that can be summed as it is."""
+
+    @abc.abstractmethod
+    def _gather(self, buffer: np.ndarray) -> None:
+        """`gather` for two ranks or more and any dtype."""
+
+    def _share(self, length: int, rank: int) -> slice:
+        """The `rank`-th of `P` parts of equal length, to within one element."""
+        size = self.communicator.size
+        return slice(length * rank // size, length * (rank + 1) // size)
+
+    def _check(self, buffer: np.ndarray) -> None:
+        if not isinstance(buffer, np.ndarray) or buffer.ndim != 1 or not buffer.flags.c_contiguous:
+            got = f"shape {buffer.shape}, strides {buffer.strides}" if isinstance(buffer, np.ndarray) else type(buffer)
+            raise TypeError(f"`buffer` must be a contiguous NumPy vector. Received: {got}. Try `array.reshape(-1)`")
+        if buffer.dtype not in _DTYPES:
+            valid = ", ".join(dtype.name for dtype in _DTYPES)
+            raise TypeError(f"`buffer` must be of one of the dtypes {valid}. Received: {buffer.dtype.name}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} exchange>"
+
+
+def aligned(length: int, dtype: str | np.dtype) -> np.ndarray:
+    """Return a vector of zeros that starts at a multiple of `ALIGNMENT` bytes."""
+    dtype = np.dtype(dtype)
+    memory = np.zeros(length * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + length * dtype.itemsize].view(dtype)
+
+
+def segments(vector: np.ndarray, nbytes: int) -> list[np.ndarray]:
+    """Cut `vector` into parts of at most `nbytes`; none if it is empty.
+
+    While one part is being summed the next is on its way.
+    """
+    step = max(1, nbytes // vector.itemsize)
+    return [vector[start : start + step] for start in range(0, vector.size, step)]

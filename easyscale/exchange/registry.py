@@ -1,0 +1,95 @@
+"""Which exchanges there are. A new one is a new file in this folder; nothing else names it."""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+
+from easyscale import communicator as communicators
+from easyscale import settings
+from easyscale.communicator import Communicator
+from easyscale.errors import unknown
+from easyscale.exchange.exchange import Exchange
+
+__all__ = ["available", "check", "get", "register"]
+
+DEFAULT = "auto"
+_AUTO = "ring"  # what "auto" stands for
+
+_classes: dict[str, type[Exchange]] = {}
+
+
+def register(name: str) -> Callable[[type[Exchange]], type[Exchange]]:
+    """Make a class known under `name`: to `get`, to `--exchange`, to the benchmark and to the tests.
+
+    Example:
+
+    >>> @easyscale.exchange.register("star")
+    ... class Star(easyscale.exchange.Exchange): ...
+    """
+
+    def decorate(cls: type[Exchange]) -> type[Exchange]:
+        cls.name = name
+        _classes[name] = cls
+        return cls
+
+    return decorate
+
+
+@functools.cache
+def _discover() -> None:
+    package = __name__.rpartition(".")[0]
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, package + "."):
+        importlib.import_module(module.name)
+
+
+def available() -> list[str]:
+    """Return the names of all exchanges, sorted.
+
+    Example:
+
+    >>> "ring" in easyscale.exchange.available()
+    True
+    """
+    _discover()
+    return sorted(_classes)
+
+
+def check(identifier: str | Exchange | type[Exchange] | None) -> None:
+    """Raise what `get` would raise for this identifier, before anything is connected."""
+    _resolve(identifier)
+
+
+def get(
+    identifier: str | Exchange | type[Exchange] | None = None, communicator: str | Communicator | None = None
+) -> Exchange:
+    """Return an exchange that is connected to a communicator.
+
+    Args:
+        identifier: The name of an exchange, an `Exchange`, a class of the user's own, or `None` for what
+            `easyscale launch --exchange` said, else `"auto"`. Defaults to `None`.
+        communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+
+    Raises:
+        ValueError: If there is no exchange of this name.
+
+    Example:
+
+    >>> easyscale.exchange.get("ring")
+    <Ring exchange>
+    """
+    exchange = _resolve(identifier)
+    if isinstance(exchange, type):
+        exchange = exchange()
+    return exchange.connect(communicators.get(communicator))
+
+
+def _resolve(identifier: str | Exchange | type[Exchange] | None) -> Exchange | type[Exchange]:
+    identifier = settings.first(identifier, settings.EXCHANGE, DEFAULT)
+    if isinstance(identifier, Exchange) or (isinstance(identifier, type) and issubclass(identifier, Exchange)):
+        return identifier
+    names = available()
+    name = _AUTO if identifier == DEFAULT else identifier
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(unknown("exchange", identifier, [DEFAULT, *names], " or an `Exchange`"))
+    return _classes[name]

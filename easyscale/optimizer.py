@@ -1,0 +1,173 @@
+"""The optimizer that is many: it averages gradients over workers and hands them to another."""
+
+import keras
+
+from easyscale import communicator as communicators
+from easyscale import exchange as exchanges
+from easyscale import replication as replications
+from easyscale.communicator import Communicator
+from easyscale.errors import DesyncError, unknown
+from easyscale.exchange import Exchange
+
+__all__ = ["DistributedOptimizer"]
+
+UPDATES = ["replicated"]
+
+
+@keras.saving.register_keras_serializable(package="easyscale")
+class DistributedOptimizer(keras.optimizers.Optimizer):
+    """Average the gradients over all workers, then let another optimizer apply them.
+
+        g_mean = sum_r(n_r * g_r) / sum_r(n_r)        over workers r, with n_r samples each
+        w, state = inner_optimizer(w, state, g_mean)
+
+    Everything that the inner optimizer does to gradients and weights (clipping, weight decay, moving averages, loss
+    scaling) sees the average, so it means what it means on one worker. With one worker nothing is exchanged.
+
+    `easyscale.callbacks.Distribute` wraps a model's optimizer by itself. Use this class directly in a training loop of
+    your own, where `n_r` is 1.
+
+    Args:
+        inner_optimizer: A `keras.optimizers.Optimizer`, or what `keras.optimizers.get` takes.
+        exchange: What `easyscale.exchange.get` takes. Defaults to `None`: what `easyscale launch --exchange` said, else
+            `"auto"`.
+        replication: String. `"between_graph"`. Defaults to `None`: what `easyscale launch --replication` said, else
+            `"between_graph"`.
+        update: String. `"replicated"`: every worker updates all weights. Defaults to `None`, which is the same.
+        bucket_bytes: Int. Gradients travel in vectors of about this size. Defaults to `None`: one for each dtype.
+        communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+        name: String. The optimizer's name. Defaults to `None`: that of the inner one.
+
+    Raises:
+        ValueError: If an argument is none of those that it can be.
+        DesyncError: If workers were given different exchanges, or exchange different gradients.
+
+    Example:
+
+    >>> optimizer = easyscale.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), "ring")
+    >>> model.compile(optimizer, "mse")
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer | str | dict,
+        exchange: str | Exchange | type[Exchange] | None = None,
+        replication: str | None = None,
+        update: str | None = None,
+        bucket_bytes: int | None = None,
+        communicator: str | Communicator | None = None,
+        name: str | None = None,
+    ):
+        inner_optimizer = keras.optimizers.get(inner_optimizer)
+        if isinstance(inner_optimizer, DistributedOptimizer):
+            raise ValueError("`inner_optimizer` must not be a `DistributedOptimizer` itself. Pass its inner optimizer")
+        if update not in (None, *UPDATES):
+            raise ValueError(unknown("update", update, UPDATES))
+        if bucket_bytes is not None and not (isinstance(bucket_bytes, int) and bucket_bytes > 0):
+            raise ValueError(f"`bucket_bytes` must be a positive integer or `None`. Received: {bucket_bytes=}")
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "the Keras backend must be 'tensorflow'. "
+                f"Received: '{keras.backend.backend()}'. Set KERAS_BACKEND=tensorflow"
+            )
+        exchanges.check(exchange)
+        replications.check(replication)
+        super().__init__(learning_rate=0.0, name=name or inner_optimizer.name)
+        self.inner_optimizer = inner_optimizer
+        self.exchange = exchange
+        self.replication = replication
+        self.update = update
+        self.bucket_bytes = bucket_bytes
+        self.communicator = communicator
+        self._workers = None
+
+    @property
+    def workers(self) -> object:
+        """The replication's view of all workers. They are connected when this is first used, on all at once."""
+        if self._workers is None:
+            exchange = exchanges.get(self.exchange, self.communicator)
+            kind = replications.check(self.replication)
+            chosen = exchange.communicator.share([exchange.name, kind, self.update or UPDATES[0], self.bucket_bytes])
+            if any(other != chosen[0] for other in chosen):
+                differs = next(rank for rank, other in enumerate(chosen) if other != chosen[0])
+                raise DesyncError(
+                    "all ranks must use the same exchange, replication, update and bucket_bytes. Received: "
+                    f"{chosen[0]} on rank 0, {chosen[differs]} on rank {differs}. Start all ranks with one command"
+                )
+            self._workers = replications.get(kind)(exchange, self.bucket_bytes)
+        return self._workers
+
+    def build(self, variables: list) -> None:
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        super().build(variables)
+
+    def apply(self, grads: list, trainable_variables: list | None = None) -> None:
+        if not self.built:
+            with keras.name_scope(self.name):
+                self.build(trainable_variables)
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        self.inner_optimizer.apply(self.workers.average(grads, variables), trainable_variables)
+
+    def join(self, agreed: object) -> bool:
+        """Take part with weight zero in a step of the others; see `BetweenGraph.join`."""
+        return self.workers.join(agreed, self.apply)
+
+    # To Keras this is its inner optimizer.
+
+    @property
+    def variables(self) -> list:
+        return self.inner_optimizer.variables
+
+    @property
+    def iterations(self) -> keras.Variable:
+        return self.inner_optimizer.iterations
+
+    @property
+    def learning_rate(self) -> object:
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: object) -> None:
+        self.inner_optimizer.learning_rate = learning_rate
+
+    def scale_loss(self, loss: object) -> object:
+        return self.inner_optimizer.scale_loss(loss)
+
+    def exclude_from_weight_decay(self, var_list: list | None = None, var_names: list | None = None) -> None:
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def finalize_variable_values(self, var_list: list) -> None:
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def set_weights(self, weights: list) -> None:
+        self.inner_optimizer.set_weights(weights)
+
+    # A model's file holds the inner optimizer's state where stock Keras looks for it, and once.
+
+    def save_own_variables(self, store: dict) -> None:
+        self.inner_optimizer.save_own_variables(store)
+
+    def load_own_variables(self, store: dict) -> None:
+        self.inner_optimizer.load_own_variables(store)
+
+    def __dir__(self) -> list[str]:
+        # Keras saves every attribute that dir() lists; the inner optimizer has been saved in this one's place.
+        return [name for name in super().__dir__() if name != "inner_optimizer"]
+
+    def get_config(self) -> dict:
+        exchange = self.exchange
+        return {
+            "name": self.name,
+            "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "exchange": exchange if exchange is None or isinstance(exchange, str) else exchange.name,
+            "replication": self.replication,
+            "update": self.update,
+            "bucket_bytes": self.bucket_bytes,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> "DistributedOptimizer":
+        config = dict(config)
+        inner = keras.saving.deserialize_keras_object(config.pop("inner_optimizer"), custom_objects=custom_objects)
+        return cls(inner, **config)

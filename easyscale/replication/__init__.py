@@ -1,0 +1,43 @@
+"""How replicas of a model exist side by side. The only package that talks to TensorFlow.
+
+    between_graph    one process and one graph for each worker
+"""
+
+import importlib
+
+from easyscale import settings
+from easyscale.errors import unknown
+
+__all__ = ["available", "get"]
+
+DEFAULT = "between_graph"
+_CLASSES = {"between_graph": "BetweenGraph"}  # module of this package -> its class
+
+
+def available() -> list[str]:
+    """Return the names of all kinds of replication, sorted.
+
+    Example:
+
+    >>> easyscale.replication.available()
+    ['between_graph']
+    """
+    return sorted(_CLASSES)
+
+
+def check(identifier: str | None) -> str:
+    """Return the name of the replication that `identifier` stands for.
+
+    Raises:
+        ValueError: If there is no replication of this name.
+    """
+    name = settings.first(identifier, settings.REPLICATION, DEFAULT)
+    if name not in _CLASSES:
+        raise ValueError(unknown("replication", name, available()))
+    return name
+
+
+def get(identifier: str | None = None) -> type:
+    """Return the class of a replication. `None` stands for what `easyscale launch --replication` said."""
+    name = check(identifier)
+    return getattr(importlib.import_module(f"{__name__}.{name}"), _CLASSES[name])

@@ -1,0 +1,32 @@
+"""Memory that is lent to TensorFlow and comes back by itself."""
+
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+__all__ = ["Lending"]
+
+
+class Lending:
+    """Vectors that are used again as soon as nobody holds a view of them.
+
+    TensorFlow takes an array that `tf.numpy_function` returns as a tensor without a copy, and drops it some time after
+    the tensor's last use. Until then the memory must not be written to.
+
+    Args:
+        allocate: Function that returns a new vector.
+    """
+
+    def __init__(self, allocate: Callable[[], np.ndarray]):
+        self._allocate = allocate
+        self._free: list[np.ndarray] = []
+
+    def lend(self) -> np.ndarray:
+        """Return a vector with undefined values. It comes back when no view of it is left."""
+        vector = self._free.pop() if self._free else self._allocate()
+        # NumPy lets a view of a view refer to the array that owns the memory. A memoryview in between makes `loan` the
+        # array that all views refer to.
+        loan = np.frombuffer(vector.view(np.uint8).data, np.uint8)
+        weakref.finalize(loan, self._free.append, vector)
+        return loan.view(vector.dtype)

@@ -1,0 +1,18 @@
+"""What `easyscale launch` tells the ranks: environment variables, one place for their names.
+
+An argument in the script wins over the variable, which wins over the default.
+"""
+
+import os
+
+__all__ = ["EXCHANGE", "REPLICATION", "first"]
+
+EXCHANGE = "EASYSCALE_EXCHANGE"  # name of an exchange; default "auto"
+REPLICATION = "EASYSCALE_REPLICATION"  # "between_graph"
+
+
+def first(argument: object, variable: str, default: object) -> object:
+    """Return `argument` if it is not `None`, else the environment `variable` if it is set, else `default`."""
+    if argument is not None:
+        return argument
+    return os.environ.get(variable) or default
