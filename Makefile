@@ -1,0 +1,43 @@
+# `make demo` and `make test` need Python 3.10 to 3.13 and nothing else: no MPI, no compiler.
+#
+# PYTHON=python3.12   the Python to use; by default the first of the supported ones that is found
+# VENV=.venv          where everything is installed
+
+VENV ?= .venv
+SUPPORTED = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11 python3.10, \
+	$(shell $(python) -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $(python))))
+RUN = $(VENV)/bin/
+PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN)python -m pip install --quiet
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.demo
+	$(RUN)python examples/demo.py
+
+test: $(VENV)/.test lint
+	$(RUN)pytest --numprocesses 2 --dist loadgroup
+
+lint: $(VENV)/.test
+	$(RUN)ruff check .
+	$(RUN)ruff format --check .
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.10 to 3.13 was found. Install one, or name it: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c "import ensurepip" 2>/dev/null || \
+		{ echo "This Python cannot make a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python setup.cfg constraints.txt
+	@echo "Installing EasyScale with TensorFlow and an MPI runtime into $(VENV); this takes a minute or two."
+	$(PIP) --editable '.[tensorflow,mpi,examples]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/bin/python setup.cfg constraints.txt
+	@echo "Installing EasyScale and what its tests need into $(VENV); this takes a minute or two."
+	$(PIP) --editable '.[tensorflow,mpi,examples,plot,test]'
+	@touch $@
