@@ -28,7 +28,7 @@ class Distribution:
         self._model = model
         self._optimizers: list[DistributedOptimizer] = []
         self._training = False  # inside a fit() that has the Distribute callback
-        self._equal: set[int] = set()  # the variables that all workers have started with
+        self._rehearsed = False
         self.testing = False
         for name in ("train_step", "get_compile_config", "_get_metrics_result_or_logs"):
             setattr(model, name, functools.partial(getattr(self, name), getattr(model, name)))
@@ -78,7 +78,7 @@ class Distribution:
         optimizer = getattr(self._model, "optimizer", None)
         if self._model.built and optimizer is not None and not optimizer.built and self._model.trainable_variables:
             optimizer.build(self._model.trainable_variables)
-        self._equal = set()
+        self._rehearsed = False
         self._start_equal()
         if not hasattr(self._model.train_function, "explained"):
             self._model.train_function = self._explained(self._model.train_function)
@@ -90,45 +90,40 @@ class Distribution:
     def _explained(self, train_function: Callable) -> Callable:
         @functools.wraps(train_function)
         def explained(iterator: object) -> object:
-            try:
-                with self._workers.explained():
-                    return train_function(iterator)
-            except StopIteration:
-                raise
-            except BaseException:
-                self.end()
-                raise
+            with self._workers.explained(on_failure=self.end):
+                self._build(iterator)
+                return train_function(iterator)
 
         explained.explained = True
         return explained
+
+    def _build(self, iterator: object) -> None:
+        """Build a model that would otherwise be built by its first step: its variables have to be equal before."""
+        if not self._rehearsed and self._training:
+            self._rehearsed = True
+            if not self._model.built or not all(layer.built for layer in self._model.layers):
+                self._workers.rehearse(self._model.train_step, iterator)
+                self._start_equal()
 
     def _start_equal(self) -> None:
         variables = list(self._model.weights)
         for optimizer in self._optimizers:
             variables += optimizer.variables
-        if any(id(variable) not in self._equal for variable in variables):
-            self._workers.start_equal(variables)
-            self._equal.update(map(id, variables))
+        self._workers.start_equal(variables)
 
     # What replaces the model's own methods; `original` is the one replaced.
 
     def train_step(self, original: Callable, data: object) -> dict:
         if not self._training:
             return original(data)
-        if self._model.run_eagerly and not self._equal.issuperset(map(id, self._model.weights or [data])):
-            self._model(keras.utils.unpack_x_y_sample_weight(data)[0])
-            self._start_equal()
         weight = self._workers.count_samples(keras.tree.flatten(data))
         for optimizer in self._optimizers:
             optimizer.workers.batch_weight = weight
         try:
-            logs = original(data)
+            return original(data)
         finally:
             for optimizer in self._optimizers:
                 optimizer.workers.batch_weight = 1.0
-        # While it was traced, a model that had no input shape was built. It has not run yet.
-        self._start_equal()
-        return logs
 
     def get_compile_config(self, original: Callable) -> dict:
         config = original()

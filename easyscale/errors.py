@@ -11,6 +11,8 @@ remedy, in one line.
 """
 
 import difflib
+import functools
+import sys
 
 __all__ = ["DesyncError", "EasyScaleError", "EasyScaleWarning", "LaunchError", "PeerError"]
 
@@ -33,6 +35,20 @@ class PeerError(EasyScaleError):
 
 class EasyScaleWarning(UserWarning):
     """Something works, but hardly as meant."""
+
+
+@functools.cache
+def show_in_one_line() -> None:
+    """From now on show an `EasyScaleError` that nobody catches in one line, without a traceback."""
+    previous_hook = sys.excepthook
+
+    def show(kind, error, traceback):
+        if issubclass(kind, EasyScaleError):
+            sys.stderr.write(f"{kind.__name__}: {error}\n")  # in one piece: other ranks write too
+        else:
+            previous_hook(kind, error, traceback)
+
+    sys.excepthook = show
 
 
 def unknown(what: str, value: object, valid: list[str], also: str = "") -> str:

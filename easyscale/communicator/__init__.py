@@ -9,7 +9,7 @@ from easyscale.communicator import local
 from easyscale.communicator.communicator import Communicator, Request, Traffic
 from easyscale.communicator.launched import launched
 from easyscale.communicator.local import run_ranks
-from easyscale.errors import unknown
+from easyscale.errors import show_in_one_line, unknown
 
 __all__ = ["Communicator", "Request", "Traffic", "get", "run_ranks"]
 
@@ -38,6 +38,7 @@ def get(identifier: str | Communicator | None = None) -> Communicator:
     if identifier == "local":
         return local.current()
     if identifier == "mpi":
+        show_in_one_line()
         from easyscale.communicator import mpi
 
         return mpi.world()

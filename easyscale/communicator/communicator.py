@@ -14,6 +14,11 @@ __all__ = ["Communicator", "Request", "Traffic", "as_bytes"]
 
 def as_bytes(buffer: np.ndarray) -> np.ndarray:
     """Return the memory of a contiguous `buffer` as a vector of bytes, without a copy."""
+    if not buffer.flags.c_contiguous:  # `reshape` would copy, and what is received there would be lost
+        raise TypeError(
+            f"`buffer` must be contiguous. Received: shape {buffer.shape}, strides {buffer.strides}. "
+            "Try `np.ascontiguousarray(buffer)`"
+        )
     return buffer.reshape(-1).view(np.uint8)
 
 

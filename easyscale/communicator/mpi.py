@@ -15,7 +15,7 @@ import numpy as np
 
 from easyscale.communicator.communicator import Communicator, Request, as_bytes
 from easyscale.communicator.launched import launched
-from easyscale.errors import EasyScaleError, LaunchError, PeerError
+from easyscale.errors import DesyncError, LaunchError, PeerError
 
 try:
     from mpi4py import MPI
@@ -59,12 +59,18 @@ def world() -> "Mpi":
 
 
 class _MpiRequest(Request):
-    def __init__(self, communicator: "Mpi", what: str, requests: list):
+    def __init__(self, communicator: "Mpi", what: str, requests: list, expected: list[int] | None = None):
         self._communicator, self._what, self._requests = communicator, what, requests
+        self._expected = expected  # lengths in bytes, of what is received
 
     def wait(self) -> None:
-        for request in self._requests:
-            self._communicator.wait(request, self._what)
+        comm, expected, self._expected = self._communicator, self._expected, None
+        lengths = [comm.wait(request, self._what) for request in self._requests]
+        if expected is not None and lengths != expected:  # a longer one is an error of MPI's own
+            raise DesyncError(
+                f"[rank {comm.rank} of {comm.size}] a message must have the length its receiver expects. "
+                f"Received: {sum(lengths)} bytes, expected {sum(expected)}, while this rank {self._what}"
+            )
 
 
 class Mpi(Communicator):
@@ -90,14 +96,15 @@ class Mpi(Communicator):
         return _MpiRequest(self, f"sends to rank {to}", requests)
 
     def ireceive(self, buffer: np.ndarray, source: int) -> Request:
-        requests = [self._intra.Irecv([part, MPI.BYTE], source, _DATA_TAG) for part in _messages(as_bytes(buffer))]
-        return _MpiRequest(self, f"waits for rank {source}", requests)
+        parts = _messages(as_bytes(buffer))
+        requests = [self._intra.Irecv([part, MPI.BYTE], source, _DATA_TAG) for part in parts]
+        return _MpiRequest(self, f"waits for rank {source}", requests, [part.size for part in parts])
 
     # MPI's own collectives, where the library knows better than we do.
 
     def all_gather_rows(self, row: np.ndarray) -> np.ndarray:
         rows = np.empty((self.size, *row.shape), row.dtype)
-        request = self._intra.Iallgather([as_bytes(row), MPI.BYTE], [as_bytes(rows), MPI.BYTE])
+        request = self._intra.Iallgather([as_bytes(np.ascontiguousarray(row)), MPI.BYTE], [as_bytes(rows), MPI.BYTE])
         self.wait(request, "waits for the other ranks")
         return rows
 
@@ -122,16 +129,17 @@ class Mpi(Communicator):
 
     # Waiting, and what ends it.
 
-    def wait(self, request: MPI.Request, what: str) -> None:
-        """Wait for `request` without holding the core.
+    def wait(self, request: MPI.Request, what: str) -> int:
+        """Wait for `request` without holding the core; return how many bytes it has received.
 
         Raises:
             PeerError: If a rank has left without whom the request cannot complete.
         """
         started = time.monotonic()
         left = None
+        status = MPI.Status()
         try:
-            while not request.Test():
+            while not request.Test(status):
                 waited = time.monotonic() - started
                 if waited < _SPIN_SECONDS:
                     os.sched_yield()
@@ -147,6 +155,7 @@ class Mpi(Communicator):
                     )
         except MPI.Exception as error:
             raise PeerError(f"[rank {self.rank} of {self.size}] MPI failed while this rank {what}: {error}") from None
+        return status.Get_count(MPI.BYTE)
 
     def _who_left(self) -> int | None:
         status = MPI.Status()
@@ -178,8 +187,5 @@ def _end_job(communicator: Mpi, previous_hook, kind, error, traceback) -> None:
     """Show an exception that nobody caught and end the job: the other ranks may be waiting for this one."""
     # A mistake in the script often strikes all ranks at once. The first to show it ends the others.
     time.sleep(0.2 * min(communicator.rank, 10))
-    if issubclass(kind, EasyScaleError):
-        print(f"{kind.__name__}: {error}", file=sys.stderr)
-    else:
-        previous_hook(kind, error, traceback)
+    previous_hook(kind, error, traceback)
     communicator.abort(1)

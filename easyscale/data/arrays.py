@@ -1,10 +1,11 @@
 """A worker's part of arrays and of nested structures of arrays."""
 
 import numbers
+from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["check", "leaves", "part"]
+__all__ = ["check", "check_samples", "leaves", "part"]
 
 
 def _is_structure(data: object) -> bool:
@@ -34,14 +35,20 @@ def _length(array: object) -> int:
     )
 
 
-def check(data: object, size: int) -> None:
-    """Raise `ValueError` unless all arrays have one length, at least `size`."""
-    lengths = {_length(array) for array in leaves(data)}
+def check(data: Sequence[object], size: int) -> None:
+    """Raise `ValueError` unless the arrays in all of `data` have one length, at least `size`."""
+    lengths = {_length(array) for one in data for array in leaves(one)}
     if len(lengths) > 1:
         raise ValueError(f"arrays must have the same length. Received: lengths {sorted(lengths)}")
-    if lengths and min(lengths) < size:
+    if lengths:
+        check_samples(min(lengths), size)
+
+
+def check_samples(samples: int, size: int, where: str = "") -> None:
+    """Raise `ValueError` unless there are at least `size` samples."""
+    if samples < size:
         raise ValueError(
-            f"every worker must get at least one sample. Received: {min(lengths)} samples for {size} workers. "
+            f"every worker must get at least one sample{where}. Received: {samples} samples for {size} workers. "
             "Start fewer workers"
         )
 

@@ -24,6 +24,7 @@ def part(dataset: object, rank: int, size: int) -> object:
         def __init__(self):
             super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
             self._batch = _rows(dataset[0])
+            arrays.check_samples(self._batch, size, " of each batch")
             self._length = None
 
         @property

@@ -36,11 +36,14 @@ def shard(*data: object, batched: bool | None = None, communicator: str | Commun
     if not data:
         raise ValueError("`shard` must be given data. Received: nothing. Try `x, y = easyscale.shard(x, y)`")
     comm = communicators.get(communicator)
-    if any(map(tf_dataset.owns, data)):
-        parts = tuple(tf_dataset.part(one, comm.rank, comm.size, batched) for one in data)
-    elif any(map(keras_dataset.owns, data)):
-        parts = tuple(keras_dataset.part(one, comm.rank, comm.size) for one in data)
-    else:
-        arrays.check(data, comm.size)
-        parts = tuple(arrays.part(one, comm.rank, comm.size) for one in data)
+    arrays.check([one for one in data if not tf_dataset.owns(one) and not keras_dataset.owns(one)], comm.size)
+    parts = tuple(_part(one, comm.rank, comm.size, batched) for one in data)
     return parts if len(parts) > 1 else parts[0]
+
+
+def _part(data: object, rank: int, size: int, batched: bool | None) -> object:
+    if tf_dataset.owns(data):
+        return tf_dataset.part(data, rank, size, batched)
+    if keras_dataset.owns(data):
+        return keras_dataset.part(data, rank, size)
+    return arrays.part(data, rank, size)

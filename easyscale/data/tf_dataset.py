@@ -2,6 +2,8 @@
 
 import sys
 
+from easyscale.data import arrays
+
 __all__ = ["owns", "part"]
 
 
@@ -19,26 +21,26 @@ def part(dataset: object, rank: int, size: int, batched: bool | None = None) -> 
         return dataset
     shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
     if not _are_batches(shapes) if batched is None else not batched:
+        if (cardinality := int(dataset.cardinality())) >= 0:
+            arrays.check_samples(cardinality, size)
         return dataset.shard(size, rank)
 
+    def mine(batch: object, start: int | tf.Tensor) -> object:
+        parts = [tensor[start::size] for tensor in tf.nest.flatten(batch)]
+        return tf.nest.pack_sequence_as(dataset.element_spec, parts)
+
+    if (static := shapes[0][0]) is not None:
+        arrays.check_samples(static, size, " of each batch")
+        if static % size == 0:  # all parts are equal, so shapes and cardinality stay known
+            return dataset.map(lambda *batch: mine(batch, rank))
+
     def rows(before: tf.Tensor, batch: object) -> tuple:
-        first = tf.nest.flatten(batch)[0]
         start = (rank - before) % size  # element i of the whole dataset goes to worker i % size
-        mine = tf.nest.map_structure(lambda tensor: tensor[start::size], batch)
-        return before + tf.shape(first, out_type=tf.int64)[0], mine
+        return before + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0], mine(batch, start)
 
-    shards = dataset.scan(tf.constant(0, tf.int64), rows)
-    static = shapes[0][0]
-    if static is not None and static % size == 0:  # all parts are equal, so the shapes can stay static
-        whole = tf.nest.map_structure(lambda spec: tf.TensorShape([static // size, *spec.shape[1:]]), dataset.element_spec)
-        shards = shards.map(lambda *batch: tf.nest.map_structure(tf.ensure_shape, _single(batch), whole))
-        return shards.apply(tf.data.experimental.assert_cardinality(dataset.cardinality()))
     # A batch of fewer elements than workers leaves nothing for some of them.
+    shards = dataset.scan(tf.constant(0, tf.int64), rows)
     return shards.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)
-
-
-def _single(batch: tuple) -> object:
-    return batch if len(batch) > 1 else batch[0]
 
 
 def _are_batches(shapes: list) -> bool:

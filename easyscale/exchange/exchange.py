@@ -48,9 +48,7 @@ class Exchange(abc.ABC):
     """
 
     name: str = ""
-
-    def __init__(self) -> None:
-        self._communicator = None
+    _communicator: Communicator | None = None
 
     def __init_subclass__(cls, **kwargs) -> None:
         super().__init_subclass__(**kwargs)
@@ -141,12 +139,18 @@ class Exchange(abc.ABC):
         return slice(length * rank // size, length * (rank + 1) // size)
 
     def _check(self, buffer: np.ndarray) -> None:
-        if not isinstance(buffer, np.ndarray) or buffer.ndim != 1 or not buffer.flags.c_contiguous:
-            got = f"shape {buffer.shape}, strides {buffer.strides}" if isinstance(buffer, np.ndarray) else type(buffer)
-            raise TypeError(f"`buffer` must be a contiguous NumPy vector. Received: {got}. Try `array.reshape(-1)`")
+        if not isinstance(buffer, np.ndarray):
+            raise TypeError(f"`buffer` must be a NumPy vector. Received: {type(buffer).__name__}. It is summed in place")
+        if buffer.ndim != 1 or not buffer.flags.c_contiguous:
+            got = f"shape {buffer.shape}, strides {buffer.strides}"
+            raise TypeError(
+                f"`buffer` must be a contiguous vector. Received: {got}. Try `np.ascontiguousarray(array).reshape(-1)`"
+            )
         if buffer.dtype not in _DTYPES:
             valid = ", ".join(dtype.name for dtype in _DTYPES)
-            raise TypeError(f"`buffer` must be of one of the dtypes {valid}. Received: {buffer.dtype.name}")
+            raise TypeError(f"`buffer` must be of one of the dtypes {valid}. Received: {buffer.dtype}")
+        if not buffer.flags.writeable:
+            raise TypeError("`buffer` must be writeable. Received: a read-only vector. Try `array.copy()`")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} exchange>"

@@ -120,6 +120,15 @@ class BetweenGraph:
                 return tf.shape(tensor)[0]
         return 1.0
 
+    def rehearse(self, step: Callable, iterator: tf.data.Iterator) -> None:
+        """Trace `step(next(iterator))` without running it, so that it makes the variables it makes the first time."""
+
+        def absent_as_none(spec: tf.TypeSpec) -> tf.TypeSpec | None:
+            return None if isinstance(spec, tf.OptionalSpec) else spec
+
+        specs = tf.nest.map_structure(absent_as_none, iterator.element_spec)
+        tf.function(step, autograph=False).get_concrete_function(specs)
+
     def start_equal(self, variables: Sequence[object]) -> None:
         """Overwrite all workers' `variables` with the chief's.
 
@@ -142,15 +151,22 @@ class BetweenGraph:
                     variable.assign(value)
 
     @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Raise what an exchange raised inside the graph as it was, without TensorFlow's wrapping."""
+    def explained(self, on_failure: Callable[[], None]) -> Iterator[None]:
+        """Raise what an exchange raised inside the graph as it was, without TensorFlow's wrapping.
+
+        Args:
+            on_failure: Called when anything but the end of the data is raised.
+        """
         self._shared.failure = None
         try:
             yield
-        except tf.errors.OpError:
-            if self._shared.failure is None:
-                raise
-            raise self._shared.failure from None
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise
+        except BaseException:
+            on_failure()
+            if self._shared.failure is not None:
+                raise self._shared.failure from None
+            raise
 
 
 class GradientExchange:

@@ -1,0 +1,19 @@
+"""Fixtures for all tests."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+# Tests import `launches` by name; with --import-mode=importlib their folder is not on the path by itself.
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from easyscale import communicator  # noqa: E402
+
+
+@pytest.fixture
+def run_ranks():
+    """`run_ranks(size, on_rank)`: call a function on ranks that are threads of this process."""
+    return communicator.run_ranks

@@ -1,0 +1,97 @@
+"""Tests on real processes: one `mpirun` runs all the checks of a file, and each check is a test of its own.
+
+A file of checks, `*_on_ranks.py`, has functions `check_...()` without arguments that every rank calls in the order in
+which they stand. A test file says `@over_ranks("exchange_on_ranks.py", sizes=[1, 2, 3, 4])`. Starting takes seconds, so
+what can share a launch does. A check that fails or hangs ends the launch, and says on which rank, and where.
+"""
+
+import ast
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_RUN_CHECKS = Path(__file__).with_name("run_checks.py")
+
+
+def mpirun(size: int) -> list[str]:
+    """The command that starts `size` ranks with the MPI runtime beside this Python, without EasyScale's launcher."""
+    found = shutil.which("mpirun", path=os.path.dirname(sys.executable)) or shutil.which("mpirun")
+    assert found, "no mpirun beside this Python"
+    return [found, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(size)]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of the ranks: one thread each, quiet TensorFlow."""
+    quiet = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+    quiet |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONUNBUFFERED": "1"}
+    return {"HOME": "/tmp", **os.environ, **quiet, **changes}
+
+
+def run(command: list[str], timeout: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+    """Run a command in its own process group and return what it printed; after `timeout` seconds, end the group."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=env or environment(), start_new_session=True
+        )
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)  # mpirun ends its ranks, which are in other groups
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        out.seek(0)
+        err.seek(0)
+        done = subprocess.CompletedProcess(command, code, out.read(), err.read())
+    if code is None:
+        pytest.fail(f"no end after {timeout} s: {command}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}", pytrace=False)
+    return done
+
+
+def over_ranks(checks: Path, sizes: list[int], limit: float = 120.0):
+    """Parametrise a test over the checks in a file and over numbers of ranks; it calls `check(file, size, limit)`."""
+    tree = ast.parse(checks.read_text())
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")]
+    assert names, f"no checks in {checks}"
+    params = [
+        pytest.param(
+            functools.partial(_outcome, checks, size, limit, name),
+            id=f"{name.removeprefix('check_')}-{size}",
+            marks=[pytest.mark.xdist_group(f"{checks.stem}-{size}"), pytest.mark.timeout(limit + 60)],
+        )
+        for size in sizes
+        for name in names
+    ]
+    return pytest.mark.parametrize("check", params)
+
+
+@functools.cache
+def _launch(checks: Path, size: int, limit: float) -> tuple[list[dict], str]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*mpirun(size), sys.executable, str(_RUN_CHECKS), str(checks), folder, str(limit)]
+        done = run(command, limit + 30)
+        reports = [Path(folder, f"{rank}.json") for rank in range(size)]
+        return [json.loads(one.read_text()) if one.exists() else {} for one in reports], done.stdout + done.stderr
+
+
+def _outcome(checks: Path, size: int, limit: float, name: str) -> None:
+    reports, output = _launch(checks, size, limit)
+    for rank, report in enumerate(reports):
+        if report.get(name, "") not in ("", "passed"):
+            pytest.fail(f"rank {rank} of {size}: {report[name]}", pytrace=False)
+    for rank, report in enumerate(reports):
+        if name not in report:
+            pytest.fail(f"rank {rank} of {size} did not come to {name}\n{output[-6000:]}", pytrace=False)

@@ -1,0 +1,31 @@
+"""What each rank runs for `launches.over_ranks`: the checks of one file, one after the other."""
+
+import faulthandler
+import json
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from easyscale import communicator
+
+path, folder, limit = sys.argv[1:]
+faulthandler.dump_traceback_later(float(limit), exit=True)  # a rank that hangs says where
+sys.path.insert(0, str(Path(path).parent))
+rank = communicator.get().rank
+report = {}
+checks = runpy.run_path(path)
+for name, check in checks.items():
+    if name.startswith("check_"):
+        try:
+            check()
+            report[name] = "passed"
+        except BaseException:
+            report[name] = traceback.format_exc()
+        finally:
+            Path(folder, f"{rank}.json").write_text(json.dumps(report))
+        if report[name] != "passed":
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)  # the others may be waiting for this rank: mpirun ends them
