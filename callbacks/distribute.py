@@ -25,8 +25,8 @@ class Distribute(keras.callbacks.Callback):
       callback sees the result, wherever it stands in the list.
     - Only the chief shows a progress bar.
 
-    With one worker `fit()` is what it is without this callback. A new epoch, a second `fit()` and a new `compile()` need
-    nothing else.
+    With one worker `fit()` is what it is without this callback. A second `fit()` and a new `compile()` need nothing
+    else.
 
     Args:
         exchange: What `easyscale.exchange.get` takes: `"ring"`, `"tree"`, an `Exchange`, ... Defaults to `None`: what

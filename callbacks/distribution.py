@@ -1,9 +1,9 @@
 """What a model does differently when it is trained by many workers.
 
 Keras offers a callback no place to stand before the others, nor inside a step. So a few of the model's methods are
-replaced on the instance, once, and do more than before while `Distribute` is at work: `train_step`, which Keras documents
-for overriding, `get_compile_config`, and `_get_metrics_result_or_logs`, through which all logs of an epoch go on their
-way to the callbacks.
+replaced on the instance, once, and do more than before while `Distribute` is at work: `train_step` and
+`get_compile_config`, which Keras documents for overriding, and `_get_metrics_result_or_logs`, through which the logs of
+every epoch go on their way to the callbacks.
 """
 
 import functools
@@ -58,7 +58,7 @@ class Distribution:
             name: value for name, value in vars(self._model).items() if isinstance(value, keras.optimizers.Optimizer)
         }
         if not found:
-            raise ValueError("the model must be compiled with an optimizer. Call `model.compile(optimizer, loss)` first")
+            raise ValueError("the model must be compiled with an optimizer. Call `model.compile(...)` before `fit()`")
         self._optimizers = []
         for name, value in sorted(found.items()):
             wrapped = _wrap(value, options)

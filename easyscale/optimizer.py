@@ -2,7 +2,6 @@
 
 import keras
 
-from easyscale import communicator as communicators
 from easyscale import exchange as exchanges
 from easyscale import replication as replications
 from easyscale.communicator import Communicator

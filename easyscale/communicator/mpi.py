@@ -166,8 +166,9 @@ class Mpi(Communicator):
     def leave(self) -> None:
         """Tell those who may wait for this rank that it ends: the chief and both neighbours. Any one ends the job."""
         if not MPI.Is_finalized():
-            for rank in {0, (self.rank - 1) % self.size, (self.rank + 1) % self.size} - {self.rank}:
-                self._intra.Isend([np.zeros(1, np.uint8), MPI.BYTE], rank, _LEFT_TAG)
+            word = np.zeros(1, np.uint8)  # kept until the process ends, as are the requests: who listens is not known
+            ranks = {0, (self.rank - 1) % self.size, (self.rank + 1) % self.size} - {self.rank}
+            self._farewells = [word, [self._intra.Isend([word, MPI.BYTE], rank, _LEFT_TAG) for rank in ranks]]
 
     def abort(self, code: int) -> None:
         """End all ranks at once with the exit code `code`."""

@@ -45,13 +45,13 @@ class Tree(Exchange):
         comm = self.communicator
         parent, children = self._relatives()
         parts = segments(buffer, SEGMENT_BYTES)
-        incoming = [np.empty(parts[0].size if parts else 0, buffer.dtype) for _ in children]
+        pairs = [(child, np.empty(parts[0].size if parts else 0, buffer.dtype)) for child in children]
         arriving = []
         sends = []
         for index, part in enumerate(parts):
             if index == 0:
-                arriving = [comm.ireceive(into[: part.size], child) for child, into in zip(children, incoming)]
-            for number, (child, into) in enumerate(zip(children, incoming)):
+                arriving = [comm.ireceive(into[: part.size], child) for child, into in pairs]
+            for number, (child, into) in enumerate(pairs):
                 arriving[number].wait()
                 np.add(part, into[: part.size], out=part)
                 if index + 1 < len(parts):

@@ -1,6 +1,6 @@
 """How replicas of a model exist side by side. The only package that talks to TensorFlow.
 
-    between_graph    one process and one graph for each worker
+between_graph    one process and one graph for each worker
 """
 
 import importlib

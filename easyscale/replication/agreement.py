@@ -75,7 +75,9 @@ class Agreement:
             everyones = self._communicator.share(list(kinds))
             acting = {rank: kinds for rank, kinds in enumerate(everyones) if kinds}
             detail = "gradients " + first_difference(acting)
-        raise DesyncError(f"all ranks must exchange the same gradients. Received: {detail}. Run one script on all ranks")
+        raise DesyncError(
+            f"all ranks must exchange the same gradients. Received: {detail}. Run one script on all ranks"
+        )
 
 
 def signature(kinds: Sequence[str]) -> int:
@@ -94,9 +96,9 @@ def first_difference(lists: dict[int, Sequence[str]]) -> str:
     """
     first = min(lists)
     for rank, theirs in lists.items():
-        for index, (a, b) in enumerate(zip(lists[first], theirs)):
-            if a != b:
-                return f"number {index}: {a} on rank {first}, {b} on rank {rank}"
         if len(theirs) != len(lists[first]):
             return f"{len(lists[first])} on rank {first}, {len(theirs)} on rank {rank}"
+        for index, (a, b) in enumerate(zip(lists[first], theirs, strict=True)):
+            if a != b:
+                return f"number {index}: {a} on rank {first}, {b} on rank {rank}"
     return "that do not differ"

@@ -66,8 +66,9 @@ class BetweenGraph:
         return averaged
 
     def _exchange_of(self, tensors: Sequence[tf.Tensor], variables: Sequence[object]) -> "GradientExchange":
-        kinds = [f"{tuple(variable.shape)} {tensor.dtype.name}" for tensor, variable in zip(tensors, variables)]
-        kinds.append(f"optimizer {self._number}")
+        whose = f" of optimizer {self._number}" if self._number else ""
+        pairs = zip(tensors, variables, strict=True)
+        kinds = [f"{tuple(variable.shape)} {tensor.dtype.name}{whose}" for tensor, variable in pairs]
         key = signature(kinds)
         if key not in self._exchanges:
             self._exchanges[key] = GradientExchange(self, self._shared, kinds, tensors, variables)

@@ -281,8 +281,8 @@ def check_a_training_loop_of_ones_own():
                 loss = loss_of(y, model(x, training=True))
             optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
-        for x, y in tf.data.Dataset.from_tensor_slices((x, y)).batch(batch):
-            step(x, y)
+        for one in tf.data.Dataset.from_tensor_slices((x, y)).batch(batch):
+            step(*one)
         return model
 
     def distributed():
@@ -320,7 +320,8 @@ def check_an_optimizer_wrapped_by_hand():
         model = classify(conv_net(), easyscale.DistributedOptimizer(_sgd(), "tree"))
         optimizer = model.optimizer
         xs, ys = easyscale.shard(x, y)
-        model.fit(xs, ys, batch_size=easyscale.local_batch(GLOBAL_BATCH), shuffle=False, verbose=0, callbacks=[Distribute()])
+        batch = easyscale.local_batch(GLOBAL_BATCH)
+        model.fit(xs, ys, batch_size=batch, shuffle=False, verbose=0, callbacks=[Distribute()])
         assert model.optimizer is optimizer and int(optimizer.iterations) == 10
         optimizer.learning_rate = 0.5
         assert float(optimizer.inner_optimizer.learning_rate) == 0.5

@@ -1,0 +1,162 @@
+"""`easyscale bench exchange`: how fast each exchange sums vectors over ranks, all measured in one run, in turns."""
+
+import importlib.util
+import json
+import os
+import sys
+
+import click
+
+from easyscale.cli import sizes as units
+from easyscale.cli.group import Command
+from easyscale.errors import EasyScaleError, LaunchError, unknown
+
+__all__ = ["command"]
+
+_DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64"]
+
+
+@click.command(cls=Command)
+@click.option("-n", "-np", "--np", "ranks", type=int, default=2, show_default=True, metavar="N", help="How many ranks.")
+@click.option(
+    "--sizes", default="4KB,64KB,1MB,16MB,100MB", show_default=True, metavar="S,S,...",
+    help="Sizes of the vector. KB is 1000 bytes, KiB 1024.",
+)  # fmt: skip
+@click.option("--exchanges", metavar="NAME,NAME,...", help="Defaults to all that there are.")
+@click.option("--dtype", default="float32", show_default=True, help="Of the elements.")
+@click.option("--repeats", type=int, metavar="N", help="Repetitions. Defaults to as many as fit 1 s, 7 to 1000.")
+@click.option("--warmup", type=int, default=3, show_default=True, metavar="N", help="Repetitions that do not count.")
+@click.option("--json", "json_file", metavar="FILE", help="Write all times here.")
+@click.option("--plot", "plot_file", metavar="FILE.png", help="Draw time and bandwidth over size.")
+def command(
+    ranks: int,
+    sizes: str,
+    exchanges: str | None,
+    dtype: str,
+    repeats: int | None,
+    warmup: int,
+    json_file: str | None,
+    plot_file: str | None,
+) -> None:
+    """Sum vectors over ranks with each exchange, and compare.
+
+    A repetition counts as long as its slowest rank took. The exchanges take turns, so that what else the machine does
+    meets all alike. Every sum is checked once.
+    """
+    if ranks < 2:
+        raise click.UsageError(f"an exchange needs 2 ranks or more. Received: -n {ranks}")
+    for option, value, least in (("--repeats", repeats, 1), ("--warmup", warmup, 0)):
+        if value is not None and value < least:
+            raise click.UsageError(f"{option} must be {least} or more. Received: {option} {value}")
+    wanted = {
+        "sizes": _sizes(sizes),
+        "exchanges": _exchanges(exchanges),
+        "dtype": _dtype(dtype),
+        "repeats": repeats,
+        "warmup": warmup,
+    }
+    for option, file in (("--json", json_file), ("--plot", plot_file)):
+        if file is not None:
+            _check_file(option, file)
+    _run(ranks, wanted, json_file, plot_file)
+
+
+def _run(ranks: int, wanted: dict, json_file: str | None, plot_file: str | None) -> None:
+    import rich.console
+
+    from easyscale.cli import bench_report as report
+
+    machine, rows = _measure(ranks, wanted)
+    rows = report.summarise(rows, ranks)
+    rich.console.Console().print(report.table(rows, machine))
+    if json_file is not None:
+        report.write(json_file, rows, machine)
+    if plot_file is not None:
+        report.plot(plot_file, rows, machine)
+
+
+def _measure(ranks: int, wanted: dict) -> tuple[dict, list[dict]]:
+    """Start the ranks, show progress on stderr, and return what they measured."""
+    import rich.console
+    import rich.progress
+
+    from easyscale.cli import job, runtime
+    from easyscale.cli.output import Screen
+
+    mpi = runtime.find()
+    if importlib.util.find_spec("mpi4py") is None:
+        raise LaunchError(f"several ranks need mpi4py in this Python, {sys.executable}. {runtime.INSTALL}")
+    messages = []
+    partial = b""
+    progress = rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeElapsedColumn(),
+        console=rich.console.Console(stderr=True),
+        transient=True,
+        refresh_per_second=2,  # the ranks need the cores
+    )
+
+    def take(data: bytes) -> None:
+        nonlocal partial
+        *lines, partial = (partial + data).split(b"\n")
+        for message in map(json.loads, lines):
+            messages.append(message)
+            if "measuring" in message:
+                progress.update(task, description=f"{units.text(message['bytes'])} {message['measuring']}")
+            progress.advance(task, "row" in message)
+
+    start = job.worker_command(["-m", "easyscale.cli.bench_exchange", json.dumps(wanted)])
+    line = mpi.command(ranks, start, [], {}, len(os.sched_getaffinity(0)))
+    with progress:
+        task = progress.add_task(f"starting {ranks} ranks", total=len(wanted["sizes"]) * len(wanted["exchanges"]))
+        code = job.Job(mpi, line, Screen(chief=take)).run()
+    found = {name: value for message in messages for name, value in message.items()}
+    if "wrong" in found:
+        wrong = found["wrong"]
+        raise EasyScaleError(
+            f"an allreduce must give the sum over ranks. Received: another from '{wrong['exchange']}' for "
+            f"{units.text(wrong['bytes'])} on the ranks {wrong['ranks']}. The exchange is not right"
+        )
+    if code:
+        sys.exit(code)
+    return found["machine"], [message["row"] for message in messages if "row" in message]
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return sorted({units.parse(size) for size in text.split(",")})
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _exchanges(text: str | None) -> list[str]:
+    from easyscale import exchange
+
+    valid = exchange.available()
+    names = list(dict.fromkeys(text.split(","))) if text is not None else valid
+    for name in names:
+        if name not in valid:
+            raise click.UsageError(unknown("--exchanges", name, valid))
+    return names
+
+
+def _dtype(name: str) -> str:
+    if name not in _DTYPES:
+        raise click.UsageError(unknown("--dtype", name, _DTYPES))
+    return name
+
+
+def _check_file(option: str, path: str) -> None:
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
+        raise click.UsageError(
+            f"{option} must be a file in a folder that exists and may be written. Received: {option} {path}"
+        )
+    if option == "--plot":
+        if importlib.util.find_spec("matplotlib") is None:
+            raise EasyScaleError("--plot needs matplotlib. Run: pip install 'easyscale[plot]'")
+        valid = [".png", ".pdf", ".svg"]
+        if os.path.splitext(path)[1].lower() not in valid:
+            raise click.UsageError(f"--plot must be a file that ends in one of {valid}. Received: --plot {path}")

@@ -1,0 +1,134 @@
+"""`easyscale launch`: checks what it is asked to start, then starts it."""
+
+import importlib.util
+import os
+import shlex
+import sys
+
+import click
+
+from easyscale import settings
+from easyscale.cli.group import Command
+from easyscale.errors import LaunchError, unknown
+
+__all__ = ["command"]
+
+_PYTHONS = ("python", "python3", "py", os.path.basename(sys.executable))
+
+
+@click.command(cls=Command, context_settings={"allow_interspersed_args": False})
+@click.option(
+    "-n", "-np", "--np", "ranks", type=int, metavar="N",
+    help="How many ranks to start. Defaults to the slots of the hosts; without hosts, to the cores that this process "
+    "may use.",
+)  # fmt: skip
+@click.option("--exchange", metavar="NAME", help="How gradients are exchanged. The script's own choice wins.")
+@click.option("--replication", metavar="NAME", help="How the model is replicated.")
+@click.option("--hosts", metavar="A:2,B:2", help="The hosts, each with the number of ranks that it can run.")
+@click.option("--hostfile", metavar="FILE", help="The hosts in a file: one a line, `a:2` or `a slots=2`.")
+@click.option("--dry-run", is_flag=True, help="Print the command line that would run, and end.")
+@click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in `python -m`.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(
+    ranks: int | None,
+    exchange: str | None,
+    replication: str | None,
+    hosts: str | None,
+    hostfile: str | None,
+    dry_run: bool,
+    module: bool,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run SCRIPT on several ranks.
+
+    Everything after SCRIPT belongs to the script. The exit code is the script's. One rank runs without MPI.
+    """
+    cores = len(os.sched_getaffinity(0))
+    places = _places(hosts, hostfile)
+    ranks = _ranks(ranks, places, cores)
+    _check_names(exchange, replication)
+    start = _start(script, module) + list(arguments)
+    given = {settings.EXCHANGE: exchange, settings.REPLICATION: replication}
+    variables = {name: value or os.environ.get(name) for name, value in given.items()}
+    variables = {name: value for name, value in variables.items() if value}
+
+    if ranks == 1 and not places:
+        line, environment = [sys.executable, *start], variables
+        if not dry_run:
+            os.environ.update(variables)
+            os.execv(sys.executable, line)
+    else:
+        from easyscale.cli import job, runtime
+
+        mpi = runtime.find()
+        if importlib.util.find_spec("mpi4py") is None:
+            raise LaunchError(f"several ranks need mpi4py in this Python, {sys.executable}. {runtime.INSTALL}")
+        line, environment = mpi.command(ranks, job.worker_command(start), places, variables, cores), mpi.environment()
+        if not dry_run:
+            from easyscale.cli.output import Screen
+
+            sys.exit(job.Job(mpi, line, Screen()).run())
+    click.echo(" ".join([f"{name}={shlex.quote(value)}" for name, value in environment.items()] + [shlex.join(line)]))
+
+
+def _places(hosts: str | None, hostfile: str | None) -> list:
+    from easyscale.cli import hosts as forms
+
+    if hosts is not None and hostfile is not None:
+        raise click.UsageError("the hosts must come from one place. Received: --hosts and --hostfile. Leave one out")
+    try:
+        return forms.parse(hosts) if hosts is not None else forms.read(hostfile) if hostfile is not None else []
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _ranks(ranks: int | None, places: list, cores: int) -> int:
+    slots = sum(host.slots for host in places)
+    if ranks is None:
+        return slots or cores
+    if ranks < 1:
+        raise click.UsageError(f"the number of ranks must be 1 or more. Received: -n {ranks}")
+    if places and ranks > slots:
+        raise click.UsageError(
+            f"the hosts must have a slot for each rank. Received: -n {ranks} and {slots} slots on "
+            f"{', '.join(map(str, places))}. Give the hosts more slots, or -n {slots}"
+        )
+    return ranks
+
+
+def _check_names(exchange: str | None, replication: str | None) -> None:
+    if exchange is not None:
+        from easyscale import exchange as exchanges
+
+        _check("--exchange", exchange, ["auto", *exchanges.available()])
+    if replication is not None:
+        from easyscale import replication as replications
+
+        _check("--replication", replication, replications.available())
+
+
+def _check(option: str, value: str, valid: list[str]) -> None:
+    if value not in valid:
+        raise click.UsageError(unknown(option, value, valid))
+
+
+def _start(script: str, module: bool) -> list[str]:
+    """The arguments of Python that run the script or module."""
+    if module:
+        return ["-m", script]
+    problem = None
+    if not os.path.exists(script):
+        problem = "does not exist"
+        if script in _PYTHONS:
+            problem = "is not one. Give the script itself, without python"
+    elif os.path.isdir(script):
+        problem = "is a directory"
+        if os.path.exists(os.path.join(script, "__main__.py")):
+            problem = None  # Python runs such a directory
+    elif not os.access(script, os.R_OK):
+        problem = "may not be read by this user"
+    if problem is not None:
+        raise click.UsageError(f"the script must be a file that can be read. Received: '{script}', which {problem}")
+    return [script]

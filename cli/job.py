@@ -1,0 +1,223 @@
+"""Runs mpirun: shows what the ranks write, passes signals on, and sees to it that no rank stays behind."""
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from easyscale.cli.ending import Ending, describe, first_failure
+from easyscale.cli.output import Screen
+from easyscale.cli.runtime import Runtime
+from easyscale.cli.streams import Rank, Streams, read
+from easyscale.cli.worker import OUTPUT
+
+__all__ = ["Job", "worker_command"]
+
+_PATIENCE = 2.0  # seconds that mpirun has to end the job when a rank has failed
+_GRACE = 5.0  # seconds that ranks have to end after a signal
+_DRAIN = 2.0  # seconds that output may still come after the end, from processes that ranks have left behind
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def worker_command(arguments: list[str]) -> list[str]:
+    """Return what each rank runs so that it becomes `python` with these `arguments`."""
+    return [sys.executable, "-m", "easyscale.cli.worker", *arguments]
+
+
+class Job:
+    """All ranks of one start, from mpirun's first word to its exit code.
+
+    Args:
+        runtime: `Runtime`. Knows what mpirun says.
+        command: The command line of mpirun.
+        screen: `Screen`. Shows the output.
+    """
+
+    def __init__(self, runtime: Runtime, command: list[str], screen: Screen):
+        self._runtime, self._command, self._screen = runtime, command, screen
+        self._ranks = {}  # rank -> Rank
+        self._forwarded = False  # whether mpirun has forwarded a rank's line
+        self._said = []  # lines of mpirun's own
+        self._partial = {"stdout": b"", "stderr": b""}
+        self._signals = []
+        self._failures = []  # (when, rank, status) of ranks that have failed
+        self._next = None  # (time, action) of what is to be done if the job has not ended by then
+
+    def run(self) -> int:
+        """Return the exit code: the script's, or 128 plus the signal that ended it."""
+        self._streams = Streams(self._screen.terminals)
+        with selectors.DefaultSelector() as self._selector, contextlib.closing(self._streams), self._catch_signals():
+            self._process = subprocess.Popen(
+                self._command,
+                env={**os.environ, **self._runtime.environment(), OUTPUT: self._streams.name},
+                stdin=None if _in_foreground() else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C reaches it through us only
+                preexec_fn=_end_with_parent,
+            )
+            try:
+                self._selector.register(self._streams.socket, selectors.EVENT_READ, self._on_rank)
+                for stream in ("stdout", "stderr"):
+                    self._watch(getattr(self._process, stream).fileno(), None, stream)
+                self._loop()
+            finally:
+                self._kill()
+        self._screen.end()
+        return self._exit_code()
+
+    def _loop(self) -> None:
+        ended = None
+        while True:
+            events = self._selector.select(0.05 if ended else 0.25)
+            for key, _ in events:
+                key.data(key.fd)
+            self._screen.tick()
+            now = time.monotonic()
+            if ended is None and self._process.poll() is not None:
+                ended = now
+                self._kill()  # those whom mpirun has left behind, if it was killed itself
+            elif ended is not None and (not events or now - ended > _DRAIN):
+                return
+            if self._next is not None and now > self._next[0]:
+                _, action = self._next
+                self._next = None
+                action()
+
+    # What can be read.
+
+    def _watch(self, file: int, rank: int | None, stream: str) -> None:
+        def on_data(file: int) -> None:
+            data = read(file)
+            if not data:
+                self._selector.unregister(file)
+            try:
+                if rank is None:
+                    self._on_mpirun(stream, data)
+                else:
+                    self._screen.feed(rank, stream, data)
+            except BrokenPipeError:  # whoever read our output is gone
+                self._on_signal(signal.SIGPIPE, None)
+            if not data and rank is not None:
+                os.close(file)
+
+        self._selector.register(file, selectors.EVENT_READ, on_data)
+
+    def _on_rank(self, _: int) -> None:
+        started = self._streams.accept()
+        if started is not None:
+            self._ranks[started.rank] = started
+            for stream, file in started.files.items():
+                self._watch(file, started.rank, stream)
+            self._selector.register(started.connection, selectors.EVENT_READ, lambda _: self._on_status(started))
+
+    def _on_status(self, rank: Rank) -> None:
+        with contextlib.suppress(OSError, ValueError), rank.connection:
+            self._selector.unregister(rank.connection)
+            status, when = map(int, rank.connection.recv(40).split())
+            if status != 0:
+                self._failures.append((when, rank.rank, status))
+                if self._next is None:
+                    self._next = time.monotonic() + _PATIENCE, lambda: self._stop(signal.SIGTERM)
+
+    def _on_mpirun(self, stream: str, data: bytes) -> None:
+        *lines, self._partial[stream] = (self._partial[stream] + data).split(b"\n")
+        if not data and self._partial[stream]:
+            lines.append(self._partial[stream])
+        for line in lines:
+            text = line.decode(errors="surrogateescape")
+            tagged = self._runtime.tagged(text, stream)
+            if tagged is None or tagged[0] in self._ranks:  # the MPI library speaks in the name of ranks
+                self._said.append(tagged[2] if tagged else text)
+            else:
+                self._forwarded = True
+                self._screen.feed(tagged[0], tagged[1], f"{tagged[2]}\n".encode(errors="surrogateescape"))
+
+    # Signals, and the end.
+
+    @contextlib.contextmanager
+    def _catch_signals(self):
+        inner, outer = socket.socketpair()
+        outer.setblocking(False)
+        handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._on_signal)
+        handlers[signal.SIGWINCH] = lambda number, frame: self._streams.resize()
+        handlers[signal.SIGCHLD] = lambda number, frame: None
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        wakeup = signal.set_wakeup_fd(outer.fileno(), warn_on_full_buffer=False)
+        self._selector.register(inner, selectors.EVENT_READ, lambda file: inner.recv(4096))
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            inner.close()
+            outer.close()
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._signals.append(number)
+        if len(self._signals) > 1:
+            self._kill()
+            return
+        self._stop(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+
+    def _stop(self, number: int) -> None:
+        """Ask mpirun to end the job, and see to it if it does not."""
+        self._next = time.monotonic() + _GRACE, self._kill
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def _kill(self) -> None:
+        """Kill mpirun and the ranks of this host that are still there. Each other host's end with its mpirun."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        for rank in self._ranks.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if _is_ours(rank, self._streams.name):
+                    kill = os.killpg if os.getpgid(rank.pid) == rank.pid else os.kill
+                    kill(rank.pid, signal.SIGKILL)
+
+    def _exit_code(self) -> int:
+        code = self._process.wait()
+        if self._signals:
+            return 128 + self._signals[0]
+        if code == 0 and not self._failures:
+            return 0
+        said = "\n".join(self._said).strip()
+        ending = first_failure(
+            [(rank, status) for _, rank, status in sorted(self._failures)], self._runtime.ending(said)
+        )
+        if said and ending is None or not (self._ranks or self._forwarded):
+            self._screen.say(said)
+        if ending is None or not (ending.signal or ending.code):
+            ending = Ending(signal=-code) if code < 0 else Ending(code=code)
+        self._screen.say(f"easyscale: {describe(ending, on_this_host=ending.rank in self._ranks)}")
+        return 128 + ending.signal if ending.signal else ending.code
+
+
+def _is_ours(rank: Rank, name: str) -> bool:
+    """Whether the process of this number is still the rank's: numbers are used again."""
+    try:
+        with open(f"/proc/{rank.pid}/environ", "rb") as file:
+            return name.encode() in file.read()
+    except OSError:
+        return False
+
+
+def _in_foreground() -> bool:
+    """Whether standard input may be read: a job in the background must leave the terminal alone."""
+    try:
+        return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _end_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

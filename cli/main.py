@@ -1,0 +1,57 @@
+"""The entry point of `easyscale`, and how its errors look: one line, exit code 2 for usage and 1 for the rest."""
+
+import difflib
+import sys
+
+import click
+
+import easyscale
+from easyscale.cli.group import Folder
+from easyscale.errors import EasyScaleError
+
+__all__ = ["main"]
+
+
+class Main(Folder):
+    """The outermost group. Shows every error as one line, whatever raised it."""
+
+    def main(self, *arguments, standalone_mode: bool = True, **options):
+        if not standalone_mode:
+            return super().main(*arguments, standalone_mode=False, **options)
+        try:
+            sys.exit(super().main(*arguments, standalone_mode=False, **options) or 0)
+        except click.UsageError as error:
+            _fail(error.ctx, _usage(error), 2)
+        except click.ClickException as error:
+            _fail(None, error.format_message(), 1)
+        except (EasyScaleError, ValueError) as error:
+            _fail(None, str(error), 1)
+        except click.Abort:
+            sys.exit(130)
+
+
+def _usage(error: click.UsageError) -> str:
+    """What click says about wrong usage, in the form of all other errors."""
+    help_line = f"See `{error.ctx.command_path} --help`" if error.ctx else ""
+    if isinstance(error, click.NoSuchOption):
+        valid = [name for option in error.ctx.command.get_params(error.ctx) for name in option.opts if name[0] == "-"]
+        near = difflib.get_close_matches(error.option_name, valid, n=1, cutoff=0.5)
+        hint = f"Did you mean '{near[0]}'?" if near and error.option_name.startswith("--") else help_line
+        return f"there is no option '{error.option_name}'. {hint}"
+    if isinstance(error, click.MissingParameter):
+        return f"{error.format_message()} {help_line}"
+    return error.format_message()
+
+
+def _fail(context: click.Context | None, message: str, code: int) -> None:
+    path = context.command_path if context is not None else "easyscale"
+    click.echo(f"{path}: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+@click.group(
+    "easyscale", cls=Main, package="easyscale.cli.commands", context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(easyscale.__version__, prog_name="easyscale", message="%(prog)s %(version)s")
+def main() -> None:
+    """One Keras fit() on several processes; you pick how gradients are exchanged."""

@@ -1,0 +1,60 @@
+"""How Open MPI's mpirun is started, and what it says. Version 5 (PRRTE) and version 4 (ORTE)."""
+
+import os
+import pwd
+import re
+from collections.abc import Mapping
+
+from easyscale.cli.ending import Ending
+from easyscale.cli.hosts import Host
+from easyscale.cli.runtime import Runtime
+
+__all__ = ["OpenMpi"]
+
+
+class OpenMpi(Runtime):
+    """Open MPI. Ranks are not bound to cores by it: `easyscale.cli.worker` sees to that."""
+
+    sign = re.compile(r"\(Open MPI\)\s+(\d+)")
+
+    @property
+    def _major(self) -> int:
+        return int(self.sign.search(self.version)[1])
+
+    def command(
+        self, ranks: int, start: list[str], hosts: list[Host], variables: Mapping[str, str], cores: int
+    ) -> list[str]:
+        line = [self.program, "-n", str(ranks), "--bind-to", "none"]
+        line += ["--output", "tag"] if self._major >= 5 else ["--tag-output"]
+        if os.geteuid() == 0:
+            line.append("--allow-run-as-root")
+        if hosts:
+            line += ["--host", ",".join(map(str, hosts))]
+        elif ranks > cores:
+            line.append("--oversubscribe")
+        for name, value in variables.items():
+            line += ["-x", f"{name}={value}"]
+        return line + start
+
+    def environment(self) -> dict[str, str]:
+        if "HOME" in os.environ:
+            return {}
+        try:
+            return {"HOME": pwd.getpwuid(os.getuid()).pw_dir}
+        except KeyError:  # a user id without an entry, as in containers
+            return {"HOME": "/"}
+
+    def tagged(self, line: str, stream: str) -> tuple[int, str, str] | None:
+        space = " " if self._major >= 5 else ""
+        match = re.match(rf"\[\d+,(\d+)\]<(stdout|stderr)>:{space}?", line)
+        return (int(match[1]), match[2], line[match.end() :]) if match else None
+
+    def ending(self, said: str) -> Ending | None:
+        said = " ".join(said.split())
+        if match := re.search(r"process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)", said):
+            return Ending(rank=int(match[1]), host=match[2], signal=int(match[3]))
+        if match := re.search(r"MPI_ABORT was invoked on rank (\d+) .*?Errorcode: (\d+)", said):
+            return Ending(rank=int(match[1]), code=int(match[2]))
+        if match := re.search(r"Process name: \[[^ ]*,(\d+)\] Exit code: (\d+)", said):
+            return Ending(rank=int(match[1]), code=int(match[2]))
+        return None

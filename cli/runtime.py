@@ -1,0 +1,110 @@
+"""Which MPI runtime there is, and what all kinds have in common: how each starts ranks and tells how they ended.
+
+A new kind is a subclass of `Runtime` in a file of its own, named in `find`.
+"""
+
+import abc
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from easyscale.cli.ending import Ending
+from easyscale.cli.hosts import Host
+from easyscale.errors import LaunchError
+
+__all__ = ["Runtime", "find"]
+
+INSTALL = "Run: pip install 'easyscale[mpi]'"
+
+
+class Runtime(abc.ABC):
+    """An mpirun.
+
+    Args:
+        program: String. Path of the mpirun.
+        version: String. What it says of its version.
+
+    Attributes:
+        sign: Pattern that is found in the version text of this kind, and of no other.
+    """
+
+    sign: re.Pattern
+
+    def __init__(self, program: str, version: str):
+        self.program = program
+        self.version = version
+
+    @abc.abstractmethod
+    def command(
+        self, ranks: int, start: list[str], hosts: list[Host], variables: Mapping[str, str], cores: int
+    ) -> list[str]:
+        """Return the command line.
+
+        Args:
+            ranks: Int. How many ranks to start.
+            start: What each rank runs.
+            hosts: Where they run, and how many on each; empty for this host.
+            variables: The environment variables that ranks get, on all hosts.
+            cores: Int. How many cores this process may use.
+        """
+
+    @abc.abstractmethod
+    def tagged(self, line: str, stream: str) -> tuple[int, str, str] | None:
+        """Return rank, stream and text of a line that mpirun forwards from a rank, or `None` if the line is its own.
+
+        Args:
+            line: String. A line that mpirun has written.
+            stream: `"stdout"` or `"stderr"`, where it has written it.
+        """
+
+    @abc.abstractmethod
+    def ending(self, said: str) -> Ending | None:
+        """Return how the job ended by what mpirun has `said`, or `None` if it did not say."""
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables without which this mpirun does not start."""
+        return {}
+
+
+def find() -> Runtime:
+    """Return the MPI runtime beside this Python, else the first on `PATH`.
+
+    Raises:
+        LaunchError: If there is none, or it is of no known kind.
+    """
+    program = _program()
+    if program is None:
+        raise LaunchError(f"several ranks need an MPI runtime. Found no mpirun, here or on PATH. {INSTALL}")
+    version = _version(program)
+    from easyscale.cli.hydra import IntelMpi, Mpich
+    from easyscale.cli.open_mpi import OpenMpi
+
+    for kind in (OpenMpi, IntelMpi, Mpich):
+        if kind.sign.search(version):
+            return kind(program, version)
+    said = version.strip().splitlines()[0] if version.strip() else "nothing"
+    raise LaunchError(f"mpirun must be of Open MPI, MPICH or Intel MPI. Received: {program} says '{said}'. {INSTALL}")
+
+
+def _program() -> str | None:
+    beside = os.path.dirname(sys.executable)
+    for folder in [beside, *os.environ.get("PATH", os.defpath).split(os.pathsep)]:
+        for name in ("mpirun", "mpiexec"):
+            program = os.path.join(folder, name)
+            if folder and os.path.isfile(program) and os.access(program, os.X_OK):
+                return os.path.abspath(program)
+    return None
+
+
+def _version(program: str) -> str:
+    path = os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)
+    try:
+        done = subprocess.run(
+            [program, "--version"], env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=30,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__}: {error}"
+    return done.stdout + done.stderr

@@ -1,0 +1,114 @@
+"""Where the ranks of this host write: pipes or terminals that the launcher reads itself.
+
+mpirun forwards whole lines only, which would hold a progress bar back. So each rank asks for an output of its own over
+a socket in Linux's abstract namespace: no file, a name that cannot be guessed, both sides of one user. A rank on
+another host cannot reach it and writes to mpirun.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import socket
+import sys
+import termios
+from typing import NamedTuple
+
+__all__ = ["Rank", "Streams", "read"]
+
+STANDARD = {"stdout": 1, "stderr": 2}
+
+
+class Rank(NamedTuple):
+    """A rank that has started.
+
+    Attributes:
+        rank: Int. Its number.
+        pid: Int. The process that watches it, leader of its process group.
+        files: Dict from `"stdout"` and `"stderr"` to the file descriptors to read.
+        connection: The socket over which its exit status comes, as `os.waitpid` gives it, and the time on the monotonic
+            clock in nanoseconds.
+    """
+
+    rank: int
+    pid: int
+    files: dict[str, int]
+    connection: socket.socket
+
+
+class Streams:
+    """The socket where ranks ask for their output.
+
+    Args:
+        terminals: The names, `"stdout"` or `"stderr"`, of the streams that are terminals for the chief.
+
+    Attributes:
+        name: String. The socket's name, for the ranks.
+        socket: The listening socket, readable when a rank asks.
+    """
+
+    def __init__(self, terminals: tuple[str, ...] = ()):
+        self.name = f"easyscale-{secrets.token_hex(16)}"
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(f"\0{self.name}")
+        self.socket.listen(1024)
+        self._terminals = terminals
+        self._screens = []  # (terminal of the chief, the launcher's own)
+
+    def accept(self) -> Rank | None:
+        """Give a rank its output; return it, or `None` if what asked was no rank."""
+        connection, _ = self.socket.accept()
+        connection.settimeout(5)
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid, user = (int.from_bytes(peer[i : i + 4], sys.byteorder) for i in (0, 4))
+        if user != os.getuid():
+            connection.close()
+            return None
+        readers, writers = {}, []
+        try:
+            rank = int(connection.recv(20))
+            for stream in STANDARD:
+                readers[stream], writer = self._open(rank, stream)
+                writers.append(writer)
+            socket.send_fds(connection, [b"\n"], writers)
+            return Rank(rank, pid, readers, connection)
+        except (OSError, ValueError):  # it has ended, or there are no more file descriptors: mpirun forwards
+            connection.close()
+            for file in readers.values():
+                os.close(file)
+            return None
+        finally:
+            for file in writers:
+                os.close(file)
+
+    def resize(self) -> None:
+        """Tell the chief's terminals the size of the launcher's own."""
+        for screen, own in self._screens:
+            with contextlib.suppress(OSError):  # closed by now
+                fcntl.ioctl(screen, termios.TIOCSWINSZ, fcntl.ioctl(own, termios.TIOCGWINSZ, bytes(8)))
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _open(self, rank: int, stream: str) -> tuple[int, int]:
+        """Return both ends, to read and to write."""
+        if rank != 0 or stream not in self._terminals:
+            return os.pipe()
+        reader, writer = os.openpty()
+        mode = termios.tcgetattr(writer)
+        mode[1] &= ~termios.OPOST  # bytes stay as they are; the launcher's own terminal translates them
+        termios.tcsetattr(writer, termios.TCSANOW, mode)
+        self._screens.append((reader, STANDARD[stream]))
+        self.resize()
+        return reader, writer
+
+
+def read(file: int) -> bytes:
+    """Return what there is to read, nothing at the end."""
+    try:
+        return os.read(file, 1 << 16)
+    except OSError as error:
+        if error.errno == errno.EIO:  # how the end of a terminal reads
+            return b""
+        raise

@@ -1,0 +1,156 @@
+"""What mpirun starts once per rank, `python -m easyscale.cli.worker script arguments`: it starts the script.
+
+It does what only a process on the rank's own host can do: it takes the rank's share of the cores, takes the rank's
+output to the launcher, and tells the launcher how the script ended: not every mpirun does, nor ends the job then.
+Standard library only, because every rank waits for it.
+"""
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+
+__all__ = ["OUTPUT", "share", "thread_settings"]
+
+OUTPUT = "EASYSCALE_OUTPUT"  # name of the launcher's socket; see `streams.py`
+
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_LOCAL = (("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
+_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+_PR_SET_PDEATHSIG = 1
+
+
+def share(cores: list[int], local_rank: int, local_size: int) -> list[int]:
+    """Return the cores of one of `local_size` ranks: a range of its own, or all if there are fewer cores than ranks.
+
+    Example:
+
+    >>> share([0, 1, 2, 3, 4], 1, 2)
+    [2, 3, 4]
+    """
+    if len(cores) < local_size:
+        return cores
+    return cores[len(cores) * local_rank // local_size : len(cores) * (local_rank + 1) // local_size]
+
+
+def thread_settings(environment: Mapping[str, str], threads: int, rank: int) -> dict[str, str]:
+    """Return the variables that keep a rank to its `threads`; only those that the user has not set."""
+    wanted = dict.fromkeys(_THREADS, str(threads))
+    wanted["PYTHONUNBUFFERED"] = "1"  # output streams as it comes
+    if rank > 0:
+        wanted["TF_CPP_MIN_LOG_LEVEL"] = "1"  # what TensorFlow says of the machine, once is enough
+    return {name: value for name, value in wanted.items() if name not in environment}
+
+
+def _take_cores() -> int:
+    """Keep to this rank's share of the cores; return how many threads it should run."""
+    cores = sorted(os.sched_getaffinity(0))
+    for rank, size in _LOCAL:
+        if rank in os.environ and size in os.environ:
+            local_rank, local_size = int(os.environ[rank]), int(os.environ[size])
+            os.sched_setaffinity(0, share(cores, local_rank, local_size))
+            return max(1, len(cores) // local_size)
+    return len(cores)
+
+
+def _take_output(name: str, rank: int) -> socket.socket:
+    """Write to the launcher instead of to mpirun; return the connection.
+
+    Raises:
+        OSError: If there is no such launcher, as on other hosts.
+    """
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(10)
+    connection.connect(f"\0{name}")
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    if int.from_bytes(peer[4:8], sys.byteorder) != os.getuid():
+        raise PermissionError("the launcher must be of this user")
+    connection.sendall(f"{rank}\n".encode())
+    files = socket.recv_fds(connection, 1, 2)[1]
+    for file, standard in zip(files, (1, 2), strict=True):
+        os.dup2(file, standard)
+        os.close(file)
+    return connection
+
+
+def _start(command: list[str], by_lines: bool) -> int:
+    """Start the script in this process group; return how it ended, as `os.waitpid` gives it.
+
+    Args:
+        command: What to start.
+        by_lines: Whether its output goes through this process, which writes whole lines: some mpirun marks every
+            piece that comes as if it were a line.
+    """
+    pipes = {standard: os.pipe() for standard in (1, 2)} if by_lines else {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, frame: None)  # for the script, which gets it too; `exec` undoes this
+    pid = os.fork()
+    if pid == 0:
+        _die_with_parent()
+        for standard, (_, writer) in pipes.items():
+            os.dup2(writer, standard)
+        os.execv(command[0], command)
+    for _, writer in pipes.values():
+        os.close(writer)
+    return _forward_lines(pid, {reader: standard for standard, (reader, _) in pipes.items()})
+
+
+def _forward_lines(pid: int, targets: dict[int, int]) -> int:
+    """Copy from files to other files, whole lines each time, until the process ends; return how it ended."""
+    partial = dict.fromkeys(targets, b"")
+    status = None
+    while partial:
+        ready = select.select(list(partial), [], [], 0.1)[0]
+        for file in ready:
+            data = os.read(file, 1 << 16)
+            lines, newline, rest = (partial[file] + data).rpartition(b"\n")
+            out = memoryview(lines + newline if data else partial.pop(file))
+            while out:
+                out = out[os.write(targets[file], out) :]
+            if data:
+                partial[file] = rest
+        if status is None:
+            ended, found = os.waitpid(pid, os.WNOHANG)
+            status = found if ended else None
+        elif not ready:  # somebody else keeps the files open
+            break
+    return os.waitpid(pid, 0)[1] if status is None else status
+
+
+def _end_like(status: int) -> None:
+    """End this process as the script has ended."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump is enough
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status))
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    rank = next((int(os.environ[name]) for name in _RANK if name in os.environ), 0)
+    _die_with_parent()  # if mpirun is killed, nobody else would end this rank
+    connection = None
+    with contextlib.suppress(OSError):
+        connection = _take_output(os.environ[OUTPUT], rank) if OUTPUT in os.environ else None
+    os.environ.update(thread_settings(os.environ, _take_cores(), rank))
+    status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None)
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.sendall(f"{status} {time.monotonic_ns()}\n".encode())
+    _end_like(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m easyscale` is `easyscale`."""
+
+from easyscale.cli.main import main
+
+main(prog_name="easyscale")

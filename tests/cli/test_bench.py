@@ -1,0 +1,98 @@
+"""`easyscale bench exchange`."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from easyscale.cli import bench_exchange, bench_report
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "1"], "an exchange needs 2 ranks or more. Received: -n 1"),
+        (["--sizes", "4QB"], "the unit of a size must be one of ['B', 'KB', 'MB', 'GB', 'KiB', 'MiB', 'GiB']"),
+        (["--exchanges", "ring,tre"], "Received: --exchanges='tre'. Did you mean 'tree'?"),
+        (["--dtype", "float23"], "Received: --dtype='float23'. Did you mean 'float32'?"),
+        (["--repeats", "0"], "--repeats must be 1 or more"),
+        (["--json", "/nowhere/a.json"], "--json must be a file in a folder that exists and may be written"),
+        (["--plot", "/nowhere/a.png"], "--plot must be a file in a folder that exists"),
+        (["--plot", "a.mp3"], "--plot must be a file that ends in one of ['.png', '.pdf', '.svg']"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(cli, arguments, message):
+    result = cli("bench", "exchange", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.startswith("easyscale bench exchange: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_plot_without_matplotlib_names_the_command_that_installs_it(cli, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    result = cli("bench", "exchange", "--plot", "a.png")
+    assert result.exit_code == 1
+    assert result.stderr == "easyscale: --plot needs matplotlib. Run: pip install 'easyscale[plot]'\n"
+
+
+def test_two_ranks_make_a_table_json_and_a_plot(ranks, tmp_path):
+    files = ["--json", tmp_path / "a.json", "--plot", tmp_path / "a.png"]
+    options = ["--sizes", "4KB,1000B", "--exchanges", "ring,mpi", "--repeats", "4"]
+    done = ranks.run("bench", "exchange", "-n", "2", *options, *files, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines() if "ring" in line] == [
+        ["1KB", "ring"],
+        ["4KB", "ring"],
+    ]
+    written = json.loads((tmp_path / "a.json").read_text())
+    assert written["machine"]["ranks"] == 2
+    assert written["machine"]["mpi"]
+    assert [(row["bytes"], row["exchange"]) for row in written["rows"]] == [
+        (1000, "ring"), (1000, "mpi"), (4000, "ring"), (4000, "mpi"),
+    ]  # fmt: skip
+    assert all(len(row["times"]) == 4 and min(row["times"]) > 0 for row in written["rows"])
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wrong_sum_is_an_error():
+    from easyscale.communicator import run_ranks
+    from easyscale.exchange import Exchange, get
+
+    class Wrong(Exchange):
+        def _reduce(self, buffer):
+            buffer += 1
+
+        def _gather(self, buffer):
+            pass
+
+    said = []
+
+    def on_rank(communicator):
+        say = said.append if communicator.rank == 0 else lambda message: None
+        exchanges = {"wrong": get(Wrong, communicator)}
+        with pytest.raises(SystemExit):
+            bench_exchange.measure(communicator, exchanges, 400, "float32", 1, 0, say)
+
+    run_ranks(2, on_rank)
+    assert said[-1] == {"wrong": {"exchange": "wrong", "bytes": 400, "ranks": [0, 1]}}
+
+
+def test_the_sum_is_known_in_closed_form():
+    ranks = 3
+    values = sum(bench_exchange._values(40, np.dtype("float32"), rank) for rank in range(ranks))
+    np.testing.assert_array_equal(bench_exchange.expected(40, np.dtype("float32"), ranks), values)
+
+
+def test_figures_follow_from_the_times():
+    rows = [
+        {"bytes": 1000, "exchange": "mpi", "times": [4.0, 2.0, 3.0]},
+        {"bytes": 1000, "exchange": "ring", "times": [1.0, 2.0, 1.5]},
+    ]
+    mpi, ring = bench_report.summarise(rows, ranks=4)
+    assert (mpi["median"], mpi["p10"], mpi["p90"], mpi["ratio_to_mpi"]) == (3.0, 2.0, 4.0, 1.0)
+    assert ring["ratio_to_mpi"] == 2.0
+    assert ring["bus_bandwidth"] == 2 * 1000 * 3 / 4 / 1.5

@@ -1,0 +1,223 @@
+"""`easyscale launch` over the real mpirun: output, exit codes, signals, and that nothing stays behind."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.timeout(90)
+
+RANK = 'import os, sys, time; rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])\n'
+
+
+def read_until(file: int, text: bytes, timeout: float = 20) -> bytes:
+    """Read from a file descriptor until `text` has come."""
+    data, end = b"", time.monotonic() + timeout
+    while text not in data:
+        ready, _, _ = select.select([file], [], [], max(0, end - time.monotonic()))
+        assert ready, f"{text!r} did not come. Received: {data!r}"
+        piece = os.read(file, 4096)
+        assert piece, f"{text!r} did not come before the end. Received: {data!r}"
+        data += piece
+    return data
+
+
+def test_arguments_environment_and_cores_reach_every_rank(ranks, script, tmp_path):
+    path = script(
+        RANK + "import json\n"
+        "seen = {'argv': sys.argv[1:], 'exchange': os.environ['EASYSCALE_EXCHANGE'],\n"
+        "        'threads': os.environ['OMP_NUM_THREADS'], 'cores': sorted(os.sched_getaffinity(0))}\n"
+        "open(os.path.join(os.path.dirname(__file__), f'seen{rank}'), 'w').write(json.dumps(seen))\n"
+    )
+    own = ["--exchange", "x", "-n", "7", "--help", "--", "a b"]
+    done = ranks.run("launch", "-n", "2", "--exchange", "tree", path, *own)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    seen = [json.loads((tmp_path / f"seen{rank}").read_text()) for rank in (0, 1)]
+    have = sorted(os.sched_getaffinity(0))
+    for each in seen:
+        assert each["argv"] == own
+        assert each["exchange"] == "tree"
+        assert each["threads"] == str(max(1, len(have) // 2))
+    if len(have) >= 2:
+        assert seen[0]["cores"] + seen[1]["cores"] == have
+
+
+def test_output_is_marked_and_complete(ranks, script):
+    path = script(
+        RANK + "for i in range(20000): print(rank, i)\nprint('error', rank, file=sys.stderr)\nprint('end', end='')"
+    )
+    done = ranks.run("launch", "-n", "3", path)
+    assert done.returncode == 0
+    lines = done.stdout.split("\n")
+    assert [line for line in lines if line.startswith("0 ")] == [f"0 {i}" for i in range(20000)]
+    for rank in (1, 2):
+        own = [line for line in lines if line.startswith(f"[{rank}] ")]
+        assert own == [*(f"[{rank}] {rank} {i}" for i in range(20000)), f"[{rank}] end"]
+    assert sorted(done.stderr.splitlines()) == ["[1] error 1", "[2] error 2", "error 0"]
+
+
+def test_the_printed_command_line_works_when_pasted(ranks, script):
+    path = script(RANK + "print('rank', rank, os.environ['EASYSCALE_EXCHANGE'], sys.argv[1])")
+    line = ranks.run("launch", "--dry-run", "-n", "3", "--exchange", "ring", path, "it's").stdout
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=30, env=ranks.environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(re.findall(r"rank \d ring it's", done.stdout)) == [f"rank {rank} ring it's" for rank in range(3)]
+
+
+def test_what_mpirun_forwards_is_marked_alike(ranks, script):
+    # A rank that cannot reach the launcher's socket, as on another host.
+    path = script(
+        RANK + "print('rank', rank); print('error', rank, file=sys.stderr); time.sleep(0.5 * rank)\n"
+        "sys.exit(3) if rank == 1 else time.sleep(3)"
+    )
+    code = (
+        "import socket, sys; from easyscale.cli import streams; from easyscale.cli.main import main\n"
+        "own = streams.Streams.__init__\n"
+        "def elsewhere(self, *arguments): own(self, *arguments); self.name += 'x'\n"
+        "streams.Streams.__init__ = elsewhere\n"
+        f"main(['launch', '-n', '2', {path!r}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=ranks.environment
+    )
+    assert done.returncode == 3
+    assert sorted(done.stdout.splitlines()) == ["[1] rank 1", "rank 0"]
+    assert done.stderr.splitlines()[-1].startswith("easyscale: rank 1 ")
+    assert sorted(done.stderr.splitlines()[:-1]) == ["[1] error 1", "error 0"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_exit_code_is_the_scripts(ranks, script, count):
+    done = ranks.run("launch", "-n", count, script("import sys; sys.exit(3)"))
+    assert done.returncode == 3
+
+
+def test_a_rank_that_fails_is_named(ranks, script):
+    done = ranks.run("launch", "-n", "2", script(RANK + "sys.exit(3) if rank == 1 else time.sleep(60)"))
+    assert done.returncode == 3
+    assert done.stderr == f"easyscale: rank 1 on {os.uname().nodename} ended with exit code 3\n"
+
+
+def test_a_killed_rank_ends_the_job_and_is_named(ranks, script):
+    path = script(
+        RANK + "print('last words', flush=True)\ntime.sleep(1)\nif rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)"
+    )
+    start = time.monotonic()
+    done = ranks.run("launch", "-n", "2", path)
+    assert time.monotonic() - start < 10
+    assert done.returncode == 128 + 9
+    assert done.stderr == f"easyscale: rank 1 on {os.uname().nodename} was killed by signal 9 (Killed)\n"
+    assert sorted(done.stdout.splitlines()) == ["[1] last words", "last words"]
+
+
+def test_an_exception_on_one_rank_ends_the_ranks_that_wait_for_it(ranks, script):
+    path = script(
+        """
+        import numpy as np
+        import easyscale
+        if easyscale.rank() == 1:
+            raise ArithmeticError("only here")
+        easyscale.exchange.get("ring").allreduce(np.ones(1000, "float32"))
+        """
+    )
+    start = time.monotonic()
+    done = ranks.run("launch", "-n", "3", path)
+    assert time.monotonic() - start < 10
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.count("[1] ArithmeticError: only here") == 1
+    last = done.stderr.splitlines()[-1]  # Hydra does not say who has called MPI_Abort
+    assert re.fullmatch(r"easyscale: (rank 1 on \S+|the job) ended with exit code 1", last)
+
+
+def test_hosts_that_do_not_answer_show_what_mpirun_says(ranks, script):
+    environment = {**ranks.environment, "OMPI_MCA_plm_ssh_agent": "false", "PRTE_MCA_plm_ssh_agent": "false"}
+    done = ranks.run("launch", "-n", "2", "--hosts", "no-such-host:2", script(""), env=environment)
+    assert done.returncode != 0
+    assert "no-such-host" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("easyscale: the job ended")
+
+
+def test_the_chiefs_partial_lines_stream_live(ranks, script):
+    path = script(
+        RANK + "if rank == 0:\n"
+        "    assert sys.stdout.isatty() and os.get_terminal_size(1) == (91, 33)\n"
+        "    print('1/2 [=>..]', end='\\r')\n"
+        "    time.sleep(60)\n"
+    )
+    ours, theirs = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 91, 0, 0))
+    process = ranks.start("launch", "-n", "2", path, stdin=theirs, stdout=theirs, stderr=theirs)
+    try:
+        assert read_until(ours, b"1/2 [=>..]\r").endswith(b"1/2 [=>..]\r")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(15)
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+)
+def test_a_signal_ends_all_ranks(ranks, script, number, code):
+    path = script("import time; print('up'); time.sleep(60)")
+    process = ranks.start("launch", "-n", "2", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    read_until(process.stdout.fileno(), b"[1] up\n")
+    process.send_signal(number)
+    assert process.wait(10) == code
+    process.stdout.close()
+    assert ranks.wait_until_gone(2) == []
+
+
+def test_a_second_ctrl_c_kills_ranks_that_ignore_the_first(ranks, script):
+    path = script(
+        "import signal, time\n"
+        "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)\n"
+        "print('up'); time.sleep(60)"
+    )
+    process = ranks.start("launch", "-n", "2", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    read_until(process.stdout.fileno(), b"[1] up\n")
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert time.monotonic() - start < 4
+    process.stdout.close()
+    assert ranks.wait_until_gone(2) == []
+
+
+def test_no_rank_outlives_a_launcher_that_is_killed(ranks, script):
+    path = script("import time; print('up'); time.sleep(60)")
+    process = ranks.start("launch", "-n", "2", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    read_until(process.stdout.fileno(), b"[1] up\n")
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert ranks.wait_until_gone(8) == []
+
+
+def test_standard_input_is_the_chiefs(ranks, script):
+    path = script(RANK + "print('read', sys.stdin.read()) if rank == 0 else None")
+    process = ranks.start("launch", "-n", "2", path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.communicate("text", timeout=30)[0] == "read text\n"
+
+
+def test_a_reader_that_goes_away_ends_the_job(ranks, script):
+    path = script("import time\nfor i in range(100000): print('line', i); time.sleep(0.001)")
+    process = ranks.start("launch", "-n", "2", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    read_until(process.stdout.fileno(), b"line 1\n")
+    process.stdout.close()
+    assert process.wait(15) == 128 + signal.SIGPIPE

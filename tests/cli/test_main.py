@@ -1,0 +1,72 @@
+"""The entry point: help, version, and errors of one line."""
+
+import subprocess
+import sys
+
+import pytest
+
+import easyscale
+
+pytestmark = pytest.mark.timeout(60)
+
+HEAVY = ("tensorflow", "keras", "mpi4py", "rich", "matplotlib", "easyscale.exchange")
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys\ntry:\n    {statement}\nexcept SystemExit: pass\nprint('loaded', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    return set(done.stdout.rpartition("loaded")[2].split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import easyscale", "from easyscale.cli.main import main; main(['--help'])", "import easyscale.cli.job"],
+)
+def test_nothing_heavy_is_loaded(statement):
+    assert loaded_by(statement).isdisjoint(HEAVY)
+
+
+def test_launch_and_bench_load_neither_tensorflow_nor_keras_nor_mpi4py(script):
+    path = script("")
+    for arguments in (
+        ["launch", "--dry-run", "-n", "2", "--exchange", "ring", "--replication", "between_graph", path],
+        ["bench", "exchange", "--exchanges", "ring", "--sizes", "4QB"],
+    ):
+        loaded = loaded_by(f"from easyscale.cli.main import main; main({arguments})")
+        assert loaded.isdisjoint(("tensorflow", "keras", "mpi4py"))
+
+
+def test_version(cli):
+    assert cli("--version").output == f"easyscale {easyscale.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["bench"], ["bench", "--help"]])
+def test_help_lists_the_commands(cli, arguments):
+    result = cli(*arguments)
+    assert result.exit_code == 0
+    assert ("exchange" if arguments[:1] == ["bench"] else "launch") in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lunch"], "the command must be one of ['bench', 'launch']. Received: 'lunch'. Did you mean 'launch'?"),
+        (
+            ["bench", "exchnge"],
+            "the command must be one of ['exchange']. Received: 'exchnge'. Did you mean 'exchange'?",
+        ),
+        (["--versoin"], "there is no option '--versoin'. Did you mean '--version'?"),
+        (["launch", "--exchnge", "ring"], "there is no option '--exchnge'. Did you mean '--exchange'?"),
+        (["launch", "-z"], "there is no option '-z'. See `easyscale launch --help`"),
+        (["launch", "-n"], "Option '-n' requires an argument."),
+        (["launch", "-n", "four", "a.py"], "'four' is not a valid integer"),
+        (["launch"], "Missing argument 'SCRIPT'. See `easyscale launch --help`"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(cli, arguments, message):
+    result = cli(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("easyscale launch: " if arguments[0] == "launch" else "easyscale")

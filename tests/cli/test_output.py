@@ -1,0 +1,86 @@
+"""What the launcher shows of what ranks write."""
+
+import time
+
+import pytest
+
+from easyscale.cli import output
+
+pytestmark = pytest.mark.timeout(60)
+
+FIRST = b'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    ^^^\nValueError: x\n'
+LINK = b"\nThe above exception was the direct cause of the following exception:\n\n"
+
+
+@pytest.fixture
+def shown(capfdbinary):
+    """A function that feeds (rank, stream, data) and returns what stands on stdout and stderr."""
+
+    def show(*pieces, end: bool = True) -> tuple[bytes, bytes]:
+        screen = output.Screen()
+        for piece in pieces:
+            screen.feed(*piece)
+        if end:
+            screen.end()
+        return tuple(capfdbinary.readouterr())
+
+    return show
+
+
+def test_lines_of_other_ranks_are_marked_and_whole(shown):
+    out, err = shown((1, "stdout", b"one\ntw"), (2, "stderr", b"error\n"), (1, "stdout", b"o\n"), (1, "stdout", b"end"))
+    assert out == b"[1] one\n[1] two\n[1] end\n"
+    assert err == b"[2] error\n"
+
+
+def test_bytes_of_the_chief_come_as_they_are_and_at_once(shown):
+    data = b"\r 1/3 [=>...]\x08\x08\xff\xfe no newline"
+    assert shown((0, "stdout", data), end=False)[0] == data
+
+
+def test_lines_of_other_ranks_wait_for_the_chiefs_line(shown):
+    pieces = (0, "stdout", b"begun "), (1, "stdout", b"other\n"), (0, "stdout", b"ended\n")
+    assert shown(*pieces)[0] == b"begun ended\n[1] other\n"
+
+
+def test_lines_of_other_ranks_do_not_wait_for_ever(capfdbinary, monkeypatch):
+    monkeypatch.setattr(output, "_PATIENCE", 0.01)
+    screen = output.Screen()
+    screen.feed(0, "stdout", b"begun")
+    screen.feed(1, "stdout", b"other\n")
+    assert capfdbinary.readouterr().out == b"begun"
+    time.sleep(0.02)
+    screen.tick()
+    assert capfdbinary.readouterr().out == b"\n[1] other\n"
+
+
+def test_a_progress_bar_of_another_rank_shows_its_last_state(shown):
+    assert shown((1, "stdout", b"\r1/3"), (1, "stdout", b"\r2/3\r"), (1, "stdout", b"3/3\r\n"))[0] == b"[1] 3/3\n"
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (2, 1)])
+def test_a_traceback_is_shown_once(shown, first, second):
+    block = FIRST + LINK + FIRST.replace(b"ValueError", b"KeyError")
+    alone = shown((first, "stderr", block))[1]
+    assert alone.count(b"Traceback") == 2
+    assert shown((first, "stderr", block), (second, "stderr", block))[1] == alone
+
+
+def test_a_different_traceback_is_shown(shown):
+    _, err = shown((1, "stderr", FIRST), (2, "stderr", FIRST.replace(b"x", b"y") + b"after\n"))
+    assert err.count(b"Traceback") == 2
+    assert err.endswith(b"[2] ValueError: y\n[2] after\n")
+
+
+def test_a_rank_may_repeat_its_own_traceback(shown):
+    assert shown((1, "stderr", FIRST), (1, "stderr", FIRST))[1].count(b"ValueError") == 2
+
+
+def test_a_traceback_cut_off_is_not_lost(shown):
+    assert shown((1, "stderr", FIRST[:60]))[1].startswith(b"[1] Traceback")
+    assert shown((0, "stderr", FIRST[:60]))[1] == FIRST[:60]
+
+
+def test_a_traceback_in_pieces_of_a_byte_is_known_again(shown):
+    pieces = [(rank, "stderr", FIRST[i : i + 1]) for rank in (0, 1) for i in range(len(FIRST))]
+    assert shown(*pieces)[1] == FIRST

@@ -1,0 +1,97 @@
+"""Trainings that go wrong: `python failing.py CASE` under mpirun; rank 1 is the one that does it."""
+
+import os
+import sys
+
+import keras
+import numpy as np
+
+import easyscale
+
+UNLUCKY = easyscale.rank() == 1
+
+
+class Raising(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1 and UNLUCKY:
+            raise KeyError("in a callback")
+
+
+class RaisingExchange(easyscale.exchange.Exchange):
+    calls = 0
+
+    def _reduce(self, buffer):
+        self.calls += 1
+        if self.calls == 3 and UNLUCKY:
+            raise ZeroDivisionError("inside an exchange")
+        self.communicator.all_reduce(buffer)
+
+    def _gather(self, buffer):
+        self.communicator.all_reduce(buffer.copy())
+
+
+class RaisingLayer(keras.layers.Layer):
+    def compute_output_shape(self, shape):
+        return shape
+
+    def call(self, x):
+        if UNLUCKY:
+            raise RuntimeError("this layer is called when the step is traced")
+        return x
+
+
+def fit(exchange="ring", layers=(), units=1, callbacks=()):
+    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(units), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = easyscale.shard(np.ones((64, 3)), np.ones((64, 1)))
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[easyscale.callbacks.Distribute(exchange), *callbacks])
+
+
+def exception_in_a_callback():
+    fit(callbacks=[Raising()])
+
+
+def exception_inside_an_exchange():
+    fit(RaisingExchange())
+
+
+def exception_while_tracing():
+    fit(layers=[RaisingLayer()])
+
+
+def different_exchanges():
+    os.environ["EASYSCALE_EXCHANGE"] = "tree" if UNLUCKY else "ring"
+    fit(None)
+
+
+def different_models():
+    fit(units=3 if UNLUCKY else 2)
+
+
+def different_gradients():
+    optimizer = easyscale.DistributedOptimizer("sgd", "ring")
+    variables = [keras.Variable(np.zeros(shape, "float32"), name="v") for shape in [(2, 2), (3,)]]
+    gradients = [keras.ops.ones((2, 2)), None if UNLUCKY else keras.ops.ones((3,))]
+    optimizer.apply(gradients, variables)
+
+
+def different_gradients_and_fit_recovers_the_error():
+    try:
+        fit(RaisingExchange())
+    except ZeroDivisionError:
+        print("caught by its own name", flush=True)
+        raise
+
+
+def data_that_one_rank_has_none_of():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    def batches():
+        for _ in range(0 if UNLUCKY else 4):
+            yield np.ones((8, 3)), np.ones((8, 1))
+
+    model.fit(batches(), verbose=0, callbacks=[easyscale.callbacks.Distribute()])
+
+
+globals()[sys.argv[1]]()

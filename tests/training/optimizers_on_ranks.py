@@ -1,0 +1,66 @@
+"""Every optimizer of Keras inside `DistributedOptimizer`: its steps with the mean gradient are those of one process."""
+
+import inspect
+
+import keras
+import numpy as np
+from models import assert_equal_ranks
+
+import easyscale
+
+comm = easyscale.communicator.get()
+STEPS = 5
+
+
+def _sgd_and_adam():
+    return keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1), {"v1": keras.optimizers.Adam(0.1)})
+
+
+def _optimizers():
+    for name, kind in sorted(vars(keras.optimizers).items()):
+        if not inspect.isclass(kind) or not issubclass(kind, keras.optimizers.Optimizer):
+            continue
+        if kind in (keras.optimizers.Optimizer, easyscale.DistributedOptimizer):
+            continue
+        if name == "LossScaleOptimizer":
+            yield name, lambda kind=kind: kind(keras.optimizers.SGD(0.1))
+        elif name == "MultiOptimizer":
+            yield name, lambda kind=kind: kind(_sgd_and_adam())
+        else:
+            yield name, lambda kind=kind: kind(learning_rate=0.1)
+
+
+def _variables():
+    generator = np.random.default_rng(0)
+    return [
+        keras.Variable(generator.normal(size=shape).astype("float32"), name=f"v{index}")
+        for index, shape in enumerate([(4, 3), (3,), (2, 2, 3)])
+    ]
+
+
+def _gradients(step, rank):
+    generator = np.random.default_rng((step, rank))
+    return [generator.normal(size=shape).astype("float32") for shape in [(4, 3), (3,), (2, 2, 3)]]
+
+
+def check_every_optimizer_of_keras():
+    names = []
+    for name, make in _optimizers():
+        optimizer = easyscale.DistributedOptimizer(make(), "ring")
+        variables = _variables()
+        for step in range(STEPS):
+            optimizer.apply(list(map(keras.ops.convert_to_tensor, _gradients(step, comm.rank))), variables)
+        values = [variable.numpy() for variable in variables]
+        state = [np.asarray(variable.numpy()) for variable in optimizer.variables]
+        assert_equal_ranks(values + state)
+        assert int(optimizer.iterations) == STEPS, name
+
+        expected, inner = _variables(), make()
+        for step in range(STEPS):
+            everyones = [_gradients(step, rank) for rank in range(comm.size)]
+            means = [np.mean(one, axis=0) for one in zip(*everyones, strict=True)]
+            inner.apply(list(map(keras.ops.convert_to_tensor, means)), expected)
+        for ours, theirs in zip(values, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5, err_msg=name)
+        names.append(name)
+    assert {"SGD", "Adam", "Adafactor", "Lamb", "Lion", "Muon", "LossScaleOptimizer"} <= set(names), names

@@ -1,0 +1,66 @@
+"""A training that goes wrong on one rank ends on all, soon, and says why once."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launches import run
+
+FAILING = Path(__file__).with_name("failing.py")
+
+
+def _fail(case, size=3):
+    started = time.monotonic()
+    done = run([sys.executable, "-m", "easyscale", "launch", "-n", str(size), str(FAILING), case], timeout=90)
+    assert done.returncode not in (0, None), done.stderr
+    return done, time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("exception_in_a_callback", "KeyError: 'in a callback'"),
+        ("exception_inside_an_exchange", "ZeroDivisionError: inside an exchange"),
+        ("exception_while_tracing", "Exception encountered when calling RaisingLayer.call()"),
+        ("different_gradients_and_fit_recovers_the_error", "ZeroDivisionError: inside an exchange"),
+    ],
+)
+def test_an_exception_on_one_rank_ends_all_and_is_shown_once(case, message):
+    done, _ = _fail(case)
+    assert done.stderr.count(message) == 1, done.stderr
+    assert done.stderr.count("Traceback (most recent call last)") == 1, done.stderr
+    assert "MPI_ABORT" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            "different_exchanges",
+            "DesyncError: all ranks must use the same exchange, replication, update and bucket_bytes. Received: "
+            "['ring', 'between_graph', 'replicated', None] on rank 0, ['tree', 'between_graph', 'replicated', None] "
+            "on rank 1. Start all ranks with one command",
+        ),
+        (
+            "different_models",
+            "DesyncError: all ranks must build the same model and optimizer. Received: variables number 0: (3, 2) "
+            "float32 on rank 0, (3, 3) float32 on rank 1. Run one script on all ranks",
+        ),
+        (
+            "different_gradients",
+            "DesyncError: all ranks must exchange the same gradients. Received: gradients 2 on rank 0, 1 on "
+            "rank 1. Run one script on all ranks",
+        ),
+    ],
+)
+def test_ranks_that_differ_end_with_one_line(case, message):
+    done, _ = _fail(case)
+    lines = [line for line in done.stderr.splitlines() if "Error" in line]
+    assert lines == [message], done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rank_without_any_data_ends_the_job_with_a_reason():
+    done, _ = _fail("data_that_one_rank_has_none_of")
+    assert "Error" in done.stderr
