@@ -13,6 +13,7 @@ remedy, in one line.
 import difflib
 import functools
 import sys
+from traceback import walk_tb
 
 __all__ = ["DesyncError", "EasyScaleError", "EasyScaleWarning", "LaunchError", "PeerError"]
 
@@ -39,14 +40,24 @@ class EasyScaleWarning(UserWarning):
 
 @functools.cache
 def show_in_one_line() -> None:
-    """From now on show an `EasyScaleError` that nobody catches in one line, without a traceback."""
+    """From now on show in one line, without a traceback, what EasyScale raises and nobody catches.
+
+    That is every `EasyScaleError`, and a `ValueError` or `TypeError` about an argument of EasyScale's, with the line of
+    the script that passed it.
+    """
     previous_hook = sys.excepthook
 
     def show(kind, error, traceback):
+        frames = [(frame.f_globals.get("__name__", ""), number, frame) for frame, number in walk_tb(traceback)]
+        ours = [name.partition(".")[0] == __package__ for name, _, _ in frames]
         if issubclass(kind, EasyScaleError):
-            sys.stderr.write(f"{kind.__name__}: {error}\n")  # in one piece: other ranks write too
+            where = ""
+        elif issubclass(kind, (ValueError, TypeError)) and ours and ours[-1] and not all(ours):
+            _, number, frame = next(one for one, own in zip(reversed(frames), reversed(ours), strict=True) if not own)
+            where = f" ({frame.f_code.co_filename}, line {number})"
         else:
-            previous_hook(kind, error, traceback)
+            return previous_hook(kind, error, traceback)
+        sys.stderr.write(f"{kind.__name__}: {error}{where}\n")  # in one piece: other ranks write too
 
     sys.excepthook = show
 

@@ -140,7 +140,8 @@ class Exchange(abc.ABC):
 
     def _check(self, buffer: np.ndarray) -> None:
         if not isinstance(buffer, np.ndarray):
-            raise TypeError(f"`buffer` must be a NumPy vector. Received: {type(buffer).__name__}. It is summed in place")
+            got = type(buffer).__name__
+            raise TypeError(f"`buffer` must be a NumPy vector. Received: {got}. It is summed in place")
         if buffer.ndim != 1 or not buffer.flags.c_contiguous:
             got = f"shape {buffer.shape}, strides {buffer.strides}"
             raise TypeError(

@@ -335,6 +335,29 @@ def check_an_optimizer_wrapped_by_hand():
     assert_as_one_process(distributed, single)
 
 
+def check_ranks_start_with_the_chiefs_optimizer_state():
+    x, y = digits()
+
+    def train(model, x, y, batch, **options):
+        model.fit(x, y, batch_size=batch, epochs=1, shuffle=False, verbose=0, **options)
+        return model
+
+    def distributed():
+        model = classify(conv_net(), keras.optimizers.Adam(0.01))
+        if easyscale.is_chief():  # as if it had loaded a checkpoint
+            train(model, x, y, GLOBAL_BATCH)
+        batch = easyscale.local_batch(GLOBAL_BATCH)
+        train(model, *easyscale.shard(x, y), batch, callbacks=[Distribute()])
+        assert int(model.optimizer.iterations) == 20
+        return model
+
+    def single():
+        model = classify(conv_net(), keras.optimizers.Adam(0.01))
+        return train(train(model, x, y, GLOBAL_BATCH), x, y, GLOBAL_BATCH)
+
+    assert_as_one_process(distributed, single)
+
+
 # Data
 
 
