@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from easyscale.cli.ending import Ending, describe, first_failure
@@ -21,6 +22,7 @@ __all__ = ["Job", "worker_command"]
 _PATIENCE = 2.0  # seconds that mpirun has to end the job when a rank has failed
 _GRACE = 5.0  # seconds that ranks have to end after a signal
 _DRAIN = 2.0  # seconds that output may still come after the end, from processes that ranks have left behind
+_SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -37,10 +39,12 @@ class Job:
         runtime: `Runtime`. Knows what mpirun says.
         command: The command line of mpirun.
         screen: `Screen`. Shows the output.
+        on_this_host: Bool. Whether all ranks run on this host.
     """
 
-    def __init__(self, runtime: Runtime, command: list[str], screen: Screen):
+    def __init__(self, runtime: Runtime, command: list[str], screen: Screen, on_this_host: bool):
         self._runtime, self._command, self._screen = runtime, command, screen
+        self._on_this_host = on_this_host
         self._ranks = {}  # rank -> Rank
         self._forwarded = False  # whether mpirun has forwarded a rank's line
         self._said = []  # lines of mpirun's own
@@ -52,10 +56,13 @@ class Job:
     def run(self) -> int:
         """Return the exit code: the script's, or 128 plus the signal that ended it."""
         self._streams = Streams(self._screen.terminals)
-        with selectors.DefaultSelector() as self._selector, contextlib.closing(self._streams), self._catch_signals():
+        with contextlib.ExitStack() as stack:
+            self._selector = stack.enter_context(selectors.DefaultSelector())
+            stack.enter_context(contextlib.closing(self._streams))
+            stack.enter_context(self._catch_signals())
             self._process = subprocess.Popen(
                 self._command,
-                env={**os.environ, **self._runtime.environment(), OUTPUT: self._streams.name},
+                env={**os.environ, **self._environment(stack), OUTPUT: self._streams.name},
                 stdin=None if _in_foreground() else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -71,6 +78,14 @@ class Job:
                 self._kill()
         self._screen.end()
         return self._exit_code()
+
+    def _environment(self, stack: contextlib.ExitStack) -> dict[str, str]:
+        variables = self._runtime.environment()
+        if self._on_this_host and os.access(_SHARED_MEMORY, os.W_OK):
+            name = f"easyscale-{os.getpid()}-"
+            folder = tempfile.TemporaryDirectory(prefix=name, dir=_SHARED_MEMORY, ignore_cleanup_errors=True)
+            variables |= self._runtime.keep_shared_memory_in(stack.enter_context(folder))
+        return variables
 
     def _loop(self) -> None:
         ended = None

@@ -44,6 +44,9 @@ class OpenMpi(Runtime):
         except KeyError:  # a user id without an entry, as in containers
             return {"HOME": "/"}
 
+    def keep_shared_memory_in(self, folder: str) -> dict[str, str]:
+        return {"OMPI_MCA_btl_sm_backing_directory": folder, "OMPI_MCA_btl_vader_backing_directory": folder}
+
     def tagged(self, line: str, stream: str) -> tuple[int, str, str] | None:
         space = " " if self._major >= 5 else ""
         match = re.match(rf"\[\d+,(\d+)\]<(stdout|stderr)>:{space}?", line)

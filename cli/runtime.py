@@ -67,6 +67,13 @@ class Runtime(abc.ABC):
         """Return the variables without which this mpirun does not start."""
         return {}
 
+    def keep_shared_memory_in(self, folder: str) -> dict[str, str]:
+        """Return the variables by which the library keeps its shared memory in `folder`, if it can be told to.
+
+        A rank that is killed leaves its files behind; in a folder of the job's own the launcher finds them.
+        """
+        return {}
+
 
 def find() -> Runtime:
     """Return the MPI runtime beside this Python, else the first on `PATH`.

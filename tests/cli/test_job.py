@@ -5,10 +5,12 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -207,6 +209,8 @@ def test_no_rank_outlives_a_launcher_that_is_killed(ranks, script):
     process.wait()
     process.stdout.close()
     assert ranks.wait_until_gone(8) == []
+    for folder in Path("/dev/shm").glob(f"easyscale-{process.pid}-*"):  # nobody is left to remove it
+        shutil.rmtree(folder)
 
 
 def test_standard_input_is_the_chiefs(ranks, script):

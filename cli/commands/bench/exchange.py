@@ -111,7 +111,7 @@ def _measure(ranks: int, wanted: dict) -> tuple[dict, list[dict]]:
     line = mpi.command(ranks, start, [], {}, len(os.sched_getaffinity(0)))
     with progress:
         task = progress.add_task(f"starting {ranks} ranks", total=len(wanted["sizes"]) * len(wanted["exchanges"]))
-        code = job.Job(mpi, line, Screen(chief=take)).run()
+        code = job.Job(mpi, line, Screen(chief=take), on_this_host=True).run()
     found = {name: value for message in messages for name, value in message.items()}
     if "wrong" in found:
         wrong = found["wrong"]
