@@ -13,8 +13,9 @@ SCRIPT = """
 import os, signal, sys
 import easyscale
 comm = easyscale.communicator.get()
+if comm.rank == 0:
+    print(os.environ.get("OMPI_MCA_btl_sm_backing_directory"), flush=True)
 comm.barrier()
-print(os.environ.get("OMPI_MCA_btl_sm_backing_directory"), flush=True)
 if comm.rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 comm.barrier()
