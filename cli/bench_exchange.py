@@ -91,8 +91,6 @@ def expected(length: int, dtype: np.dtype, size: int) -> np.ndarray:
 
 def machine(ranks: int) -> dict:
     """Return what the figures depend on beside the code."""
-    from mpi4py import MPI
-
     return {
         "ranks": ranks,
         "cores": os.cpu_count(),
@@ -100,7 +98,7 @@ def machine(ranks: int) -> dict:
         "system": platform.platform(),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "mpi": " ".join(MPI.Get_library_version().strip("\0").splitlines()[0].partition(",")[0].split()),
+        "mpi": communicators.get().library,
         "mpi4py": importlib.metadata.version("mpi4py"),
         "easyscale": easyscale.__version__,
     }

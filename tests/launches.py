@@ -37,9 +37,15 @@ def environment(**changes: str) -> dict[str, str]:
 
 def run(command: list[str], timeout: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
     """Run a command in its own process group and return what it printed; after `timeout` seconds, end the group."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+        tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as shared,
+    ):
+        # Ranks that are killed leave Open MPI's files behind: here.
+        env = {"OMPI_MCA_btl_sm_backing_directory": shared, **(env or environment())}
         process = subprocess.Popen(
-            command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=env or environment(), start_new_session=True
+            command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=env, start_new_session=True
         )
         try:
             code = process.wait(timeout)

@@ -1,8 +1,8 @@
 """How ranks reach each other: over MPI, or as threads of one process.
 
-    get("mpi")      processes started by `easyscale launch`, `mpirun` or `srun`
-    get("local")    threads of one process, started by `run_ranks`; one rank without it
-    get()           "mpi" where a launcher started several ranks, "local" otherwise
+get("mpi")      processes started by `easyscale launch`, `mpirun` or `srun`
+get("local")    threads of one process, started by `run_ranks`; one rank without it
+get()           "mpi" where a launcher started several ranks, "local" otherwise
 """
 
 from easyscale.communicator import local

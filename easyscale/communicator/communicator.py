@@ -61,6 +61,7 @@ class Communicator(abc.ABC):
         local_rank: Int. This process's number among those of its node.
         local_size: Int. The number of ranks on this node.
         host: String. The name of this node.
+        library: String. What carries the messages, with its version.
         sent: `Traffic`. What this rank has sent by `isend` so far.
     """
 
@@ -69,6 +70,7 @@ class Communicator(abc.ABC):
     local_rank: int
     local_size: int
     host: str
+    library: str
 
     def __init__(self) -> None:
         self.sent = Traffic()

@@ -75,6 +75,7 @@ class Local(Communicator):
         self.rank = self.local_rank = rank
         self.size = self.local_size = self._group.size
         self.host = os.uname().nodename
+        self.library = "threads of one process"
 
     def isend(self, buffer: np.ndarray, to: int) -> Request:
         data = as_bytes(buffer)

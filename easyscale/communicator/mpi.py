@@ -40,10 +40,9 @@ def world() -> "Mpi":
     """Return the communicator of all ranks that the launcher started. Every rank must call this."""
     start = launched()
     if start is not None and start.size != MPI.COMM_WORLD.size:
-        library = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
         raise LaunchError(
             f"the launcher and the MPI library of mpi4py must be of one kind. Received: {start.launcher} started "
-            f"{start.size} ranks, {library} found {MPI.COMM_WORLD.size}. Start with `easyscale launch`, or with the "
+            f"{start.size} ranks, {_library()} found {MPI.COMM_WORLD.size}. Start with `easyscale launch`, or with the "
             "mpirun of that library; with srun choose its `--mpi` plugin"
         )
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
@@ -88,6 +87,7 @@ class Mpi(Communicator):
         self.local_rank, self.local_size = node.rank, node.size
         node.Free()
         self.host = os.uname().nodename
+        self.library = _library()
 
     def isend(self, buffer: np.ndarray, to: int) -> Request:
         data = as_bytes(buffer)
@@ -176,6 +176,11 @@ class Mpi(Communicator):
         sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what was to be said has been said; MPI would add a page
         MPI.COMM_WORLD.Abort(code)
+
+
+def _library() -> str:
+    """The MPI library and its version; the rest of what it says of itself is left out."""
+    return " ".join(MPI.Get_library_version().strip("\0").splitlines()[0].partition(",")[0].split())
 
 
 def _messages(vector: np.ndarray) -> list[np.ndarray]:

@@ -18,14 +18,16 @@ def shard(*data: object, batched: bool | None = None, communicator: str | Commun
         *data: Arrays (NumPy, TensorFlow, pandas, SciPy, ...) or nested structures of them, all of one length; or a
             `tf.data.Dataset`; or a `keras.utils.PyDataset`.
         batched: Bool. Whether the elements of a `tf.data.Dataset` are batches, which are then divided, each by itself.
-            Defaults to `None`: they are if all components agree in their first dimension or do not state it.
+            Defaults to `None`: they are if all components agree in their first dimension, and either do not state it or
+            come from `batch`. Prefer `shard(dataset).batch(...)` where there is a choice: the number of batches stays
+            known.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
 
     Returns:
         What was passed, each with this worker's part; a tuple where several things were passed.
 
     Raises:
-        ValueError: If there are fewer elements than workers, or arrays of different lengths.
+        ValueError: If there are fewer elements than workers, or arrays of different lengths; or if `batched` is needed.
 
     Example:
 

@@ -20,7 +20,7 @@ def part(dataset: object, rank: int, size: int, batched: bool | None = None) -> 
     if size == 1:
         return dataset
     shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
-    if not _are_batches(shapes) if batched is None else not batched:
+    if not (_are_batches(dataset, shapes) if batched is None else batched):
         if (cardinality := int(dataset.cardinality())) >= 0:
             arrays.check_samples(cardinality, size)
         return dataset.shard(size, rank)
@@ -43,7 +43,21 @@ def part(dataset: object, rank: int, size: int, batched: bool | None = None) -> 
     return shards.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)
 
 
-def _are_batches(shapes: list) -> bool:
-    if any(shape.rank in (None, 0) for shape in shapes):
+def _are_batches(dataset: object, shapes: list) -> bool:
+    if any(shape.rank in (None, 0) for shape in shapes) or len({shape[0] for shape in shapes}) > 1:
         return False
-    return len({shape[0] for shape in shapes}) == 1
+    if shapes[0][0] is not None and not _has_been_batched(dataset):
+        raise ValueError(
+            "`batched` must be given for a dataset whose elements may be batches or single samples. Received: elements "
+            f"of the shapes {', '.join(str(tuple(shape)) for shape in shapes)}. "
+            "Pass `batched=True`, or `batched=False`"
+        )
+    return True
+
+
+def _has_been_batched(dataset: object) -> bool:
+    """Whether `batch` is among the steps that made the dataset, with no `unbatch` after it."""
+    kind = type(dataset).__name__.lower()
+    if "unbatch" in kind or "batch" in kind:
+        return "unbatch" not in kind
+    return any(map(_has_been_batched, dataset._inputs()))

@@ -1,0 +1,116 @@
+"""Checks of the exchanges between real processes."""
+
+import contextlib
+import importlib
+import itertools
+import threading
+
+import ml_dtypes
+import numpy as np
+
+from easyscale import communicator, exchange
+
+comm = communicator.get()
+DTYPES = ["float32", "float64", "float16", ml_dtypes.bfloat16, "int32", "int64"]
+LENGTHS = [0, 1, 7, 1000, 300_001]
+
+
+def _everyones(buffer):
+    return comm.all_gather_rows(buffer.view(np.uint8))
+
+
+def _values(length, dtype):
+    return (np.arange(length) % 29 + comm.rank).astype(dtype)  # exact in every dtype; no segment is a multiple of 29
+
+
+def _sums(length):
+    return np.arange(length) % 29 * comm.size + comm.size * (comm.size - 1) / 2
+
+
+@contextlib.contextmanager
+def _short_segments(name):
+    module = importlib.import_module(f"easyscale.exchange.{name}")
+    before, module.SEGMENT_BYTES = module.SEGMENT_BYTES, 32
+    try:
+        yield
+    finally:
+        module.SEGMENT_BYTES = before
+
+
+def check_allreduce_sums_every_rank():
+    for name, length, dtype in itertools.product(exchange.available(), LENGTHS, DTYPES):
+        buffer = _values(length, dtype)
+        exchange.get(name, comm).allreduce(buffer)
+        np.testing.assert_array_equal(buffer.astype("float64"), _sums(length), f"{name} {length} {dtype}")
+
+
+def check_reduce_leaves_the_sum_at_the_owner_and_gather_brings_it_back():
+    for name, length, dtype in itertools.product(exchange.available(), LENGTHS, ["float32", "float16"]):
+        one, buffer = exchange.get(name, comm), _values(length, dtype)
+        own = one.owned(length)
+        one.reduce(buffer)
+        np.testing.assert_array_equal(buffer[own], _sums(length)[own], f"{name} {length} {dtype}")
+        one.gather(buffer)
+        np.testing.assert_array_equal(buffer, _sums(length), f"{name} {length} {dtype}")
+
+
+def check_short_segments_make_the_same_sum():
+    for name, length in itertools.product(["ring", "tree"], [0, 1, 7, 8, 9, 31, 32, 33, 500]):
+        buffer = _values(length, "float32")
+        with _short_segments(name):
+            exchange.get(name, comm).allreduce(buffer)
+        np.testing.assert_array_equal(buffer, _sums(length), f"{name} {length}")
+
+
+def check_a_vector_longer_than_a_message_makes_the_same_sum():
+    """As one of more than 2 GiB, whose length is no C int, with the limit lowered."""
+    from easyscale.communicator import mpi
+
+    before, mpi._MESSAGE_LIMIT = mpi._MESSAGE_LIMIT, 64
+    try:
+        for name, length, dtype in itertools.product(exchange.available(), LENGTHS[:-1], ["float64", "float16"]):
+            one, buffer, again = exchange.get(name, comm), _values(length, dtype), _values(length, dtype)
+            one.allreduce(buffer)
+            one.reduce(again)
+            one.gather(again)
+            np.testing.assert_array_equal(buffer, _sums(length), f"{name} {length} {dtype}")
+            np.testing.assert_array_equal(again, _sums(length), f"{name} {length} {dtype}")
+    finally:
+        mpi._MESSAGE_LIMIT = before
+
+
+def check_all_ranks_get_the_same_bits():
+    for name, dtype in itertools.product(exchange.available(), ["float32", "float64", "float16"]):
+        buffer = np.random.default_rng(comm.rank).normal(size=100_003).astype(dtype)
+        exchange.get(name, comm).allreduce(buffer)
+        rows = _everyones(buffer)
+        assert (rows == rows[0]).all(), name
+
+
+def check_processes_send_what_the_cost_says():
+    for name in ("ring", "tree"):
+        messages, nbytes = comm.sent.messages, comm.sent.bytes
+        exchange.get(name, comm).allreduce(np.ones(480, "float32"))
+        sent = comm.share([comm.sent.messages - messages, comm.sent.bytes - nbytes])
+        cost = exchange.get(name, comm).cost(comm.size, 1920)
+        assert (max(one for one, _ in sent), max(one for _, one in sent)) == (cost.messages, cost.bytes), name
+
+
+def check_allocated_memory_is_aligned_and_sums():
+    for name, dtype in itertools.product(exchange.available(), DTYPES):
+        one = exchange.get(name, comm)
+        buffer = one.allocate(1001, dtype)
+        assert buffer.ctypes.data % 64 == 0
+        assert not buffer.any()
+        buffer[:] = 1
+        one.allreduce(buffer)
+        assert (buffer == comm.size).all(), name
+
+
+def check_exchanges_run_on_any_thread():
+    for name in exchange.available():
+        buffer, one = _values(10_000, "float32"), exchange.get(name, comm)
+        thread = threading.Thread(target=one.allreduce, args=(buffer,))
+        thread.start()
+        thread.join()
+        np.testing.assert_array_equal(buffer, _sums(10_000), name)

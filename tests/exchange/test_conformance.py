@@ -1,0 +1,156 @@
+"""What every exchange must do, whoever wrote it: on any number of ranks, for every dtype and any length.
+
+The numbers are small integers, which all dtypes hold exactly, with a period of 29: no power of two is a multiple of
+it, so a segment in the wrong place shows.
+"""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from easyscale import exchange
+from easyscale.exchange.exchange import ALIGNMENT
+
+SIZES = [1, 2, 3, 4, 5, 8]
+LENGTHS = [0, 1, 7, 1000, 600_001]  # the last one travels in several segments, also a chunk of it on 8 ranks
+NAMES = ["float16", "bfloat16", "float32", "float64", "int32", "int64"]
+DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in NAMES}
+
+every_exchange = pytest.mark.parametrize("name", exchange.available())
+every_size = pytest.mark.parametrize("size", SIZES)
+every_length = pytest.mark.parametrize("length", LENGTHS)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+
+
+def _values(rank, length, dtype):
+    return (np.arange(length) % 29 + rank).astype(dtype)
+
+
+def _sums(size, length, dtype="float64"):
+    return (np.arange(length) % 29 * size + size * (size - 1) // 2).astype(dtype)
+
+
+@every_exchange
+@every_size
+@every_length
+@every_dtype
+def test_allreduce_sums_every_rank(run_ranks, name, size, length, dtype):
+    def on_rank(comm):
+        buffer = _values(comm.rank, length, dtype)
+        exchange.get(name, comm).allreduce(buffer)
+        return buffer
+
+    expected = _sums(size, length, dtype)
+    for buffer in run_ranks(size, on_rank):
+        np.testing.assert_array_equal(buffer, expected)
+
+
+@every_exchange
+@every_size
+@every_length
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_reduce_leaves_the_sum_at_the_owner_and_gather_brings_it_back(run_ranks, name, size, length, dtype):
+    def on_rank(comm):
+        one = exchange.get(name, comm)
+        buffer = _values(comm.rank, length, dtype)
+        own = one.owned(length)
+        one.reduce(buffer)
+        sums = buffer[own].copy()
+        buffer[:] = -1  # what is not the owner's does not matter to `gather`
+        buffer[own] = sums * 2
+        one.gather(buffer)
+        return own, sums, buffer
+
+    expected = _sums(size, length, dtype)
+    for own, sums, buffer in run_ranks(size, on_rank):
+        np.testing.assert_array_equal(sums, expected[own])
+        np.testing.assert_array_equal(buffer, expected * 2)
+
+
+@every_exchange
+@every_size
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 8, 1000, 2**31 + 3])
+def test_owned_ranges_divide_the_vector_exactly(run_ranks, name, size, length):
+    ranges = run_ranks(size, lambda comm: exchange.get(name, comm).owned(length))
+    filled = sorted((own.start, own.stop) for own in ranges if own.start < own.stop)
+    assert [start for start, _ in filled] + [length] == [0] + [stop for _, stop in filled]
+    assert all(0 <= own.start <= own.stop <= length and own.step is None for own in ranges)
+
+
+@every_exchange
+@every_size
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_all_ranks_get_the_same_bits(run_ranks, name, size, dtype):
+    def on_rank(comm):
+        buffer = np.random.default_rng(comm.rank).normal(size=10_007).astype(dtype)
+        exchange.get(name, comm).allreduce(buffer)
+        return buffer.tobytes()
+
+    assert len(set(run_ranks(size, on_rank))) == 1
+
+
+@every_exchange
+@every_size
+def test_the_sum_is_as_exact_as_the_dtype(run_ranks, name, size):
+    parts = [np.random.default_rng(rank).normal(size=999) for rank in range(size)]
+
+    def on_rank(comm):
+        buffer = parts[comm.rank].astype("float32")
+        exchange.get(name, comm).allreduce(buffer)
+        return buffer
+
+    exact = sum(part.astype("float32").astype("float64") for part in parts)
+    for buffer in run_ranks(size, on_rank):
+        np.testing.assert_allclose(buffer, exact, rtol=0, atol=size * 4 * np.finfo("float32").eps)
+
+
+@every_exchange
+@pytest.mark.parametrize("dtype, big", [("float16", 2048), (ml_dtypes.bfloat16, 256)], ids=["float16", "bfloat16"])
+def test_half_types_are_summed_in_float32(run_ranks, name, dtype, big):
+    # In the half type big + 1 is big again, so whoever adds the ones to the big number one by one never gets further.
+    # 5 ranks, and 5 elements for each of the 5 shares, so that the big number stands first in some order of adding.
+    assert np.dtype(dtype).type(big) + np.dtype(dtype).type(1) == big
+
+    def on_rank(comm):
+        buffer = np.where(np.arange(25) % 5 == comm.rank, big, 1).astype(dtype)
+        exchange.get(name, comm).allreduce(buffer)
+        return buffer.astype("float64")
+
+    for buffer in run_ranks(5, on_rank):
+        np.testing.assert_array_equal(buffer, np.full(25, big + 4))
+
+
+@every_exchange
+@every_size
+def test_a_second_exchange_of_the_same_memory_is_a_sum_of_its_own(run_ranks, name, size):
+    def on_rank(comm):
+        one = exchange.get(name, comm)
+        buffer = one.allocate(33)
+        buffer[:] = 1
+        for _ in range(3):
+            one.allreduce(buffer)
+        return buffer
+
+    for buffer in run_ranks(size, on_rank):
+        np.testing.assert_array_equal(buffer, np.full(33, size**3))
+
+
+@every_exchange
+@pytest.mark.parametrize("length", [0, 1, 1000])
+@every_dtype
+def test_allocate_returns_aligned_zeros(name, length, dtype):
+    one = exchange.get(name)
+    kept = [one.allocate(length, dtype) for _ in range(5)]
+    for vector in kept:
+        assert (vector.shape, vector.dtype) == ((length,), dtype)
+        assert vector.ctypes.data % ALIGNMENT == 0 or length == 0
+        assert not vector.any()
+        one.allreduce(vector)
+
+
+@every_exchange
+def test_the_class_says_what_it_is(name):
+    cls = type(exchange.get(name))
+    assert cls.name == name
+    assert repr(exchange.get(name)) == f"<{cls.__name__} exchange>"
+    assert "Reference:" in cls.__doc__

@@ -1,0 +1,130 @@
+"""Which exchange a name, a class, an instance or the environment stands for."""
+
+import numpy as np
+import pytest
+
+from easyscale import exchange
+from easyscale.exchange import Exchange, registry
+
+
+class Mail(Exchange):
+    """An exchange of the user's own: everybody sends everything to everybody."""
+
+    def _reduce(self, buffer):
+        buffer[:] = self.communicator.all_gather_rows(buffer).sum(axis=0)
+
+    def _gather(self, buffer):
+        whole = np.zeros_like(buffer)
+        whole[self.owned(buffer.size)] = buffer[self.owned(buffer.size)]
+        buffer[:] = self.communicator.all_gather_rows(whole).sum(axis=0)
+
+
+@pytest.fixture(autouse=True)
+def no_setting(monkeypatch):
+    monkeypatch.delenv("EASYSCALE_EXCHANGE", raising=False)
+
+
+def test_available_names_are_sorted_and_there():
+    names = exchange.available()
+    assert {"mpi", "ring", "tree"} <= set(names)
+    assert names == sorted(set(names))
+    assert "auto" not in names  # a rule for choosing, no exchange
+
+
+def test_a_name_is_a_new_exchange_each_time():
+    ring = exchange.get("ring")
+    assert ring.name == "ring"
+    assert exchange.get("ring") is not ring
+    assert isinstance(exchange.get("ring"), type(ring))
+
+
+def test_the_default_is_auto():
+    assert type(exchange.get()) is type(exchange.get("auto"))
+    assert exchange.get("auto").name in exchange.available()
+
+
+def test_it_is_connected_to_the_communicator(run_ranks):
+    assert run_ranks(3, lambda comm: exchange.get("tree", comm).communicator is comm) == [True] * 3
+    assert run_ranks(3, lambda comm: exchange.get("tree").communicator is comm) == [True] * 3
+
+
+@pytest.mark.parametrize("identifier", [Mail, Mail()], ids=["class", "instance"])
+def test_an_exchange_of_ones_own_works(identifier):
+    assert exchange.get(identifier).name == "Mail"
+    assert exchange.get(identifier).owned(4) == slice(0, 4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_exchange_of_ones_own_sums(run_ranks, size):
+    def on_rank(comm):
+        buffer = np.arange(5, dtype="float16") + comm.rank
+        exchange.get(Mail(), comm).allreduce(buffer)
+        return buffer.tolist()
+
+    expected = (size * np.arange(5) + size * (size - 1) // 2).tolist()
+    assert run_ranks(size, on_rank) == [expected] * size
+
+
+def test_a_class_of_ones_own_is_not_available_by_name():
+    with pytest.raises(ValueError):
+        exchange.get("Mail")
+
+
+def test_a_registered_class_is_available_by_name(monkeypatch):
+    exchange.available()
+    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+
+    @exchange.register("post")
+    class Post(Mail): ...
+
+    assert "post" in exchange.available()
+    assert type(exchange.get("post")) is Post
+    assert Post.name == "post"
+
+
+@pytest.mark.parametrize(
+    "identifier, hint",
+    [("rnig", ". Did you mean 'ring'?"), ("Tree", ". Did you mean 'tree'?"), ("star", ""), (3, ""), (int, "")],
+)
+@pytest.mark.parametrize("function", [exchange.get, exchange.check])
+def test_an_unknown_name_is_named_with_the_nearest_match(function, identifier, hint):
+    with pytest.raises(ValueError) as raised:
+        function(identifier)
+    valid = ["auto", *exchange.available()]
+    assert str(raised.value) == (
+        f"`exchange` must be one of {valid} or an `Exchange`. Received: exchange={identifier!r}{hint}"
+    )
+
+
+def test_check_connects_nothing():
+    mail = Mail()
+    exchange.check(mail)
+    exchange.check("ring")
+    exchange.check(None)
+    with pytest.raises(ValueError, match="must be connected first"):
+        mail.communicator  # noqa: B018
+
+
+def test_the_environment_says_which_where_the_script_does_not(monkeypatch):
+    monkeypatch.setenv("EASYSCALE_EXCHANGE", "tree")
+    assert exchange.get().name == "tree"
+    monkeypatch.setenv("EASYSCALE_EXCHANGE", "mpi")
+    assert exchange.get(None).name == "mpi"
+
+
+def test_the_argument_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("EASYSCALE_EXCHANGE", "tree")
+    assert exchange.get("ring").name == "ring"
+    assert exchange.get(Mail).name == "Mail"
+
+
+def test_an_unknown_name_in_the_environment_is_an_error_only_where_it_counts(monkeypatch):
+    monkeypatch.setenv("EASYSCALE_EXCHANGE", "treee")
+    with pytest.raises(ValueError, match=r"Received: exchange='treee'\. Did you mean 'tree'\?"):
+        exchange.get()
+    assert exchange.get("ring").name == "ring"
+
+
+def test_an_empty_environment_variable_says_nothing(monkeypatch):
+    monkeypatch.setenv("EASYSCALE_EXCHANGE", "")
+    assert type(exchange.get()) is type(exchange.get("auto"))

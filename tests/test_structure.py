@@ -1,0 +1,205 @@
+"""The rules of DESIGN.md section 3, and what holds for every module: who imports whom, and what is public."""
+
+import ast
+import configparser
+import doctest
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import easyscale
+
+ROOT = Path(__file__).parents[1]
+# Folders at the top of the repository that install inside the package.
+FOLDERS = {"easyscale": "easyscale", "callbacks": "easyscale.callbacks", "cli": "easyscale.cli"}
+
+
+def _modules():
+    """Name -> file of every module."""
+    found = {}
+    for folder, package in FOLDERS.items():
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            inside = file.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join([package, *(part for part in inside if part != "__init__")])] = file
+    return found
+
+
+MODULES = _modules()
+every_module = pytest.mark.parametrize("module", MODULES)
+
+
+def _imports(module):
+    """The names of all modules that a module imports, also inside functions; `from a import b` counts as `a.b`, too."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import; it must be absolute"
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from [name for name in inside if name in MODULES] or [node.module]
+
+
+def _root(name):
+    return name.partition(".")[0]
+
+
+# Each part imports only parts that stand below it.
+LAYERS = [
+    {"errors", "settings"},
+    {"communicator"},
+    {"exchange", "workers", "data"},
+    {"bucket"},
+    {"replication"},
+    {"optimizer", "optimizers"},
+    {"callbacks"},
+    {"cli"},
+    {"__main__"},
+]
+
+
+def _layer(module):
+    part = module.split(".")[1]
+    layers = [number for number, parts in enumerate(LAYERS) if part in parts]
+    assert layers, f"{module} is in no layer: say in {Path(__file__).name} where it stands"
+    return layers[0], part
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "easyscale"])
+def test_imports_go_one_way(module):
+    layer, part = _layer(module)
+    for other in _imports(module):
+        if _root(other) == "easyscale" and other != "easyscale":
+            below, other_part = _layer(other)
+            assert below < layer or other_part == part, f"{module} imports {other}, which does not stand below it"
+
+
+ONLY_IN = {
+    "tensorflow": ["easyscale.replication", "easyscale.data.tf_dataset"],
+    "keras": ["easyscale.optimizer", "easyscale.optimizers", "easyscale.callbacks", "easyscale.data.keras_dataset"],
+    "mpi4py": ["easyscale.communicator.mpi"],
+}
+
+
+@pytest.mark.parametrize("foreign", ONLY_IN)
+def test_a_library_is_imported_only_where_its_place_is(foreign):
+    allowed = ONLY_IN[foreign]
+    importing = [module for module in MODULES if foreign in map(_root, _imports(module))]
+    assert importing, f"nobody imports {foreign}: this test looks in the wrong place"
+    for module in importing:
+        assert any(module == place or module.startswith(place + ".") for place in allowed), f"{module}: {foreign}"
+
+
+def test_every_library_that_is_imported_is_a_dependency():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    lists = [config["options"]["install_requires"], *config["options.extras_require"].values()]
+    names = {re.match(r"[\w-]+", line)[0] for one in lists for line in one.splitlines() if line and line[0] != "#"}
+    known = {"tensorflow" if name == "tensorflow-cpu" else name for name in names}
+    known |= {"easyscale", *sys.stdlib_module_names}
+    imported = {_root(name) for module in MODULES for name in _imports(module)}
+    assert imported <= known
+
+
+def _loaded(script):
+    """Run a script in a Python of its own and return which of the heavy libraries it has loaded."""
+    script += "\nimport sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return {"tensorflow", "keras", "mpi4py"} & set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import easyscale; dir(easyscale)",
+        "import easyscale; easyscale.exchange.available(); easyscale.exchange.get('ring')",
+        "import easyscale; easyscale.rank(), easyscale.size(), easyscale.local_batch(4), easyscale.scope()",
+        "import easyscale; easyscale.shard([1, 2, 3])",
+        "import easyscale; easyscale.replication.available()",
+        "import easyscale; easyscale.DesyncError",
+        "import easyscale.cli.main",
+        *(f"import {name}" for name in MODULES if name.startswith("easyscale.cli.") and "__main__" not in name),
+    ],
+)
+def test_what_does_not_need_tensorflow_keras_or_mpi_does_not_load_them(script):
+    assert _loaded(script) == set()
+
+
+def test_the_optimizer_loads_keras():
+    assert "keras" in _loaded("import easyscale; easyscale.DistributedOptimizer")
+
+
+# Public names
+
+
+def test_every_public_name_is_there():
+    assert len(set(easyscale.__all__)) == len(easyscale.__all__)
+    for name in easyscale.__all__:
+        assert getattr(easyscale, name) is not None
+    assert set(dir(easyscale)) == set(easyscale.__all__)
+
+
+def test_no_other_name_is_public():
+    script = "import easyscale, inspect, json; print(json.dumps([n for n, v in vars(easyscale).items() if n[0] != '_' "
+    script += "and not inspect.ismodule(v)]))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert set(json.loads(done.stdout)) <= set(easyscale.__all__)
+    with pytest.raises(AttributeError, match="module 'easyscale' has no attribute 'DistributedOptimiser'"):
+        easyscale.DistributedOptimiser  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ["errors", "workers", "data", "optimizer"])
+def test_what_these_modules_offer_stands_in_the_package(module):
+    for name in importlib.import_module(f"easyscale.{module}").__all__:
+        assert name in easyscale.__all__
+        assert getattr(easyscale, name) is getattr(importlib.import_module(f"easyscale.{module}"), name)
+
+
+LOADABLE = [name for name in MODULES if name not in ("easyscale.communicator.mpi", "easyscale.__main__")]
+
+
+@every_module
+def test_every_module_says_what_it_is_for(module):
+    docstring = ast.get_docstring(ast.parse(MODULES[module].read_text()))
+    assert docstring
+    assert docstring.splitlines()[0].endswith((".", ":")) or "\n\n" not in docstring, "one line first"
+
+
+@pytest.mark.parametrize("module", LOADABLE)
+def test_every_public_function_and_class_has_a_docstring(module):
+    loaded = importlib.import_module(module)
+    for name in getattr(loaded, "__all__", ()):
+        assert hasattr(loaded, name), f"{module}.__all__ names {name}, which is not there"
+        value = getattr(loaded, name)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            assert value.__doc__, f"{module}.{name}"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if ">>>" in MODULES[name].read_text()])
+def test_examples_in_docstrings_run(module, run_ranks, monkeypatch):
+    """Every example but those with a `model`; one that says "on worker 1 of 2" runs there."""
+    from easyscale.exchange import registry
+
+    assert module in LOADABLE
+    easyscale.exchange.available()
+    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+    for name in ("EASYSCALE_EXCHANGE", "EASYSCALE_REPLICATION"):
+        monkeypatch.delenv(name, raising=False)
+    loaded = importlib.import_module(module)
+    known = {**vars(loaded), "easyscale": easyscale, "np": np, "keras": sys.modules.get("keras")}
+    for test in doctest.DocTestFinder(exclude_empty=True).find(loaded, globs=known):
+        if any(re.search(r"\bmodel\b", example.source) for example in test.examples):
+            continue
+        place = re.search(r"# on worker (\d+) of (\d+)", test.docstring or "")
+        rank, size = map(int, place.groups()) if place else (0, 1)
+        said = []
+        runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+        run_ranks(size, lambda comm: comm.rank == rank and runner.run(test, out=said.append))  # noqa: B023
+        assert runner.failures == 0, "".join(said)

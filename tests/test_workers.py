@@ -1,0 +1,58 @@
+"""The functions that a script calls beside `fit()`."""
+
+import contextlib
+
+import pytest
+
+import easyscale
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_every_worker_knows_who_it_is(run_ranks, size):
+    def on_rank(comm):
+        return easyscale.rank(), easyscale.size(), easyscale.local_rank(), easyscale.local_size(), easyscale.is_chief()
+
+    assert run_ranks(size, on_rank) == [(rank, size, rank, size, rank == 0) for rank in range(size)]
+
+
+def test_without_a_launcher_there_is_one_worker():
+    assert (easyscale.rank(), easyscale.size()) == (0, 1)
+    assert (easyscale.local_rank(), easyscale.local_size()) == (0, 1)
+    assert easyscale.is_chief()
+
+
+@pytest.mark.parametrize("size, global_batch, local", [(1, 1, 1), (1, 7, 7), (2, 256, 128), (3, 12, 4), (4, 4, 1)])
+def test_local_batch_is_the_workers_part(run_ranks, size, global_batch, local):
+    assert run_ranks(size, lambda comm: easyscale.local_batch(global_batch)) == [local] * size
+
+
+@pytest.mark.parametrize(
+    "size, global_batch, near",
+    [
+        (3, 256, "255 or 258"),
+        (4, 3, "4"),
+        (2, 1, "2"),
+        (1, 0, "1"),
+        (4, 0, "4"),
+        (4, -8, "4"),
+        (4, -3, "4"),
+        (8, 9, "8 or 16"),
+    ],
+)
+def test_a_global_batch_that_does_not_divide_is_an_error_that_says_what_would(run_ranks, size, global_batch, near):
+    def on_rank(comm):
+        with pytest.raises(ValueError) as raised:
+            easyscale.local_batch(global_batch)
+        return str(raised.value)
+
+    message = (
+        f"`global_batch` must be a positive multiple of the number of workers, {size}. "
+        f"Received: global_batch={global_batch}. Try {near}"
+    )
+    assert run_ranks(size, on_rank) == [message] * size
+
+
+def test_scope_changes_nothing_between_processes():
+    with easyscale.scope() as nothing:
+        assert nothing is None
+    assert isinstance(easyscale.scope(), contextlib.AbstractContextManager)
