@@ -1,0 +1,82 @@
+"""Checks of the examples and of the README's Python, on ranks that are there already."""
+
+import contextlib
+import io
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import easyscale
+
+ROOT = Path(__file__).parents[2]
+SIZE = easyscale.size()
+CHIEF = easyscale.is_chief()
+
+
+def _printed(example, *arguments):
+    """Run an example; return what it prints, by the text before the colon, and its exit code."""
+    out, code, argv = io.StringIO(), 0, sys.argv
+    sys.argv = [example, *arguments]
+    try:
+        with contextlib.redirect_stdout(out):
+            runpy.run_path(str(ROOT / "examples" / example), run_name="__main__")
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv = argv
+    return dict(line.split(": ", 1) for line in out.getvalue().splitlines() if ": " in line), code
+
+
+def check_linear_regression_finds_one_line_alone_and_together():
+    printed, _ = _printed("linear_regression.py")
+    if not CHIEF:
+        assert not printed
+        return
+    assert list(printed) == ["one machine", f"{SIZE} worker(s)"]
+    lines = [[float(number) for number in re.findall(r"\d+\.\d+", line)] for line in printed.values()]
+    np.testing.assert_allclose(lines[0], [3, 2], atol=0.01)
+    np.testing.assert_allclose(lines[1], lines[0], atol=2e-5)
+
+
+def check_custom_exchange_costs_what_it_says_and_trains_like_a_ring():
+    printed, _ = _printed("custom_exchange.py")
+    if CHIEF:
+        sent = (SIZE - 1) * 1_000_000
+        assert printed[f"to sum 1,000,000 bytes over {SIZE} ranks, rank 0 sent"] == f"{sent:,} (cost: {sent:,})"
+        assert float(printed["weights by star and by ring differ by at most"]) <= 1e-5
+
+
+def check_digits_compares_the_weights_of_all_ranks():
+    fit = keras.Model.fit
+
+    def fit_and_drift(model, *args, **kwargs):
+        fit(model, *args, **kwargs)
+        last = model.trainable_variables[-1]
+        last.assign_add(np.full(last.shape, 1e-6 * easyscale.rank(), "float32"))
+
+    keras.Model.fit = fit_and_drift
+    try:
+        printed, code = _printed("digits.py", "--epochs", "1", "--batch-size", "240", "--exchange", "tree")
+    finally:
+        keras.Model.fit = fit
+    assert code == (SIZE > 1)
+    if CHIEF:
+        assert printed[f"equal weights on all {SIZE} ranks"] == ("yes" if SIZE == 1 else "no")
+
+
+def check_python_in_the_readme_runs():
+    if 256 % SIZE:
+        return  # the README's global batch
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        x = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
+        names = {"keras": keras, "np": np, "model": model, "x": x, "y": x.sum(axis=1, keepdims=True)}
+        exec(compile(block, "README.md", "exec"), names)
+        weights = [weight.tolist() for weight in model.get_weights()]
+        everyones = easyscale.communicator.get().share(weights)
+        assert all(other == weights for other in everyones) or "model" not in block

@@ -1,0 +1,96 @@
+"""What README.md and CONTRIBUTING.md tell people to type exists. Their Python is run by `examples_on_ranks.py`."""
+
+import configparser
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from launches import run
+
+from easyscale import exchange
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def _typed(*programs):
+    """The commands in the documents' console blocks that begin with one of these programs."""
+    blocks = re.findall(r"```console\n(.*?)```", README + CONTRIBUTING, re.DOTALL)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    found = [line for line in lines if Path(shlex.split(line)[0]).name in programs]
+    assert found, f"no command of {programs} in the documents"
+    return list(dict.fromkeys(found))
+
+
+def _easyscale(*arguments):
+    return run([str(Path(sys.executable).with_name("easyscale")), *arguments], timeout=30)
+
+
+def test_every_program_in_the_documents_is_tested_here():
+    _typed("make", "pip", "easyscale", "mpirun", "srun", "pytest", "ruff")
+    blocks = "\n".join(re.findall(r"```console\n(.*?)```", README + CONTRIBUTING, re.DOTALL))
+    programs = {Path(line.split()[1]).name for line in blocks.splitlines() if line.startswith("$ ")}
+    assert programs <= {"make", "pip", "easyscale", "mpirun", "srun", "pytest", "ruff"}
+
+
+@pytest.mark.parametrize("line", _typed("make"))
+def test_make_has_the_target(line):
+    target = shlex.split(line)[-1]
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", _typed("pip"))
+def test_the_package_has_the_extras(line):
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = re.search(r"easyscale\[(.*?)\]", line)[1].split(",")
+    assert set(extras) <= set(setup["options.extras_require"])
+
+
+@pytest.mark.parametrize("line", [one for one in _typed("easyscale") if one.split()[1] == "launch"])
+def test_launch_takes_the_command(line, tmp_path):
+    script = next(word for word in shlex.split(line) if word.endswith(".py"))
+    path = ROOT / script
+    if not path.exists():
+        path = tmp_path / script
+        path.touch()
+    arguments = [str(path) if word == script else word for word in shlex.split(line)[1:]]
+    done = _easyscale("launch", "--dry-run", *arguments[1:])
+    assert done.returncode == 0, done.stderr
+    after = arguments[arguments.index(str(path)) :]
+    assert done.stdout.rstrip().endswith(shlex.join(after))
+
+
+@pytest.mark.parametrize("line", [one for one in _typed("easyscale") if one.split()[1] != "launch"])
+def test_easyscale_has_the_command_and_its_options(line):
+    arguments = shlex.split(line)[1:]
+    command = [word for word in arguments if re.fullmatch("[a-z]+", word)][:2]
+    options = [word for word in arguments if word.startswith("-")]
+    done = _easyscale(*command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert all(re.search(rf"{option}[ ,=]", done.stdout) for option in options)
+
+
+@pytest.mark.parametrize("line", _typed("mpirun", "srun"))
+def test_other_launchers_start_the_same_script(line):
+    program, n, ranks, *python = shlex.split(line)
+    assert (n, ranks) == ("-n", "4")
+    assert f"$ easyscale launch -n 4 {shlex.join(python[1:])}\n" in README
+
+
+def test_the_table_of_exchanges_says_what_they_cost():
+    rows = re.findall(r"^\| `([a-z_]+)` \|.*?\|.*?\| *(.*?) *\|", README, re.MULTILINE)
+    assert [name for name, _ in rows] == ["ring", "tree", "mpi"]
+    for name, example in rows:
+        cost = exchange.get(name).cost(8, 100_000_000)
+        assert example == (f"{cost.steps} steps, {cost.bytes // 1_000_000} MB" if cost else "")
+
+
+def test_files_that_the_documents_link_to_exist():
+    links = re.findall(r"\]\(([\w./]+)\)", README + CONTRIBUTING)
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
