@@ -22,7 +22,8 @@ class Distribute(keras.callbacks.Callback):
     - A worker's gradients weigh as much as it has samples in the step. A worker that runs out of data before the others
       takes part in their steps with weight zero until the epoch ends for all.
     - At the end of an epoch the metrics' states are summed over workers, those of the validation data as well. Every
-      callback sees the result, wherever it stands in the list.
+      callback sees the result, wherever it stands in the list. `evaluate()` is left alone: call it on one worker.
+    - If a callback stops one worker's training within an epoch, all workers stop at the end of that epoch.
     - Only the chief shows a progress bar.
 
     With one worker `fit()` is what it is without this callback. A second `fit()` and a new `compile()` need nothing
@@ -88,12 +89,19 @@ class Distribute(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         self._distribution.begin()
+        if self._distribution.size > 1:
+            self._warn_of_losses()
 
-    def on_test_begin(self, logs: dict | None = None) -> None:
-        self._distribution.testing = True
-
-    def on_test_end(self, logs: dict | None = None) -> None:
-        self._distribution.testing = False
+    def _warn_of_losses(self) -> None:
+        for loss in keras.tree.flatten(self.model.loss):
+            reduction = getattr(loss, "reduction", "mean")
+            if reduction not in ("mean", "sum_over_batch_size"):
+                warnings.warn(
+                    f"a loss should be the mean over its samples, because gradients are averaged by samples. Received: "
+                    f"{type(loss).__name__}(reduction='{reduction}'). Several workers will not take the steps of one",
+                    EasyScaleWarning,
+                    stacklevel=2,
+                )
 
     def on_train_end(self, logs: dict | None = None) -> None:
         self._distribution.end()

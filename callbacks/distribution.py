@@ -21,16 +21,17 @@ class Distribution:
     """The distributed training of one model. Use `Distribution.of(model)`.
 
     Attributes:
-        testing: Bool. Whether the metrics are those of validation data now.
+        size: Int. The number of workers.
+        rank: Int. This worker's number.
     """
 
     def __init__(self, model: keras.Model):
         self._model = model
         self._optimizers: list[DistributedOptimizer] = []
         self._training = False  # inside a fit() that has the Distribute callback
+        self._evaluating = []  # for each evaluate() under way: whether it is the validation of fit()
         self._rehearsed = False
-        self.testing = False
-        for name in ("train_step", "get_compile_config", "_get_metrics_result_or_logs"):
+        for name in ("train_step", "evaluate", "get_compile_config", "_get_metrics_result_or_logs"):
             setattr(model, name, functools.partial(getattr(self, name), getattr(model, name)))
 
     @classmethod
@@ -69,6 +70,7 @@ class Distribution:
                 self._optimizers.append(wrapped)
         for optimizer in self._optimizers:
             optimizer.workers  # noqa: B018  (all ranks connect now, in one order)
+            optimizer.starts_equal = False  # `begin` sees to it, for the whole model
 
     def begin(self) -> None:
         """Start a `fit()`: equal workers, and errors that say what happened."""
@@ -85,7 +87,7 @@ class Distribution:
 
     def end(self) -> None:
         """End a `fit()`."""
-        self._training = self.testing = False
+        self._training = False
 
     def _explained(self, train_function: Callable) -> Callable:
         @functools.wraps(train_function)
@@ -125,6 +127,15 @@ class Distribution:
             for optimizer in self._optimizers:
                 optimizer.workers.batch_weight = 1.0
 
+    def evaluate(self, original: Callable, *args, **kwargs) -> object:
+        # fit() passes its own list of callbacks on to the validation, which all workers do together. Whoever else
+        # evaluates does it alone.
+        self._evaluating.append(isinstance(kwargs.get("callbacks"), keras.callbacks.CallbackList))
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._evaluating.pop()
+
     def get_compile_config(self, original: Callable) -> dict:
         config = original()
         optimizer = getattr(self._model, "optimizer", None)
@@ -134,15 +145,18 @@ class Distribution:
         return config
 
     def _get_metrics_result_or_logs(self, original: Callable, logs: dict) -> dict:
-        if not self._training:
+        if not self._training or not all(self._evaluating):
             return original(logs)
-        if not self.testing:
+        if not self._evaluating:
             self._finish_epoch()
+        self._workers.meet_for_metrics()
         variables = [variable for metric in self._model.metrics for variable in metric.variables]
         values = [np.asarray(keras.ops.convert_to_numpy(variable)) for variable in variables]
         totals = self._sum(values)
         for variable, value, total in zip(variables, values, totals, strict=True):
             variable.assign(total.astype(value.dtype))
+        stops = self._sum([np.asarray(self._model.stop_training)])  # TerminateOnNaN, say, which saw what one worker saw
+        self._model.stop_training = bool(stops[0])
         merged = original(logs)
         if merged is logs and logs:  # a train_step that returns numbers of its own
             means = self._sum([np.asarray(keras.ops.convert_to_numpy(value)) for value in logs.values()])

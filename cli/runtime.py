@@ -107,9 +107,10 @@ def _program() -> str | None:
 
 def _version(program: str) -> str:
     path = os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)
+    environment = {"HOME": os.path.expanduser("~"), **os.environ, "PATH": path}  # Open MPI wants a home
     try:
         done = subprocess.run(
-            [program, "--version"], env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL,
+            [program, "--version"], env=environment, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, errors="replace", timeout=30,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

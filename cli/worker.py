@@ -145,6 +145,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         connection = _take_output(os.environ[OUTPUT], rank) if OUTPUT in os.environ else None
     os.environ.update(thread_settings(os.environ, _take_cores(), rank))
+    os.environ.pop("EASYSCALE_RANK_PROCESS", None)  # if a rank of another job has started this one
     status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None)
     if connection is not None:
         with contextlib.suppress(OSError):

@@ -24,7 +24,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     scaling) sees the average, so it means what it means on one worker. With one worker nothing is exchanged.
 
     `easyscale.callbacks.Distribute` wraps a model's optimizer by itself. Use this class directly in a training loop of
-    your own, where `n_r` is 1.
+    your own, where `n_r` is 1. At the first step the variables that it trains, and its own, become the chief's on all
+    workers; those that are not trained stay as they are.
 
     Args:
         inner_optimizer: A `keras.optimizers.Optimizer`, or what `keras.optimizers.get` takes.
@@ -78,6 +79,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         self.update = update
         self.bucket_bytes = bucket_bytes
         self.communicator = communicator
+        self.starts_equal = True  # at the first step, unless somebody has already seen to it
         self._workers = None
 
     @property
@@ -106,6 +108,9 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             with keras.name_scope(self.name):
                 self.build(trainable_variables)
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        if self.starts_equal:
+            self.starts_equal = False
+            self.workers.start_equal([*variables, *self.variables])
         self.inner_optimizer.apply(self.workers.average(grads, variables), trainable_variables)
 
     def join(self, agreed: object) -> bool:

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+import easyscale
 from easyscale import settings
 from easyscale.cli.group import Command
 from easyscale.errors import LaunchError, unknown
@@ -48,11 +49,8 @@ def command(
     cores = len(os.sched_getaffinity(0))
     places = _places(hosts, hostfile)
     ranks = _ranks(ranks, places, cores)
-    _check_names(exchange, replication)
+    variables = _variables(exchange, replication)
     start = _start(script, module) + list(arguments)
-    given = {settings.EXCHANGE: exchange, settings.REPLICATION: replication}
-    variables = {name: value or os.environ.get(name) for name, value in given.items()}
-    variables = {name: value for name, value in variables.items() if value}
 
     if ranks == 1 and not places:
         line, environment = [sys.executable, *start], variables
@@ -98,20 +96,20 @@ def _ranks(ranks: int | None, places: list, cores: int) -> int:
     return ranks
 
 
-def _check_names(exchange: str | None, replication: str | None) -> None:
-    if exchange is not None:
-        from easyscale import exchange as exchanges
-
-        _check("--exchange", exchange, ["auto", *exchanges.available()])
-    if replication is not None:
-        from easyscale import replication as replications
-
-        _check("--replication", replication, replications.available())
-
-
-def _check(option: str, value: str, valid: list[str]) -> None:
-    if value not in valid:
-        raise click.UsageError(unknown(option, value, valid))
+def _variables(exchange: str | None, replication: str | None) -> dict[str, str]:
+    """The variables for the ranks, from the flags and from the environment, with names that exist."""
+    variables = {}
+    for option, value, variable, valid in (
+        ("--exchange", exchange, settings.EXCHANGE, lambda: ["auto", *easyscale.exchange.available()]),
+        ("--replication", replication, settings.REPLICATION, lambda: easyscale.replication.available()),
+    ):
+        source = option if value is not None else variable
+        value = value if value is not None else os.environ.get(variable) or None
+        if value is not None:
+            if value not in valid():
+                raise click.UsageError(unknown(source, value, valid()))
+            variables[variable] = value
+    return variables
 
 
 def _start(script: str, module: bool) -> list[str]:

@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from easyscale import settings
+
 __all__ = ["Launched", "launched"]
 
 
@@ -35,6 +37,8 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     >>> launched({"OMPI_COMM_WORLD_SIZE": "4"})
     Launched(launcher='mpirun of Open MPI', size=4)
     """
+    if environment.get(settings.RANK_PROCESS, str(os.getpid())) != str(os.getpid()):
+        return None  # a child of a rank, such as a process that prepares data, has inherited the launcher's variables
     for launcher, variable in _SIZE_VARIABLES:
         if environment.get(variable, "").isdigit():
             return Launched(launcher, int(environment[variable]))

@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 
+from easyscale import settings
 from easyscale.communicator.communicator import Communicator, Request, as_bytes
 from easyscale.communicator.launched import launched
 from easyscale.errors import DesyncError, LaunchError, PeerError
@@ -51,6 +52,7 @@ def world() -> "Mpi":
             "from its own threads. Set `mpi4py.rc.thread_level = 'multiple'` before mpi4py is first imported"
         )
     communicator = Mpi(MPI.COMM_WORLD.Dup())
+    os.environ[settings.RANK_PROCESS] = str(os.getpid())
     if communicator.size > 1:
         atexit.register(communicator.leave)
         sys.excepthook = functools.partial(_end_job, communicator, sys.excepthook)

@@ -85,11 +85,12 @@ def get(
 
 
 def _resolve(identifier: str | Exchange | type[Exchange] | None) -> Exchange | type[Exchange]:
+    source = "exchange" if identifier is not None else settings.EXCHANGE
     identifier = settings.first(identifier, settings.EXCHANGE, DEFAULT)
     if isinstance(identifier, Exchange) or (isinstance(identifier, type) and issubclass(identifier, Exchange)):
         return identifier
     names = available()
     name = _AUTO if identifier == DEFAULT else identifier
     if not isinstance(name, str) or name not in names:
-        raise ValueError(unknown("exchange", identifier, [DEFAULT, *names], " or an `Exchange`"))
+        raise ValueError(unknown(source, identifier, [DEFAULT, *names], " or an `Exchange`"))
     return _classes[name]

@@ -16,7 +16,14 @@ from easyscale.errors import DesyncError
 
 __all__ = ["Agreed", "Agreement", "first_difference", "signature"]
 
-_ROW = np.dtype([("signature", "i8"), ("exchange", "i8"), ("weight", "f8"), ("active", "i8")])
+_ROW = np.dtype([("signature", "i8"), ("exchange", "i8"), ("weight", "f8"), ("purpose", "i8")])
+
+_PURPOSES = (
+    "has no more data in this epoch",
+    "exchanges gradients",
+    "sums metrics at the end of an epoch or validation",
+)
+_IDLE, _GRADIENTS, _METRICS = range(3)
 
 
 class Agreed(NamedTuple):
@@ -55,11 +62,8 @@ class Agreement:
         Raises:
             DesyncError: If ranks exchange different gradients. It names the first that differs.
         """
-        row = np.zeros(1, _ROW)
-        row["signature"], row["exchange"], row["weight"] = signature(kinds), self.count, weight
-        row["active"] = bool(kinds)
-        rows = self._communicator.all_gather_rows(row)[:, 0]
-        acting = rows[rows["active"] == 1]
+        rows = self._say(_GRADIENTS if kinds else _IDLE, (_IDLE, _GRADIENTS), signature(kinds), weight)
+        acting = rows[rows["purpose"] == _GRADIENTS]
         if not acting.size:
             return None
         if (acting["signature"] != acting["signature"][0]).any() or (rows["exchange"] != self.count).any():
@@ -67,6 +71,28 @@ class Agreement:
         self.count += 1
         total = rows["weight"].sum()
         return Agreed(int(acting["signature"][0]), float(weight / total) if total > 0 else 0.0)
+
+    def meet_for_metrics(self) -> None:
+        """Return when all ranks are about to sum their metrics.
+
+        Raises:
+            DesyncError: If some do something else.
+        """
+        self._say(_METRICS, (_METRICS,))
+
+    def _say(self, purpose: int, expected: tuple[int, ...], signature: int = 0, weight: float = 0.0) -> np.ndarray:
+        """Tell the others what this rank does next; return the rows of all, which must be among the expected."""
+        row = np.zeros(1, _ROW)
+        row["signature"], row["exchange"], row["weight"], row["purpose"] = signature, self.count, weight, purpose
+        rows = self._communicator.all_gather_rows(row)[:, 0]
+        if (other := np.flatnonzero(~np.isin(rows["purpose"], expected))).size:
+            rank, theirs = other[0], rows["purpose"][other[0]]
+            raise DesyncError(
+                f"all ranks must take part in the same epochs and validations. Received: rank {rank} "
+                f"{_PURPOSES[theirs]}, rank {self._communicator.rank} {_PURPOSES[purpose]}. Call `fit()` with the same "
+                "`epochs` and `validation_data` on all ranks"
+            )
+        return rows
 
     def _explain(self, kinds: Sequence[str], rows: np.ndarray) -> None:
         if (rows["exchange"] != self.count).any():

@@ -108,6 +108,10 @@ class BetweenGraph:
         exchange.idle_step()
         return True
 
+    def meet_for_metrics(self) -> None:
+        """Return when all workers are about to sum their metrics; see `Agreement.meet_for_metrics`."""
+        self._shared.agreement.meet_for_metrics()
+
     # Everything else
 
     def count_samples(self, tensors: Sequence[object]) -> tf.Tensor | float:

@@ -120,7 +120,7 @@ def test_the_argument_wins_over_the_environment(monkeypatch):
 
 def test_an_unknown_name_in_the_environment_is_an_error_only_where_it_counts(monkeypatch):
     monkeypatch.setenv("EASYSCALE_EXCHANGE", "treee")
-    with pytest.raises(ValueError, match=r"Received: exchange='treee'\. Did you mean 'tree'\?"):
+    with pytest.raises(ValueError, match=r"Received: EASYSCALE_EXCHANGE='treee'\. Did you mean 'tree'\?"):
         exchange.get()
     assert exchange.get("ring").name == "ring"
 

@@ -94,4 +94,13 @@ def data_that_one_rank_has_none_of():
     model.fit(batches(), verbose=0, callbacks=[easyscale.callbacks.Distribute()])
 
 
+def validation_on_the_chief_alone():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = easyscale.shard(np.ones((64, 3)), np.ones((64, 1)))
+    validation = (x, y) if easyscale.is_chief() else None
+    distribute = easyscale.callbacks.Distribute()
+    model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_data=validation, callbacks=[distribute])
+
+
 globals()[sys.argv[1]]()

@@ -286,7 +286,6 @@ def check_a_training_loop_of_ones_own():
         return model
 
     def distributed():
-        keras.utils.set_random_seed(1)
         xs, ys = easyscale.shard(x, y)
         optimizer = easyscale.DistributedOptimizer(_sgd(), "ring")
         return train(conv_net(), optimizer, xs, ys, easyscale.local_batch(GLOBAL_BATCH))
@@ -477,6 +476,57 @@ def check_only_the_chief_shows_a_progress_bar():
     with contextlib.redirect_stdout(io.StringIO()) as out:
         model.fit(xs, ys, batch_size=8, epochs=1, callbacks=[Distribute()], verbose=2)
     assert ("accuracy" in out.getvalue()) == easyscale.is_chief()
+
+
+class Evaluator(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if easyscale.is_chief():
+            self.model.evaluate(*digits(48), verbose=0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 3 and easyscale.is_chief():
+            self.model.evaluate(*digits(48), verbose=0)
+
+
+def check_the_chief_may_evaluate_within_fit():
+    xs, ys = easyscale.shard(*digits())
+    options = {"epochs": 2, "shuffle": False, "verbose": 0, "validation_data": (xs, ys)}
+    different_start()
+    model = classify(conv_net(), _sgd())
+    history = model.fit(xs, ys, batch_size=8, callbacks=[Distribute(), Evaluator()], **options)
+    assert_equal_ranks(model.get_weights())
+    assert_equal_ranks([np.array(history.history["val_loss"])])
+
+
+def check_a_stop_within_an_epoch_on_one_rank_stops_all_after_it():
+    different_start()
+    x, y = digits(GLOBAL_BATCH * 4)
+    x[-1] = np.nan  # the last rank's, in its last batch
+    xs, ys = easyscale.shard(x, y)
+    model = classify(conv_net(), _sgd())
+    callbacks = [keras.callbacks.TerminateOnNaN(), Distribute()]
+    batch = easyscale.local_batch(GLOBAL_BATCH)
+    history = model.fit(xs, ys, batch_size=batch, epochs=3, shuffle=False, callbacks=callbacks, verbose=0)
+    assert len(history.history["loss"]) == 1
+
+
+def check_a_loss_that_is_no_mean_is_warned_of():
+    import pytest
+
+    xs, ys = easyscale.shard(*digits())
+    model = conv_net()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"))
+    with pytest.warns(easyscale.EasyScaleWarning, match="should be the mean over its samples.*reduction='sum'"):
+        model.fit(xs, ys, batch_size=8, callbacks=[Distribute()], verbose=0)
+
+
+def check_train_on_batch_with_an_optimizer_wrapped_by_hand_starts_equal():
+    different_start()
+    xs, ys = easyscale.shard(*digits(48))
+    model = classify(conv_net(), easyscale.DistributedOptimizer(_sgd(), "tree"))
+    for _ in range(3):
+        model.train_on_batch(xs, ys)
+    assert_equal_ranks(model.get_weights())
 
 
 def check_evaluating_after_fit_needs_no_other_rank():

@@ -61,6 +61,12 @@ def test_ranks_that_differ_end_with_one_line(case, message):
     assert "Traceback" not in done.stderr
 
 
+def test_validation_on_one_rank_alone_is_named():
+    done, _ = _fail("validation_on_the_chief_alone")
+    assert "DesyncError: all ranks must take part in the same epochs and validations." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_rank_without_any_data_ends_the_job_with_a_reason():
     done, _ = _fail("data_that_one_rank_has_none_of")
     assert "Error" in done.stderr
