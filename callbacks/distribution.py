@@ -1,9 +1,9 @@
 """What a model does differently when it is trained by many workers.
 
 Keras offers a callback no place to stand before the others, nor inside a step. So a few of the model's methods are
-replaced on the instance, once, and do more than before while `Distribute` is at work: `train_step` and
-`get_compile_config`, which Keras documents for overriding, and `_get_metrics_result_or_logs`, through which the logs of
-every epoch go on their way to the callbacks.
+replaced on the instance, once, and do more than before while `Distribute` is at work: `train_step`, `evaluate` and
+`get_compile_config`, which are public, and `_get_metrics_result_or_logs`, through which the logs of every epoch go on
+their way to the callbacks.
 """
 
 import functools
@@ -28,6 +28,7 @@ class Distribution:
     def __init__(self, model: keras.Model):
         self._model = model
         self._optimizers: list[DistributedOptimizer] = []
+        self._made: list[DistributedOptimizer] = []  # those of them that were not wrapped by hand
         self._training = False  # inside a fit() that has the Distribute callback
         self._evaluating = []  # for each evaluate() under way: whether it is the validation of fit()
         self._rehearsed = False
@@ -62,8 +63,10 @@ class Distribution:
             raise ValueError("the model must be compiled with an optimizer. Call `model.compile(...)` before `fit()`")
         self._optimizers = []
         for name, value in sorted(found.items()):
-            wrapped = _wrap(value, options)
+            by_hand = not any(value is one for one in self._made)
+            wrapped = _wrap(value, options, by_hand)
             if wrapped is not value:
+                self._made.append(wrapped)
                 setattr(self._model, name, wrapped)
                 self._model.train_function = None  # it was made with the old one
             if not any(wrapped is other for other in self._optimizers):
@@ -181,7 +184,7 @@ class Distribution:
         return [part.reshape(value.shape) for part, value in zip(parts, values, strict=True)]
 
 
-def _wrap(optimizer: keras.optimizers.Optimizer, options: dict) -> DistributedOptimizer:
+def _wrap(optimizer: keras.optimizers.Optimizer, options: dict, by_hand: bool) -> DistributedOptimizer:
     """Return `optimizer` as a `DistributedOptimizer` that stands outside any loss scaling.
 
     `compile()` puts a `LossScaleOptimizer` around the optimizer of a `mixed_float16` model. It skips a step whose
@@ -199,6 +202,8 @@ def _wrap(optimizer: keras.optimizers.Optimizer, options: dict) -> DistributedOp
         return DistributedOptimizer(optimizer, **options)
     for name, value in options.items():
         if value is not None and value != getattr(optimizer, name):
+            if not by_hand:  # by an earlier fit(), which may have been told otherwise
+                return DistributedOptimizer(optimizer.inner_optimizer, **options)
             raise ValueError(
                 f"`{name}` must be said once: the model's optimizer is already distributed, with {name}="
                 f"{getattr(optimizer, name)!r}. Received: Distribute({name}={value!r}). Leave it out there"
