@@ -104,13 +104,14 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         super().build(variables)
 
     def apply(self, grads: list, trainable_variables: list | None = None) -> None:
+        state = self.variables  # what `build` adds starts from constants
         if not self.built:
             with keras.name_scope(self.name):
                 self.build(trainable_variables)
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
         if self.starts_equal:
             self.starts_equal = False
-            self.workers.start_equal([*variables, *self.variables])
+            self.workers.start_equal([*variables, *state])
         self.inner_optimizer.apply(self.workers.average(grads, variables), trainable_variables)
 
     def join(self, agreed: object) -> bool:

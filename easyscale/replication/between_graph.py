@@ -43,6 +43,7 @@ class BetweenGraph:
 
     # Gradients
 
+    @tf.autograph.experimental.do_not_convert
     def average(self, gradients: Sequence[object], variables: Sequence[object]) -> list:
         """Return the mean of all workers' gradients, in the graph, each worker's weighted by `batch_weight`.
 
@@ -134,15 +135,25 @@ class BetweenGraph:
         specs = tf.nest.map_structure(absent_as_none, iterator.element_spec)
         tf.function(step, autograph=False).get_concrete_function(specs)
 
+    @tf.autograph.experimental.do_not_convert
     def start_equal(self, variables: Sequence[object]) -> None:
         """Overwrite all workers' `variables` with the chief's.
 
         Raises:
+            ValueError: If a variable has no value yet, because it is made by the step that is being traced.
             DesyncError: If the workers' variables differ in number, shape or dtype.
         """
         if self.communicator.size == 1:
             return
         with tf.init_scope():
+            for variable in variables:
+                native = variable if isinstance(variable, tf.Variable) else variable.value
+                if not native.is_initialized():
+                    raise ValueError(
+                        "a model must be built before its first step, so that all workers can start equal. Received: "
+                        f"no value of {getattr(variable, 'path', variable.name)}. Give it an `Input`, call "
+                        "`model.build(...)`, or pass `easyscale.callbacks.Distribute()` to `fit()`"
+                    )
             values = [np.array(tf.convert_to_tensor(variable), order="C") for variable in variables]
             everyones = self.communicator.share([f"{value.shape} {value.dtype}" for value in values])
             if any(other != everyones[0] for other in everyones):

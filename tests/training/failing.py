@@ -94,6 +94,12 @@ def data_that_one_rank_has_none_of():
     model.fit(batches(), verbose=0, callbacks=[easyscale.callbacks.Distribute()])
 
 
+def a_model_that_is_not_built_without_the_callback():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(easyscale.DistributedOptimizer("sgd"), "mse")
+    model.fit(np.ones((64, 3)), np.ones((64, 1)), verbose=0)
+
+
 def validation_on_the_chief_alone():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

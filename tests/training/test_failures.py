@@ -67,6 +67,13 @@ def test_validation_on_one_rank_alone_is_named():
     assert "Traceback" not in done.stderr
 
 
+def test_a_model_that_cannot_start_equal_is_refused():
+    done, _ = _fail("a_model_that_is_not_built_without_the_callback")
+    assert (
+        "ValueError: a model must be built before its first step, so that all workers can start equal." in done.stderr
+    )
+
+
 def test_a_rank_without_any_data_ends_the_job_with_a_reason():
     done, _ = _fail("data_that_one_rank_has_none_of")
     assert "Error" in done.stderr
