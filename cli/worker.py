@@ -2,7 +2,7 @@
 
 It does what only a process on the rank's own host can do: it takes the rank's share of the cores, takes the rank's
 output to the launcher, and tells the launcher how the script ended: not every mpirun does, nor ends the job then.
-Standard library only, because every rank waits for it.
+Nothing heavy is imported, because every rank waits for it.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+
+from easyscale import settings
 
 __all__ = ["OUTPUT", "share", "thread_settings"]
 
@@ -145,7 +147,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         connection = _take_output(os.environ[OUTPUT], rank) if OUTPUT in os.environ else None
     os.environ.update(thread_settings(os.environ, _take_cores(), rank))
-    os.environ.pop("EASYSCALE_RANK_PROCESS", None)  # if a rank of another job has started this one
+    os.environ.pop(settings.RANK_PROCESS, None)  # if a rank of another job has started this one
     status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None)
     if connection is not None:
         with contextlib.suppress(OSError):
