@@ -4,6 +4,7 @@ import warnings
 
 import keras
 
+from easyscale.callbacks.callback_list import on_set_model, share
 from easyscale.callbacks.distribution import Distribution
 from easyscale.communicator import Communicator
 from easyscale.errors import EasyScaleWarning
@@ -56,8 +57,11 @@ class Distribute(keras.callbacks.Callback):
         update: str | None = None,
         bucket_bytes: int | None = None,
         communicator: str | Communicator | None = None,
+        check_every: int = 100,
     ):
         super().__init__()
+        if not isinstance(check_every, int) or check_every < 1:
+            raise ValueError(f"`check_every` must be a positive integer. Received: {check_every=}")
         self._options = {
             "exchange": exchange,
             "replication": replication,
@@ -66,42 +70,41 @@ class Distribute(keras.callbacks.Callback):
             "communicator": communicator,
         }
         DistributedOptimizer("sgd", **self._options)  # a wrong argument shows here and not in fit()
-        self._distribution = None
+        self._check_every = check_every
+        self._taken = None
 
-    def set_model(self, model: keras.Model) -> None:
-        super().set_model(model)
-        self._distribution = Distribution.of(model)
-        self._distribution.wrap_optimizers(self._options)
-        if self._distribution.size > 1 and model.jit_compile:
-            warnings.warn(
-                "`jit_compile` is turned off for this model: XLA cannot compile an exchange between processes. "
-                "Pass `jit_compile=False` to `compile()`",
-                EasyScaleWarning,
-                stacklevel=2,
-            )
-            model.jit_compile = False
-            model.train_function = None
-
-    def set_params(self, params: dict) -> None:
-        super().set_params(params)
-        if self._distribution is not None and self._distribution.rank > 0:
-            params["verbose"] = 0  # this dict is the progress bar's too, and it comes later in the list
-
-    def on_train_begin(self, logs: dict | None = None) -> None:
-        self._distribution.begin()
-        if self._distribution.size > 1:
-            self._warn_of_losses()
-
-    def _warn_of_losses(self) -> None:
-        for loss in keras.tree.flatten(self.model.loss):
-            reduction = getattr(loss, "reduction", "mean")
-            if reduction not in ("mean", "sum_over_batch_size"):
+    def take(self, callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
+        """Distribute `model`. Called before the callbacks of the list get it."""
+        distribution = Distribution.of(model)
+        distribution.wrap_optimizers(self._options)
+        if not distribution.optimizers:
+            return  # `predict()` needs none; `fit()` says so in `on_train_begin`
+        self._taken = callbacks
+        distribution.check_every = self._check_every
+        if distribution.size > 1:
+            share(callbacks, distribution)
+            if model.jit_compile:
                 warnings.warn(
-                    f"a loss should be the mean over its samples, because gradients are averaged by samples. Received: "
-                    f"{type(loss).__name__}(reduction='{reduction}'). Several workers will not take the steps of one",
+                    "`jit_compile` is turned off for this model: XLA cannot compile an exchange between processes. "
+                    "Pass `jit_compile=False` to `compile()`",
                     EasyScaleWarning,
                     stacklevel=2,
                 )
+                model.jit_compile = False
+                model.train_function = None
 
-    def on_train_end(self, logs: dict | None = None) -> None:
-        self._distribution.end()
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        if self._taken is None:
+            raise ValueError(
+                "`Distribute` must stand in the list of callbacks that `fit()` gets, and the model must have an "
+                "optimizer among its attributes. Call `model.compile(...)`, then `model.fit(callbacks=[Distribute()])`"
+            )
+
+
+def _take(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
+    distribute = next((one for one in callbacks.callbacks if isinstance(one, Distribute)), None)
+    if distribute is not None:
+        distribute.take(callbacks, model)
+
+
+on_set_model(_take)

@@ -38,7 +38,7 @@ class Bucket:
         self.slots: list[Slot] = []
         self.length = 0
 
-    def add(self, index: int, shape: Sequence[int]) -> None:
+    def reserve(self, index: int, shape: Sequence[int]) -> None:
         """Give the gradient number `index` the next slot."""
         size = math.prod(shape)
         self.slots.append(Slot(index, tuple(shape), self.length, self.length + size))
@@ -55,6 +55,12 @@ class Bucket:
                 # A half type is multiplied in float32: a weight of 1/3 has no good half.
                 wide = np.promote_types(self.dtype, "float32") if self.dtype.itemsize < 4 else self.dtype
                 np.multiply(gradients[slot.index], wide.type(weight), out=place, dtype=wide, casting="unsafe")
+
+    def add(self, arrays: Sequence[np.ndarray], vector: np.ndarray) -> None:
+        """Add to every gradient's slot the array of the same number, where there is one."""
+        for slot in self.slots:
+            if slot.index < len(arrays):
+                vector[slot.start : slot.stop].reshape(slot.shape)[...] += arrays[slot.index]
 
     def unpack(self, vector: np.ndarray) -> dict[int, np.ndarray]:
         """Return the slots' parts of `vector`, in the gradients' shapes, without a copy."""
@@ -81,5 +87,5 @@ def plan(kinds: Sequence[tuple[Sequence[int], np.dtype]], bucket_bytes: int | No
         if bucket is None or (bucket_bytes is not None and bucket.length * dtype.itemsize >= bucket_bytes):
             bucket = filling[dtype] = Bucket(dtype)
             buckets.append(bucket)
-        bucket.add(index, shape)
+        bucket.reserve(index, shape)
     return buckets

@@ -1,5 +1,7 @@
 """The optimizer that is many: it averages gradients over workers and hands them to another."""
 
+import sys
+
 import keras
 
 from easyscale import exchange as exchanges
@@ -80,6 +82,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         self.bucket_bytes = bucket_bytes
         self.communicator = communicator
         self.starts_equal = True  # at the first step, unless somebody has already seen to it
+        self.is_scaled_outside = False  # stands inside a `LossScaleOptimizer`
         self._workers = None
 
     @property
@@ -95,10 +98,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
                     "all ranks must use the same exchange, replication, update and bucket_bytes. Received: "
                     f"{chosen[0]} on rank 0, {chosen[differs]} on rank {differs}. Start all ranks with one command"
                 )
-            self._workers = replications.get(kind)(exchange, self.bucket_bytes)
+            self._workers = replications.get(kind)(exchange, self.bucket_bytes, _adds_up(self.inner_optimizer))
         return self._workers
 
     def build(self, variables: list) -> None:
+        self.is_scaled_outside = _is_called_by(keras.optimizers.LossScaleOptimizer)
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
         super().build(variables)
@@ -112,7 +116,26 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if self.starts_equal:
             self.starts_equal = False
             self.workers.start_equal([*variables, *state])
-        self.inner_optimizer.apply(self.workers.average(grads, variables), trainable_variables)
+        if self.is_scaled_outside and self.workers.communicator.size > 1:
+            raise ValueError(
+                "a `DistributedOptimizer` must stand outside of a `LossScaleOptimizer`, so that all workers skip "
+                "a step together. Received: one inside. Pass `easyscale.callbacks.Distribute()` to `fit()`, or write "
+                "`DistributedOptimizer(LossScaleOptimizer(optimizer))` and `compile(auto_scale_loss=False)`"
+            )
+        means = self.workers.average(grads, variables, self._accumulation(variables))
+        self.inner_optimizer.apply(means, trainable_variables)
+
+    def _accumulation(self, variables: list) -> object:
+        """Return what the inner optimizer has accumulated, or `None` if it applies every gradient."""
+        inner = self.inner_optimizer
+        may_overflow = isinstance(inner, keras.optimizers.LossScaleOptimizer)
+        inner = inner.inner_optimizer if may_overflow else inner
+        steps = inner.gradient_accumulation_steps
+        if not steps:
+            return None
+        sums = [inner._accumulated_gradients[inner._get_variable_index(variable)] for variable in variables]
+        due = keras.ops.equal((inner._iterations + 1) % steps, 0)  # `iterations` counts updates
+        return None if any(one is None for one in sums) else replications.Accumulation(due, sums, may_overflow)
 
     def join(self, agreed: object) -> bool:
         """Take part with weight zero in a step of the others; see `BetweenGraph.join`."""
@@ -176,3 +199,21 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         config = dict(config)
         inner = keras.saving.deserialize_keras_object(config.pop("inner_optimizer"), custom_objects=custom_objects)
         return cls(inner, **config)
+
+
+def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an embedding's row that several samples touch may be summed up before the optimizer sees it.
+
+    To many optimizers of Keras that is another step: they square, or clip, each sample's part by itself.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
+    return type(optimizer) is keras.optimizers.SGD and not clips
+
+
+def _is_called_by(kind: type) -> bool:
+    frame = sys._getframe(1)
+    while frame is not None and not isinstance(frame.f_locals.get("self"), kind):
+        frame = frame.f_back
+    return frame is not None

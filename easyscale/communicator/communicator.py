@@ -6,6 +6,8 @@ follows from these two and may be replaced by something faster.
 
 import abc
 import json
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -107,6 +109,22 @@ class Communicator(abc.ABC):
             arriving.wait()
             have += count
         return np.roll(rows, self.rank, axis=0)
+
+    def all_gather_parts(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        """Return every rank's `part`, one below the other in the order of ranks.
+
+        Each part goes straight to every other rank: `P - 1` messages sent by each.
+
+        Args:
+            part: Array of `counts[rank]` rows.
+            counts: The number of rows of each rank's part.
+        """
+        ends = np.concatenate([[0], np.cumsum(counts)]).astype(int)
+        whole = np.empty((ends[-1], *part.shape[1:]), part.dtype)
+        whole[ends[self.rank] : ends[self.rank + 1]] = part
+        width = math.prod(part.shape[1:])
+        Communicator.all_gather(self, whole.reshape(-1), ends * width)
+        return whole
 
     def barrier(self) -> None:
         """Return when every rank has called this."""

@@ -7,8 +7,10 @@ import importlib
 
 from easyscale import settings
 from easyscale.errors import unknown
+from easyscale.replication.accumulation import Accumulation
+from easyscale.replication.agreement import Agreed, Purpose
 
-__all__ = ["available", "get"]
+__all__ = ["Accumulation", "Agreed", "Purpose", "available", "get"]
 
 DEFAULT = "between_graph"
 _CLASSES = {"between_graph": "BetweenGraph"}  # module of this package -> its class

@@ -1,9 +1,11 @@
-"""What ranks tell each other before every exchange, so that none enters an exchange in which the others are not.
+"""What ranks tell each other before they meet, so that none waits for something that the others do not do.
 
-An exchange of gradients of different lengths would hang, or add what does not belong together. So each rank first says,
-in one row of 32 bytes, what it is about to exchange, and all see all rows.
+An exchange of gradients of different lengths would hang, or add what does not belong together; a rank that has run out
+of data would leave the others waiting. So each rank first says, in one row of 48 bytes, what it is about to do, and all
+see all rows.
 """
 
+import enum
 import hashlib
 import json
 from collections.abc import Sequence
@@ -14,96 +16,134 @@ import numpy as np
 from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError
 
-__all__ = ["Agreed", "Agreement", "first_difference", "signature"]
+__all__ = ["Agreed", "Agreement", "Purpose", "first_difference", "signature"]
 
-_ROW = np.dtype([("signature", "i8"), ("exchange", "i8"), ("weight", "f8"), ("purpose", "i8")])
 
-_PURPOSES = (
-    "has no more data in this epoch",
-    "exchanges gradients",
-    "sums metrics at the end of an epoch or validation",
+class Purpose(enum.IntEnum):
+    """What ranks meet for. One that comes for less takes part in what the others do, and comes again."""
+
+    END = 0  # of an epoch's or a validation's data
+    DECISION = 1  # whether to stop, and the learning rate
+    CHECK = 2  # whether the weights are equal
+    ROWS = 3  # one row of numbers from each rank, inside a step
+    GRADIENTS = 4  # inside a step
+
+
+_ROW = np.dtype(
+    [
+        ("phase", "i8"),
+        ("purpose", "i8"),
+        ("detail", "i8"),
+        ("exchange", "i8"),
+        ("weight", "f8"),
+        ("batch", "f8"),
+    ]
 )
-_IDLE, _GRADIENTS, _METRICS = range(3)
 
 
 class Agreed(NamedTuple):
-    """What the ranks are about to exchange.
+    """What the ranks are about to do.
 
     Attributes:
-        signature: Int. That of the gradients.
+        purpose: `Purpose`. The highest of all ranks.
+        detail: Int. Of gradients their signature, of rows their length, of a check the step.
         share: Float. By which this rank's gradients are multiplied before they are summed. The ranks' shares make 1.
+        same_batch: Bool. Whether several ranks act, and all on the same data.
     """
 
-    signature: int
+    purpose: Purpose
+    detail: int
     share: float
+    same_batch: bool
 
 
 class Agreement:
-    """Counts the exchanges of one communicator and has its ranks agree before each.
+    """Has the ranks of one communicator agree on what they do next, and counts their exchanges of gradients.
 
     Args:
         communicator: The `Communicator`.
 
     Attributes:
         count: Int. The number of exchanges so far, the same on all ranks.
+        phase: Int. Twice the number of the epoch, from 1; one more in its validation. 0 outside of `fit()`.
     """
 
     def __init__(self, communicator: Communicator):
         self._communicator = communicator
         self.count = 0
+        self.phase = 0
 
-    def reach(self, kinds: Sequence[str], weight: float) -> Agreed | None:
-        """Tell the others what this rank is about to exchange; return what they are, `None` if nobody is.
+    def meet(
+        self, purpose: Purpose, detail: int = 0, weight: float = 0.0, batch: float = 0.0, kinds: Sequence[str] = ()
+    ) -> Agreed:
+        """Tell the others what this rank is about to do; return what the ranks do.
+
+        That has a higher purpose than this rank's if this rank has fewer steps than others. It then takes part in what
+        they do, with weight zero, and calls this again.
 
         Args:
-            kinds: One description for each gradient; none on a rank that has no more data in this epoch.
-            weight: Float. The number of samples in this rank's gradients.
+            purpose: `Purpose`.
+            detail: Int. See `Agreed`.
+            weight: Float. The number of samples in this rank's gradients. NaN if they are not finite.
+            batch: Float. A number that stands for this rank's data; 0 if there is none.
+            kinds: Descriptions of the gradients, one for each, for the error if they are not those of other ranks.
 
         Raises:
-            DesyncError: If ranks exchange different gradients. It names the first that differs.
+            DesyncError: If ranks are in different epochs, or do different things in one step. It names the first
+                difference.
         """
-        rows = self._say(_GRADIENTS if kinds else _IDLE, (_IDLE, _GRADIENTS), signature(kinds), weight)
-        acting = rows[rows["purpose"] == _GRADIENTS]
-        if not acting.size:
-            return None
-        if (acting["signature"] != acting["signature"][0]).any() or (rows["exchange"] != self.count).any():
-            self._explain(kinds, rows)
-        self.count += 1
-        total = rows["weight"].sum()
-        return Agreed(int(acting["signature"][0]), float(weight / total) if total > 0 else 0.0)
-
-    def meet_for_metrics(self) -> None:
-        """Return when all ranks are about to sum their metrics.
-
-        Raises:
-            DesyncError: If some do something else.
-        """
-        self._say(_METRICS, (_METRICS,))
-
-    def _say(self, purpose: int, expected: tuple[int, ...], signature: int = 0, weight: float = 0.0) -> np.ndarray:
-        """Tell the others what this rank does next; return the rows of all, which must be among the expected."""
         row = np.zeros(1, _ROW)
-        row["signature"], row["exchange"], row["weight"], row["purpose"] = signature, self.count, weight, purpose
+        row[0] = self.phase, purpose, detail, self.count, weight, batch
         rows = self._communicator.all_gather_rows(row)[:, 0]
-        if (other := np.flatnonzero(~np.isin(rows["purpose"], expected))).size:
-            rank, theirs = other[0], rows["purpose"][other[0]]
-            raise DesyncError(
-                f"all ranks must take part in the same epochs and validations. Received: rank {rank} "
-                f"{_PURPOSES[theirs]}, rank {self._communicator.rank} {_PURPOSES[purpose]}. Call `fit()` with the same "
-                "`epochs` and `validation_data` on all ranks"
-            )
-        return rows
+        agreed = Purpose(rows["purpose"].max())
+        acting = rows[rows["purpose"] == agreed]
+        if _differ(rows["phase"]) or {Purpose.ROWS, Purpose.GRADIENTS} <= set(rows["purpose"]):
+            self._explain_phases(rows)
+        if _differ(rows["exchange"]) or _differ(acting["detail"]):
+            self._explain_details(agreed, kinds, rows)
+        self.count += agreed == Purpose.GRADIENTS
+        total = rows["weight"].sum()
+        share = np.nan if np.isnan(total) else weight / total if total > 0 else 0.0
+        same = acting.size > 1 and acting["batch"][0] != 0 and not _differ(acting["batch"])
+        return Agreed(agreed, int(acting["detail"][0]), float(share), bool(same))
 
-    def _explain(self, kinds: Sequence[str], rows: np.ndarray) -> None:
-        if (rows["exchange"] != self.count).any():
+    def _explain_phases(self, rows: np.ndarray) -> None:
+        other = next(rank for rank, row in enumerate(rows) if tuple(row)[:2] != tuple(rows[0])[:2])
+        raise DesyncError(
+            "all ranks must take part in the same epochs, validations and steps. Received: "
+            f"rank 0 {_describe(rows[0])}, rank {other} {_describe(rows[other])}. "
+            "Call `fit()` with the same `epochs` and `validation_data` on all ranks, and run one script on all"
+        )
+
+    def _explain_details(self, agreed: Purpose, kinds: Sequence[str], rows: np.ndarray) -> None:
+        if _differ(rows["exchange"]):
             detail = f"exchanges so far on ranks 0 to {len(rows) - 1}: {rows['exchange'].tolist()}"
-        else:
+        elif agreed == Purpose.GRADIENTS:
             everyones = self._communicator.share(list(kinds))
-            acting = {rank: kinds for rank, kinds in enumerate(everyones) if kinds}
+            acting = {rank: theirs for rank, theirs in enumerate(everyones) if theirs}
             detail = "gradients " + first_difference(acting)
+        else:
+            detail = f"details {rows['detail'].tolist()} of a {agreed.name.lower()}"
         raise DesyncError(
             f"all ranks must exchange the same gradients. Received: {detail}. Run one script on all ranks"
         )
+
+
+def _differ(values: np.ndarray) -> bool:
+    return bool((values != values[0]).any())
+
+
+def _describe(row: np.void) -> str:
+    epoch, validates = divmod(int(row["phase"]), 2)
+    where = f"in epoch {epoch}" if epoch else "outside of fit()"
+    doing = {
+        Purpose.END: "has come to the end of the data",
+        Purpose.DECISION: "is between steps",
+        Purpose.CHECK: "compares weights",
+        Purpose.ROWS: "is inside a step",
+        Purpose.GRADIENTS: "exchanges gradients",
+    }[row["purpose"]]
+    return f"{doing} {f'of the validation {where}' if validates else where}"
 
 
 def signature(kinds: Sequence[str]) -> int:

@@ -1,8 +1,4 @@
-"""Between-graph replication: one process and one graph for each worker, which meet in an exchange.
-
-TensorFlow calls `GradientExchange` once a step, with all gradients. They come in as views of TensorFlow's memory, are
-copied once, into buckets, and go back as views of the buckets: no other copy is made.
-"""
+"""Between-graph replication: one process and one graph for each worker, which meet in an exchange."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -10,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from easyscale import bucket
-from easyscale.communicator import Communicator
-from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
-from easyscale.replication.agreement import Agreed, Agreement, first_difference, signature
-from easyscale.replication.lending import Lending
+from easyscale.replication import equality, statistics
+from easyscale.replication.accumulation import Accumulation
+from easyscale.replication.agreement import Agreed, Purpose
+from easyscale.replication.gradient_exchange import GradientExchange, Signature
+from easyscale.replication.shared import Shared
 
 __all__ = ["BetweenGraph"]
 
@@ -26,76 +22,118 @@ class BetweenGraph:
     Args:
         exchange: A connected `Exchange`.
         bucket_bytes: Int. Gradients travel in vectors of about this size. Defaults to `None`: one for each dtype.
+        densify: Bool. Whether sparse gradients may travel as dense ones where that is less. Defaults to `False`.
 
     Attributes:
         batch_weight: Scalar tensor or number. The weight of this worker's gradients in the mean over workers: the
             number of samples that they were made from. 1 unless something sets it.
+        batch: Scalar tensor or number. Stands for the data of this step; 0 unless something sets it.
+        moving: List of variables that each worker moves by itself in every step, such as the moving statistics of
+            batch normalization. With every exchange of gradients they become their mean over workers.
     """
 
-    def __init__(self, exchange: Exchange, bucket_bytes: int | None = None):
+    def __init__(self, exchange: Exchange, bucket_bytes: int | None = None, densify: bool = False):
         self.exchange = exchange
         self.communicator = exchange.communicator
         self.bucket_bytes = bucket_bytes
+        self.densify = densify
         self.batch_weight = 1.0
-        self._shared = _Shared.of(self.communicator)
+        self.batch = 0.0
+        self.moving: list = []
+        self._shared = Shared.of(self.communicator)
         self._number = self._shared.new_number()
-        self._exchanges: dict[int, GradientExchange] = {}
+        self._exchanges: dict[Signature, GradientExchange] = {}
+        self._by_signature: dict[int, GradientExchange] = {}
 
     # Gradients
 
     @tf.autograph.experimental.do_not_convert
-    def average(self, gradients: Sequence[object], variables: Sequence[object]) -> list:
+    def average(
+        self, gradients: Sequence[object], variables: Sequence[object], accumulation: Accumulation | None = None
+    ) -> list:
         """Return the mean of all workers' gradients, in the graph, each worker's weighted by `batch_weight`.
 
         Args:
             gradients: Tensors, `IndexedSlices`, or `None` for a variable that has none.
             variables: The variables they belong to.
+            accumulation: `Accumulation`. With it, where it is not due, the workers' own gradients are returned, so
+                weighted that the sum over steps and workers is that of the means. Defaults to `None`.
         """
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
         if self.communicator.size == 1 or not present:
             return list(gradients)
-        tensors = [tf.convert_to_tensor(gradients[index]) for index in present]
-        exchange = self._exchange_of(tensors, [variables[index] for index in present])
-        with tf.control_dependencies([self._shared.order.read_value()]):
-            weight = tf.cast(self.batch_weight, tf.float64)
-            means = tf.numpy_function(exchange, [weight, *tensors], [tensor.dtype for tensor in tensors])
-        with tf.control_dependencies(means):
-            self._shared.order.assign_add(1)
+        in_rows = [
+            index for index in present if isinstance(gradients[index], tf.IndexedSlices) and accumulation is None
+        ]
+        dense = [index for index in present if index not in in_rows]
+        exchange = self._exchange_of(gradients, variables, dense, in_rows, accumulation is not None)
+
+        tensors = [tf.convert_to_tensor(gradients[index]) for index in dense]
+        weight, due = tf.cast(self.batch_weight, tf.float64), True
+        if accumulation is not None:
+            due = accumulation.due
+            if accumulation.may_overflow:
+                finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
+                weight = tf.where(finite, weight, np.nan)
+        tensors += [tf.convert_to_tensor(variable) for variable in self.moving]
+        if accumulation is not None:
+            tensors += [tf.convert_to_tensor(accumulation.gradients[index]) for index in dense]
+        for index in in_rows:
+            tensors += [gradients[index].values, tf.cast(gradients[index].indices, tf.int64)]
+        *means, exchanged = exchange.in_graph(weight, tf.cast(self.batch, tf.float64), due, tensors)
+
         averaged = list(gradients)
-        for index, mean in zip(present, means, strict=True):
-            averaged[index] = tf.ensure_shape(mean, variables[index].shape)
+        for index in dense:
+            averaged[index] = tf.ensure_shape(means.pop(0), variables[index].shape)
+        for variable in self.moving:
+            variable.assign(tf.ensure_shape(means.pop(0), variable.shape))
+        for index in in_rows:
+            shape = variables[index].shape
+            values, indices = tf.ensure_shape(means.pop(0), (None, *shape[1:])), tf.ensure_shape(means.pop(0), (None,))
+            averaged[index] = tf.IndexedSlices(values, indices, tf.constant(tuple(shape), tf.int64))
+        if accumulation is not None:
+
+            def forget():
+                for index in dense:
+                    accumulation.gradients[index].assign(tf.zeros(variables[index].shape, averaged[index].dtype))
+
+            tf.cond(exchanged, forget, lambda: None)
         return averaged
 
-    def _exchange_of(self, tensors: Sequence[tf.Tensor], variables: Sequence[object]) -> "GradientExchange":
-        whose = f" of optimizer {self._number}" if self._number else ""
-        pairs = zip(tensors, variables, strict=True)
-        kinds = [f"{tuple(variable.shape)} {tensor.dtype.name}{whose}" for tensor, variable in pairs]
-        key = signature(kinds)
-        if key not in self._exchanges:
-            self._exchanges[key] = GradientExchange(self, self._shared, kinds, tensors, variables)
-        return self._exchanges[key]
+    def _exchange_of(
+        self, gradients: Sequence, variables: Sequence, dense: list[int], in_rows: list[int], accumulates: bool
+    ) -> GradientExchange:
+        def kinds(indices):
+            return tuple((tuple(variables[index].shape), gradients[index].dtype) for index in indices)
+
+        moving = tuple((tuple(one.shape), tf.convert_to_tensor(one).dtype) for one in self.moving)
+        what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, self._number)
+        if what not in self._exchanges:
+            chosen = [variables[index] for index in [*dense, *in_rows]]
+            exchange = GradientExchange(self.exchange, self._shared, what, chosen, self.bucket_bytes, self.densify)
+            self._exchanges[what] = self._by_signature[exchange.signature] = exchange
+        return self._exchanges[what]
 
     # Workers that have run out of data
 
-    def wait_for_others(self) -> Agreed | None:
-        """Tell the others that this worker has no more data in this epoch.
-
-        Returns:
-            What the others exchange next, in which this worker has to `join`; `None` if they have no more data either.
-        """
-        return self._shared.agreement.reach((), 0.0) if self.communicator.size > 1 else None
+    def meet(self, purpose: Purpose, detail: int = 0) -> Agreed:
+        """Tell the others what this worker does next; return what they do. See `Agreement.meet`."""
+        return self._shared.agreement.meet(purpose, detail)
 
     def join(self, agreed: Agreed, apply: Callable[[list, list], None]) -> bool:
-        """Take part in an exchange of the others with weight zero.
+        """Take part with weight zero in what other workers do inside a step.
 
         Args:
-            agreed: What `wait_for_others` returned.
+            agreed: What `meet` returned.
             apply: The function that averages gradients by this object and updates variables with them.
 
         Returns:
-            Whether this is an exchange of this optimizer's.
+            Whether it is something of this optimizer's.
         """
-        exchange = self._exchanges.get(agreed.signature)
+        if agreed.purpose == Purpose.ROWS:
+            self.communicator.all_gather_rows(np.zeros(agreed.detail))
+            return True
+        exchange = self._by_signature.get(agreed.detail)
         if exchange is None:
             return False
         self._shared.agreed = agreed
@@ -103,17 +141,66 @@ class BetweenGraph:
 
             @tf.function(autograph=False)
             def idle_step():
-                apply([tf.zeros(shape, dtype) for shape, dtype in exchange.shapes], exchange.variables)
+                apply(exchange.nothing(), exchange.variables)
 
             exchange.idle_step = idle_step
         exchange.idle_step()
         return True
 
-    def meet_for_metrics(self) -> None:
-        """Return when all workers are about to sum their metrics; see `Agreement.meet_for_metrics`."""
-        self._shared.agreement.meet_for_metrics()
+    # Numbers that depend on the whole batch
 
-    # Everything else
+    @tf.autograph.experimental.do_not_convert
+    def total(self, vector: tf.Tensor) -> tf.Tensor:
+        """Return the sum of all workers' `vector`, in the graph, without a gradient.
+
+        Outside of a `fit()` or `evaluate()` of all workers, and with one worker, that is the vector itself.
+        """
+        if self.communicator.size == 1:
+            return vector
+        inputs = [tf.cast(vector, tf.float64)]
+        (total,) = self._shared.call(lambda mine: self._rows(mine).sum(axis=0), inputs, [tf.float64])
+        return tf.cast(tf.ensure_shape(total, vector.shape), vector.dtype)
+
+    @tf.autograph.experimental.do_not_convert
+    def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: object) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the mean and variance of all workers' data together, in the graph and with their gradients.
+
+        Args:
+            mean: Vector. The mean of this worker's data, for each channel.
+            variance: Vector. Their variance.
+            count: Scalar. How many data these are.
+
+        Reference: Chan, Golub, LeVeque, 1979 for the moments of a union of samples.
+        """
+        if self.communicator.size == 1:
+            return mean, variance
+        weight = tf.cast(self.batch_weight, mean.dtype)
+
+        @tf.custom_gradient
+        def united(mean, variance):
+            rows = [tf.reshape(tf.cast(one, tf.float64), [-1]) for one in (count, mean, variance)]
+            results = self._shared.call(
+                lambda row: statistics.unite(self._rows(row), row), [tf.concat(rows, 0)], [tf.float64] * 3
+            )
+            joint_mean, joint_variance, share = (tf.cast(one, mean.dtype) for one in results)
+            joint_mean, joint_variance = (tf.ensure_shape(one, mean.shape) for one in (joint_mean, joint_variance))
+            share = tf.ensure_shape(share, ())
+
+            def gradient(by_mean, by_variance):
+                # The loss is the workers' mean by samples, and each worker's batch moves everybody's moments.
+                sums = self.total(tf.concat([by_mean, by_variance], 0) * weight) * (share / weight)
+                by_mean, by_variance = tf.split(sums, 2)
+                return by_mean + 2 * (mean - joint_mean) * by_variance, by_variance
+
+            return (joint_mean, joint_variance), gradient
+
+        return united(mean, variance)
+
+    def _rows(self, row: np.ndarray) -> np.ndarray:
+        if not self._shared.together:
+            return row[None]
+        self._shared.agreement.meet(Purpose.ROWS, row.size)
+        return self.communicator.all_gather_rows(row)
 
     def count_samples(self, tensors: Sequence[object]) -> tf.Tensor | float:
         """Return the number of samples in a batch, given as the list of its tensors, some of which may be `None`."""
@@ -125,6 +212,37 @@ class BetweenGraph:
             if tensor is not None and len(tensor.shape):
                 return tf.shape(tensor)[0]
         return 1.0
+
+    def describe_batch(self, tensors: Sequence[object]) -> tf.Tensor | float:
+        """Return a number that two batches have in common only if they begin with the same data; 0 if unknown."""
+        described = 0.0
+        for position, tensor in enumerate(tensors):
+            if isinstance(tensor, tf.Tensor) and (tensor.dtype.is_floating or tensor.dtype.is_integer):
+                start = tf.cast(tf.reshape(tensor, [-1])[:4096], tf.float64)
+                places = tf.range(1, tf.size(start) + 1, dtype=tf.float64)
+                described += (position + 1) * tf.reduce_sum((start - start[:1]) * places)
+        return described
+
+    # Workers that must be equal
+
+    def begin(self, phase: int, together: bool) -> None:
+        """Start a `fit()`, an epoch or an evaluation.
+
+        Args:
+            phase: Int. See `Agreement.phase`.
+            together: Bool. Whether all workers do.
+        """
+        self._shared.agreement.phase, self._shared.together = phase, together
+
+    @property
+    def exchanges(self) -> int:
+        """The number of exchanges of gradients so far, of all optimizers."""
+        return self._shared.agreement.count
+
+    def same_batch(self) -> bool:
+        """Return whether all workers had the same data in the first exchange since this was last called."""
+        same, self._shared.same_batch = self._shared.same_batch, None
+        return bool(same)
 
     def rehearse(self, step: Callable, iterator: tf.data.Iterator) -> None:
         """Trace `step(next(iterator))` without running it, so that it makes the variables it makes the first time."""
@@ -143,28 +261,17 @@ class BetweenGraph:
             ValueError: If a variable has no value yet, because it is made by the step that is being traced.
             DesyncError: If the workers' variables differ in number, shape or dtype.
         """
-        if self.communicator.size == 1:
-            return
-        with tf.init_scope():
-            for variable in variables:
-                native = variable if isinstance(variable, tf.Variable) else variable.value
-                if not native.is_initialized():
-                    raise ValueError(
-                        "a model must be built before its first step, so that all workers can start equal. Received: "
-                        f"no value of {getattr(variable, 'path', variable.name)}. Give it an `Input`, call "
-                        "`model.build(...)`, or pass `easyscale.callbacks.Distribute()` to `fit()`"
-                    )
-            values = [np.array(tf.convert_to_tensor(variable), order="C") for variable in variables]
-            everyones = self.communicator.share([f"{value.shape} {value.dtype}" for value in values])
-            if any(other != everyones[0] for other in everyones):
-                raise DesyncError(
-                    "all ranks must build the same model and optimizer. Received: variables "
-                    f"{first_difference(dict(enumerate(everyones)))}. Run one script on all ranks"
-                )
-            for variable, value in zip(variables, values, strict=True):
-                if value.size and value.dtype != object:
-                    self.communicator.broadcast(value.reshape(-1))
-                    variable.assign(value)
+        if self.communicator.size > 1:
+            with tf.init_scope():
+                equality.start_equal(self.communicator, variables)
+
+    def fingerprint(self, variables: Sequence[object]) -> np.ndarray:
+        """Return a number of 64 bits for the value of each variable."""
+        return equality.fingerprint(variables)
+
+    def check_equal(self, variables: Sequence[object], step: int) -> np.ndarray:
+        """Return the fingerprint of `variables`, or raise `DesyncError` on all workers if they differ."""
+        return equality.check_equal(self.communicator, variables, step)
 
     @contextlib.contextmanager
     def explained(self, on_failure: Callable[[], None]) -> Iterator[None]:
@@ -183,74 +290,3 @@ class BetweenGraph:
             if self._shared.failure is not None:
                 raise self._shared.failure from None
             raise
-
-
-class GradientExchange:
-    """What `tf.numpy_function` calls: the exchange of one list of gradients.
-
-    Args:
-        workers: The `BetweenGraph` that it belongs to.
-        shared: The `_Shared` of its communicator.
-        kinds: Descriptions of the gradients, the same on all ranks.
-        tensors: The gradients, in the graph.
-        variables: The variables that they belong to.
-    """
-
-    __name__ = "exchange_gradients"  # tf.numpy_function wants a name
-
-    def __init__(self, workers: BetweenGraph, shared: "_Shared", kinds: list, tensors: Sequence, variables: Sequence):
-        self._exchange, self._shared, self._kinds = workers.exchange, shared, kinds
-        self.variables = list(variables)
-        self.shapes = [(tuple(one.shape), tensor.dtype) for one, tensor in zip(variables, tensors, strict=True)]
-        self.idle_step = None
-        plan = bucket.plan([(shape, dtype.as_numpy_dtype) for shape, dtype in self.shapes], workers.bucket_bytes)
-        self._buckets = [(one, Lending(lambda one=one: self._exchange.allocate(one.length, one.dtype))) for one in plan]
-
-    def __call__(self, weight: np.ndarray, *gradients: np.ndarray) -> list[np.ndarray]:
-        try:
-            agreed, self._shared.agreed = self._shared.agreed, None
-            if agreed is None:
-                agreed = self._shared.agreement.reach(self._kinds, float(weight))
-            means = {}
-            for one, lending in self._buckets:
-                vector = lending.lend()
-                one.pack(gradients, vector, agreed.share)
-                self._exchange.allreduce(vector)
-                means.update(one.unpack(vector))
-            return [means[index] for index in range(len(gradients))]
-        except Exception as error:
-            self._shared.failure = error
-            raise
-
-
-class _Shared:
-    """What all optimizers of a process that use one communicator have in common.
-
-    Attributes:
-        agreement: The `Agreement`: their exchanges are counted together.
-        agreed: What was agreed on in advance for the next exchange, or `None`.
-        order: A variable that each exchange reads before and writes after, so that TensorFlow runs the exchanges of
-            one graph in the order in which they were traced, on every rank.
-        failure: The exception that an exchange last raised inside the graph, or `None`.
-    """
-
-    def __init__(self, communicator: Communicator):
-        self.agreement = Agreement(communicator)
-        self.agreed = None
-        self.failure = None
-        self._numbers = 0
-        with tf.init_scope():
-            self.order = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyscale_exchanges")
-
-    @classmethod
-    def of(cls, communicator: Communicator) -> "_Shared":
-        if communicator not in _shared:
-            _shared[communicator] = cls(communicator)
-        return _shared[communicator]
-
-    def new_number(self) -> int:
-        self._numbers += 1
-        return self._numbers - 1
-
-
-_shared: dict[Communicator, _Shared] = {}

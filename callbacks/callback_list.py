@@ -1,0 +1,113 @@
+"""What the list of callbacks does differently when it has `Distribute` in it.
+
+Keras tells a callback nothing of the others, and calls them in the order of the list. But what all workers do together
+has to come before all of them, or after; and some must not run on every worker. So the list of a `fit()` with
+`Distribute`, a `keras.callbacks.CallbackList`, gets a few methods of its own.
+"""
+
+import functools
+from collections.abc import Callable
+
+import keras
+
+__all__ = ["WRITERS", "on_set_model", "share"]
+
+# Only the chief has these: they show or write what is the same on all workers, and decide nothing.
+WRITERS = tuple(
+    getattr(keras.callbacks, name)
+    for name in (
+        "BackupAndRestore",
+        "CSVLogger",
+        "ModelCheckpoint",
+        "OrbaxCheckpoint",
+        "ProgbarLogger",
+        "RemoteMonitor",
+        "TensorBoard",
+    )
+    if hasattr(keras.callbacks, name)
+)
+
+_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+
+
+def on_set_model(act: Callable[[keras.callbacks.CallbackList, keras.Model], None]) -> None:
+    """Call `act(callbacks, model)` whenever a list of callbacks gets its model, before its callbacks do."""
+    original = keras.callbacks.CallbackList.set_model
+
+    @functools.wraps(original)
+    def set_model(callbacks, model):
+        if model:
+            act(callbacks, model)
+        original(callbacks, model)
+
+    keras.callbacks.CallbackList.set_model = set_model
+
+
+def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None:
+    """Make of a worker's list of callbacks one that acts with those of the other workers.
+
+    - On other workers than the chief, callbacks that only show or write are left out.
+    - What callbacks decide (to stop, another learning rate) holds on all workers: at the begin and end of an epoch,
+      and after each step if one of them may decide something then.
+
+    Args:
+        callbacks: The list.
+        distribution: The model's `Distribution`, of two workers or more.
+    """
+    if distribution.rank > 0:
+        callbacks.callbacks = [one for one in callbacks.callbacks if not isinstance(one, WRITERS)]
+
+    def replace(name: str, replacement: Callable) -> None:
+        setattr(callbacks, name, functools.partial(replacement, getattr(callbacks, name)))
+
+    def on_train_begin(original, logs=None):
+        original(logs)
+        distribution.begin(callbacks.params.get("epochs"), any(map(_acts_in_steps, callbacks.callbacks)))
+
+    def on_epoch_begin(original, epoch, logs=None):
+        distribution.begin_epoch(epoch)
+        original(epoch, logs)
+        distribution.decide()
+
+    def on_train_batch_end(original, batch, logs=None):
+        original(batch, logs)
+        if distribution.decides_in_steps:
+            distribution.decide()
+
+    def on_epoch_end(original, epoch, logs=None):
+        original(epoch, logs)
+        distribution.decide()
+
+    def on_train_end(original, logs=None):
+        original(logs)
+        distribution.end()
+
+    def on_test_begin(original, logs=None):
+        distribution.begin_evaluation()
+        original(logs)
+
+    def on_test_end(original, logs=None):
+        distribution.end_evaluation()
+        original(logs)
+
+    for replacement in (
+        on_train_begin,
+        on_epoch_begin,
+        on_train_batch_end,
+        on_epoch_end,
+        on_train_end,
+        on_test_begin,
+        on_test_end,
+    ):
+        replace(replacement.__name__, replacement)
+
+
+def _acts_in_steps(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback does something in each step that may be a decision: the user's own, and a few of Keras's."""
+    deciding = (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallback)
+    if type(callback).__module__.startswith("keras.") and not isinstance(callback, deciding):
+        return False
+    return any(
+        name in vars(callback) or getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
+        for name in _BATCH_HOOKS
+    )

@@ -1,0 +1,57 @@
+"""Losses of the global batch.
+
+Gradients are averaged by samples. That is right for a loss that is the mean over its samples. Where it is a sum, or a
+mean over weights or over what a mask leaves, each worker's loss has to know how much there is on all workers.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+from keras.src.losses import loss as keras_losses  # where all of Keras's losses are reduced; it has no public name
+
+__all__ = ["global_losses"]
+
+
+@contextlib.contextmanager
+def global_losses(workers: object) -> Iterator[None]:
+    """Inside, every Keras loss is so scaled that its mean over workers by samples is that of the global batch.
+
+    With `n_r` samples on worker `r` and `d_r` the divisor of its loss (1 for a sum; the weights, or the elements that
+    are not masked), that is
+
+        loss_r * d_r / sum_r(d_r) * sum_r(n_r) / n_r        for a mean
+        loss_r * sum_r(n_r) / n_r                           for a sum
+
+    Args:
+        workers: The `BetweenGraph` of an optimizer. Its `batch_weight` is `n_r`.
+    """
+    original = keras_losses.reduce_weighted_values
+
+    def reduce(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
+        loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+        divisor = _divisor(sample_weight, mask, reduction)
+        if divisor is None or len(values.shape) == 0:
+            return loss
+        samples = keras.ops.cast(workers.batch_weight, loss.dtype)
+        divisor = keras.ops.cast(divisor, loss.dtype)
+        all_samples, all_divisors = keras.ops.unstack(workers.total(keras.ops.stack([samples, divisor])), num=2)
+        share = keras.ops.divide_no_nan(divisor, all_divisors) if reduction != "sum" else 1
+        return loss * keras.ops.stop_gradient(share * all_samples / samples)
+
+    keras_losses.reduce_weighted_values = reduce
+    try:
+        yield
+    finally:
+        keras_losses.reduce_weighted_values = original
+
+
+def _divisor(sample_weight: object, mask: object, reduction: str) -> object:
+    """Return what the loss is divided by on this worker, or `None` if that is as many elements for each sample."""
+    if reduction == "sum":
+        return 1.0
+    if reduction == "mean_with_sample_weight" and (sample_weight is not None or mask is not None):
+        return keras.ops.sum(keras_losses.apply_mask(sample_weight, mask, keras.config.floatx(), reduction))
+    if reduction in ("mean", "sum_over_batch_size") and mask is not None:
+        return keras.ops.sum(keras.ops.cast(mask, keras.config.floatx()))
+    return None

@@ -1,0 +1,66 @@
+"""Metrics of all workers together: their states are merged, not their results."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from easyscale.communicator import Communicator
+
+__all__ = ["average", "merge"]
+
+
+def merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator) -> None:
+    """Make every worker's metrics those of all workers' data.
+
+    A metric's states are added up: counts, totals, confusion matrices. A state that cannot be added up says so by its
+    `aggregation`, `"mean"` or `"only_first_replica"`, or its metric has a method `merge_state(metrics)`, which is given
+    the metrics of the other workers.
+    """
+    metrics = [leaf for metric in metrics for leaf in _leaves(metric)]
+    states = [_state(metric) for metric in metrics]
+    rows = communicator.all_gather_rows(np.concatenate([np.zeros(0), *states]))
+    ends = np.cumsum([state.size for state in states])
+    for metric, everyones in zip(metrics, np.split(rows, ends[:-1], axis=1) if metrics else [], strict=True):
+        if hasattr(metric, "merge_state"):
+            _set_state(metric, everyones[0])
+            metric.merge_state([_copy(metric, state) for state in everyones[1:]])
+        else:
+            _set_state(metric, everyones.sum(axis=0), first=everyones[0], size=communicator.size)
+
+
+def average(values: dict[str, object], communicator: Communicator) -> dict[str, np.ndarray]:
+    """Return the means over workers of numbers or arrays."""
+    arrays = [np.asarray(keras.ops.convert_to_numpy(value)) for value in values.values()]
+    row = np.concatenate([np.zeros(0), *(array.reshape(-1).astype("float64") for array in arrays)])
+    mean = communicator.all_gather_rows(row).mean(axis=0)
+    parts = np.split(mean, np.cumsum([array.size for array in arrays])[:-1])
+    return {name: part.reshape(array.shape) for name, part, array in zip(values, parts, arrays, strict=True)}
+
+
+def _leaves(metric: object) -> list:
+    """The metrics of which a metric consists: Keras puts those of `compile()` in one."""
+    inner = getattr(metric, "metrics", None)
+    return [leaf for one in inner for leaf in _leaves(one)] if isinstance(inner, (list, tuple)) else [metric]
+
+
+def _state(metric: keras.metrics.Metric) -> np.ndarray:
+    values = [keras.ops.convert_to_numpy(variable) for variable in metric.variables]
+    return np.concatenate([np.zeros(0), *(np.asarray(value, "float64").reshape(-1) for value in values)])
+
+
+def _set_state(metric: keras.metrics.Metric, state: np.ndarray, first: np.ndarray | None = None, size: int = 1) -> None:
+    start = 0
+    for variable in metric.variables:
+        part = slice(start, start := start + int(np.prod(variable.shape)))
+        kind = getattr(variable, "aggregation", "sum")
+        value = state[part] / size if kind == "mean" else state[part]
+        if kind == "only_first_replica" and first is not None:
+            value = first[part]
+        variable.assign(value.reshape(variable.shape).astype(keras.backend.standardize_dtype(variable.dtype)))
+
+
+def _copy(metric: keras.metrics.Metric, state: np.ndarray) -> keras.metrics.Metric:
+    copy = type(metric).from_config(metric.get_config())
+    _set_state(copy, state)
+    return copy

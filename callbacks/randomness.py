@@ -1,0 +1,28 @@
+"""Random numbers that differ between workers, and follow from the chief's seed."""
+
+import hashlib
+
+import keras
+
+from easyscale.communicator import Communicator
+
+__all__ = ["differ"]
+
+
+def differ(model: keras.Model, communicator: Communicator) -> None:
+    """Give every worker's dropout and augmentation layers random numbers of their own.
+
+    The chief's go on as they are. Another worker's seeds are made from the chief's and its rank, so that one
+    `keras.utils.set_random_seed` on the chief makes all of them come again.
+    """
+    states = [variable for variable in model.variables if variable.name == "seed_generator_state"]
+    seeds = [[int(number) for number in keras.ops.convert_to_numpy(state)] for state in states]
+    chiefs = communicator.share(seeds)[0]
+    if communicator.rank > 0:
+        for state, (seed, count) in zip(states, chiefs, strict=True):
+            state.assign([_mix(seed, communicator.rank), count])
+
+
+def _mix(seed: int, rank: int) -> int:
+    digest = hashlib.blake2b(f"{seed} {rank}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") >> 1  # 31 bits: it may be an int32

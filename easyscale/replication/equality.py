@@ -1,0 +1,97 @@
+"""Variables that are equal on all workers: made so, and checked to be so."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from easyscale.communicator import Communicator
+from easyscale.errors import DesyncError
+from easyscale.replication.agreement import first_difference
+
+__all__ = ["check_equal", "fingerprint", "start_equal"]
+
+
+def start_equal(communicator: Communicator, variables: Sequence[object]) -> None:
+    """Overwrite all workers' `variables` with the chief's; see `BetweenGraph.start_equal`."""
+    for variable in variables:
+        native = variable if isinstance(variable, tf.Variable) else variable.value
+        if not native.is_initialized():
+            raise ValueError(
+                "a model must be built before its first step, so that all workers can start equal. Received: "
+                f"no value of {_name(variable)}. Give it an `Input`, call "
+                "`model.build(...)`, or pass `easyscale.callbacks.Distribute()` to `fit()`"
+            )
+    values = [np.array(tf.convert_to_tensor(variable), order="C") for variable in variables]
+    everyones = communicator.share([f"{value.shape} {value.dtype}" for value in values])
+    if any(other != everyones[0] for other in everyones):
+        raise DesyncError(
+            "all ranks must build the same model and optimizer. Received: variables "
+            f"{first_difference(dict(enumerate(everyones)))}. Run one script on all ranks"
+        )
+    for variable, value in zip(variables, values, strict=True):
+        if value.size and value.dtype != object:
+            communicator.broadcast(value.reshape(-1))
+            variable.assign(value)
+
+
+def fingerprint(variables: Sequence[object]) -> np.ndarray:
+    """Return the sum, modulo 2^64, of the 64-bit words of each variable. It reads the memory once, without a copy."""
+    return np.array([_sum(_bytes(variable)) for variable in variables], np.uint64)
+
+
+def check_equal(communicator: Communicator, variables: Sequence[object], step: int) -> np.ndarray:
+    """Raise `DesyncError` on all ranks unless their `variables` have the same bits; else return their fingerprint.
+
+    It costs a rank one look at its variables, and sends 8 bytes for all of them together.
+
+    Args:
+        communicator: The `Communicator`.
+        variables: The variables, the same on all ranks.
+        step: Int. The step after which they are compared, for the error.
+    """
+    mine = fingerprint(variables)
+    digests = communicator.all_gather_rows(np.frombuffer(hashlib.blake2b(mine.tobytes(), digest_size=8).digest(), "i8"))
+    if (digests != digests[0]).any():
+        _explain(communicator, variables, mine, step)
+    return mine
+
+
+def _explain(communicator: Communicator, variables: Sequence[object], mine: np.ndarray, step: int) -> None:
+    everyones = communicator.all_gather_rows(mine)
+    differs = everyones != everyones[0]
+    first = int(np.flatnonzero(differs.any(axis=0))[0])
+    ranks = np.flatnonzero(differs[:, first]).tolist()
+    value = np.array(tf.convert_to_tensor(variables[first]))
+    chiefs = value.reshape(-1).copy()
+    communicator.broadcast(chiefs)
+    distance = np.abs(value.reshape(-1).astype("float64") - chiefs.astype("float64")).max()
+    distance = communicator.all_gather_rows(np.array([distance])).max()
+    count = int(differs.any(axis=0).sum())
+    raise DesyncError(
+        f"all ranks must have the same weights. Received: `{_name(variables[first])}` "
+        f"{f'and {count - 1} more ' if count > 1 else ''}of rank{'s' * (len(ranks) > 1)} "
+        f"{', '.join(map(str, ranks))} of {communicator.size} differ{'s' if count == 1 else ''} from rank 0 after step "
+        f"{step} (max {distance:.1e}). Was it assigned on some ranks only, or trained by an optimizer that is not an "
+        "attribute of the model?"
+    )
+
+
+def _bytes(variable: object) -> np.ndarray:
+    tensor = tf.convert_to_tensor(variable)
+    try:
+        memory = np.asarray(memoryview(tensor))  # TensorFlow's own
+    except ValueError:  # a type that Python's buffers do not know, such as bfloat16
+        memory = tensor.numpy()
+    return np.ascontiguousarray(memory).reshape(-1).view(np.uint8)
+
+
+def _sum(memory: np.ndarray) -> np.uint64:
+    whole = memory.size // 8 * 8
+    words = memory[:whole].view(np.uint64).sum(dtype=np.uint64)
+    return words + np.frombuffer(memory[whole:].tobytes().ljust(8, b"\0"), np.uint64)[0]
+
+
+def _name(variable: object) -> str:
+    return getattr(variable, "path", variable.name)

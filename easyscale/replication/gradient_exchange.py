@@ -1,0 +1,157 @@
+"""What the graph calls once a step: the exchange of one list of gradients.
+
+Gradients come in as views of TensorFlow's memory, are copied once, into buckets, and go back as views of the buckets:
+no other copy is made. Gradients that are a few rows of a large matrix travel as rows.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from easyscale import bucket
+from easyscale.exchange import Exchange
+from easyscale.replication.agreement import Agreed, Purpose, signature
+from easyscale.replication.lending import Lending
+from easyscale.replication.shared import Shared
+
+__all__ = ["GradientExchange", "Signature"]
+
+
+class Signature(NamedTuple):
+    """What is exchanged, the same on all ranks.
+
+    Attributes:
+        dense: Shape and dtype of each dense gradient.
+        moving: Shape and dtype of each moving statistic that travels with them.
+        sparse: Shape and dtype of each variable whose gradient is some of its rows.
+        accumulates: Bool. Whether gradients are summed up over several steps before they are exchanged.
+        number: Int. The optimizer's.
+    """
+
+    dense: tuple
+    moving: tuple
+    sparse: tuple
+    accumulates: bool
+    number: int
+
+    @property
+    def kinds(self) -> list[str]:
+        """One line of text for each gradient."""
+        whose = f" of optimizer {self.number}" if self.number else ""
+        kinds = [f"{shape} {dtype.name}{whose}" for shape, dtype in self.dense]
+        kinds += [f"{shape} {dtype.name} moving{whose}" for shape, dtype in self.moving]
+        kinds += [f"{shape} {dtype.name} in rows{whose}" for shape, dtype in self.sparse]
+        return kinds + ["accumulated"] * self.accumulates
+
+
+class GradientExchange:
+    """Averages one list of gradients over workers.
+
+    Args:
+        exchange: The `Exchange`.
+        shared: The `Shared` of its communicator.
+        what: The `Signature`.
+        variables: The variables that the gradients belong to, first those of dense, then those of sparse ones.
+        bucket_bytes: Int or `None`. See `bucket.plan`.
+        densify: Bool. Whether rows may travel as a whole matrix where that is less.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        shared: Shared,
+        what: Signature,
+        variables: list,
+        bucket_bytes: int | None,
+        densify: bool,
+    ):
+        self._exchange, self._shared, self._what, self._densify = exchange, shared, what, densify
+        self.variables = variables
+        self._kinds = what.kinds
+        self.signature = signature(self._kinds)
+        self.idle_step = None
+        vectors = [(shape, dtype.as_numpy_dtype) for shape, dtype in what.dense + what.moving]
+        plan = bucket.plan(vectors, bucket_bytes)
+        self._buckets = [(one, Lending(lambda one=one: exchange.allocate(one.length, one.dtype))) for one in plan]
+
+    def nothing(self) -> list:
+        """Return gradients that are zero, one for each of `variables`."""
+        zeros = [tf.zeros(shape, dtype) for shape, dtype in self._what.dense]
+        for shape, dtype in self._what.sparse:
+            no_rows = tf.zeros((0, *shape[1:]), dtype), tf.zeros(0, tf.int64)
+            zeros.append(tf.IndexedSlices(*no_rows, tf.constant(shape, tf.int64)))
+        return zeros
+
+    def in_graph(self, weight: object, batch: object, due: object, tensors: Sequence) -> list[tf.Tensor]:
+        """Return the means, in the graph.
+
+        Args:
+            weight: The number of samples in this worker's gradients, a float64.
+            batch: A float64 that stands for this worker's data; 0 for none.
+            due: Bool. Whether gradients are exchanged in this step, or only added to what has been accumulated.
+            tensors: Dense gradients, moving statistics; if it accumulates, what has been accumulated so far for each
+                dense gradient; then, for each sparse gradient, the values of its rows and their int64 indices.
+
+        Returns:
+            Dense gradients, moving statistics, values and indices of sparse gradients, and whether there was an
+            exchange.
+        """
+        dtypes = [dtype for _, dtype in self._what.dense + self._what.moving]
+        dtypes += [one for _, dtype in self._what.sparse for one in (dtype, tf.int64)]
+        return self._shared.call(self, [weight, batch, due, *tensors], [*dtypes, tf.bool])
+
+    def __call__(self, weight: np.ndarray, batch: np.ndarray, due: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+        agreed = self._agree(float(weight), float(batch))
+        exchanges = bool(due) and not np.isnan(agreed.share)
+        gradients, moving = len(self._what.dense), len(self._what.moving)
+        flat, rest = arrays[: gradients + moving], arrays[gradients + moving :]
+        accumulated, rows = (rest[:gradients], rest[gradients:]) if self._what.accumulates else ((), rest)
+        means = {}
+        for one, lending in self._buckets:
+            vector = lending.lend()
+            one.pack(flat, vector, agreed.share)
+            if exchanges:
+                one.add(accumulated, vector)
+                self._exchange.allreduce(vector)
+            means.update(one.unpack(vector))
+        if not exchanges:
+            means.update({index: flat[index] for index in range(gradients, gradients + moving)})
+        results = [means[index] for index in range(gradients + moving)]
+        return [*results, *self._gather_rows(rows, agreed.share), np.array(exchanges)]
+
+    def _agree(self, weight: float, batch: float) -> Agreed:
+        agreed, self._shared.agreed = self._shared.agreed, None
+        if agreed is None:
+            agreed = self._shared.agreement.meet(Purpose.GRADIENTS, self.signature, weight, batch, self._kinds)
+        if self._shared.same_batch is None:
+            self._shared.same_batch = agreed.same_batch
+        return agreed
+
+    # Sparse gradients
+
+    def _gather_rows(self, rows: Sequence[np.ndarray], share: float) -> list[np.ndarray]:
+        """Return every sparse gradient's rows, those of all ranks in the order of ranks, and their indices.
+
+        A row that several samples touch comes several times, as it does on one worker: some of Keras's optimizers make
+        of that another step than of its sum.
+        """
+        if not rows:
+            return []
+        communicator = self._exchange.communicator
+        counts = communicator.all_gather_rows(np.array([values.shape[0] for values in rows[::2]]))
+        results = []
+        for number, (shape, _) in enumerate(self._what.sparse):
+            values, indices = rows[2 * number], rows[2 * number + 1]
+            wide = np.promote_types(values.dtype, "float32")
+            values = np.multiply(values, share, dtype=wide).astype(values.dtype) if values.size else values
+            whole = int(np.prod(shape)) * values.itemsize * 2 // communicator.size
+            if self._densify and counts[:, number].max() * (values[:1].nbytes + indices.itemsize) >= whole > 0:
+                matrix = self._exchange.allocate(int(np.prod(shape)), values.dtype)
+                np.add.at(matrix.reshape(shape), indices, values)
+                self._exchange.allreduce(matrix)
+                results += [matrix.reshape(shape), np.arange(shape[0])]
+            else:
+                results += [communicator.all_gather_parts(part, counts[:, number]) for part in (values, indices)]
+        return results

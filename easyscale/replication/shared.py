@@ -1,0 +1,66 @@
+"""What all optimizers of a process that use one communicator have in common."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from easyscale.communicator import Communicator
+from easyscale.replication.agreement import Agreement
+
+__all__ = ["Shared"]
+
+
+class Shared:
+    """The place where graphs call Python, one call after the other. Use `Shared.of(communicator)`.
+
+    Attributes:
+        agreement: The `Agreement`: all optimizers' exchanges are counted together.
+        agreed: What was agreed on in advance for the next exchange, or `None`.
+        together: Bool. Whether all workers are in the same `fit()` or `evaluate()`. Rows are exchanged only then.
+        same_batch: Bool. Whether all workers had the same data in the first exchange after this became `None`.
+        failure: The exception that was last raised by a call, or `None`.
+    """
+
+    _of: dict[Communicator, "Shared"] = {}
+
+    def __init__(self, communicator: Communicator):
+        self.agreement = Agreement(communicator)
+        self.agreed = None
+        self.together = False
+        self.same_batch: bool | None = None
+        self.failure: Exception | None = None
+        self._numbers = 0
+        with tf.init_scope():
+            # Each call reads it before and writes it after, so that TensorFlow makes the calls of one graph in the
+            # order in which they were traced, on every rank.
+            self._order = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyscale_calls")
+
+    @classmethod
+    def of(cls, communicator: Communicator) -> "Shared":
+        """Return what belongs to `communicator`; make it the first time."""
+        if communicator not in cls._of:
+            cls._of[communicator] = cls(communicator)
+        return cls._of[communicator]
+
+    def new_number(self) -> int:
+        """Return 0 the first time, then 1, ..."""
+        self._numbers += 1
+        return self._numbers - 1
+
+    def call(self, function: Callable, inputs: Sequence, dtypes: Sequence[tf.DType]) -> list[tf.Tensor]:
+        """Call `function` with NumPy arrays from the graph; return the tensors that it returns, in a list."""
+
+        @functools.wraps(function, assigned=(), updated=())
+        def guarded(*arrays):
+            try:
+                return function(*arrays)
+            except Exception as error:
+                self.failure = error
+                raise
+
+        with tf.control_dependencies([self._order.read_value()]):
+            outputs = tf.numpy_function(guarded, inputs, dtypes)
+        with tf.control_dependencies(outputs):
+            self._order.assign_add(1)
+        return outputs
