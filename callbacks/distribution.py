@@ -242,6 +242,14 @@ class Distribution:
                 f"Received: none in this fit() on worker {self.rank}. Give each worker at least one batch"
             )
 
+    def _end_epoch(self) -> None:
+        communicator = self._workers.communicator
+        self._steps = max(communicator.share(self._steps))
+        # While gradients are accumulated, the moving statistics are not exchanged.
+        moving = batch_normalization.moving_statistics(self._model)
+        for variable, mean in zip(moving, metrics.average(moving, communicator), strict=True):
+            variable.assign(mean.astype("float32"))
+
     # What replaces the model's own methods; `original` is the one replaced.
 
     def train_step(self, original: Callable, data: object) -> dict:
@@ -295,9 +303,9 @@ class Distribution:
             return original(logs)
         self._reach(Purpose.END)
         if not self._evaluations:
-            self._steps = max(self._workers.communicator.share(self._steps))
+            self._end_epoch()
         metrics.merge(self._model.metrics, self._workers.communicator)
         merged = original(logs)
         if merged is logs and logs:  # a train_step that returns numbers of its own
-            merged = metrics.average(logs, self._workers.communicator)
+            merged = dict(zip(logs, metrics.average(logs.values(), self._workers.communicator), strict=True))
         return merged

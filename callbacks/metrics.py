@@ -29,13 +29,13 @@ def merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator) -
             _set_state(metric, everyones.sum(axis=0), first=everyones[0], size=communicator.size)
 
 
-def average(values: dict[str, object], communicator: Communicator) -> dict[str, np.ndarray]:
-    """Return the means over workers of numbers or arrays."""
-    arrays = [np.asarray(keras.ops.convert_to_numpy(value)) for value in values.values()]
+def average(values: Sequence[object], communicator: Communicator) -> list[np.ndarray]:
+    """Return the means over workers of numbers or arrays, as float64."""
+    arrays = [np.asarray(keras.ops.convert_to_numpy(value)) for value in values]
     row = np.concatenate([np.zeros(0), *(array.reshape(-1).astype("float64") for array in arrays)])
     mean = communicator.all_gather_rows(row).mean(axis=0)
-    parts = np.split(mean, np.cumsum([array.size for array in arrays])[:-1])
-    return {name: part.reshape(array.shape) for name, part, array in zip(values, parts, arrays, strict=True)}
+    parts = np.split(mean, np.cumsum([array.size for array in arrays])[:-1]) if arrays else []
+    return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
 def _leaves(metric: object) -> list:

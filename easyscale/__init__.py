@@ -22,6 +22,7 @@ _WHERE = {
     "scope": "easyscale.workers",
     "shard": "easyscale.data",
     "size": "easyscale.workers",
+    "unshard": "easyscale.data",
 }
 _MODULES = ("callbacks", "communicator", "exchange", "replication")
 

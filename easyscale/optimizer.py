@@ -113,17 +113,17 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             with keras.name_scope(self.name):
                 self.build(trainable_variables)
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
-        if self.starts_equal:
-            self.starts_equal = False
-            self.workers.start_equal([*variables, *state])
         if self.is_scaled_outside and self.workers.communicator.size > 1:
             raise ValueError(
                 "a `DistributedOptimizer` must stand outside of a `LossScaleOptimizer`, so that all workers skip "
                 "a step together. Received: one inside. Pass `easyscale.callbacks.Distribute()` to `fit()`, or write "
                 "`DistributedOptimizer(LossScaleOptimizer(optimizer))` and `compile(auto_scale_loss=False)`"
             )
+        if self.starts_equal:
+            self.starts_equal = False
+            self.workers.start_equal([*variables, *state])
         means = self.workers.average(grads, variables, self._accumulation(variables))
-        self.inner_optimizer.apply(means, trainable_variables)
+        self.workers.update(self.inner_optimizer.apply, means, variables)
 
     def _accumulation(self, variables: list) -> object:
         """Return what the inner optimizer has accumulated, or `None` if it applies every gradient."""

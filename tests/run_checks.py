@@ -14,12 +14,12 @@ path, folder, limit = sys.argv[1:]
 faulthandler.dump_traceback_later(float(limit), exit=True)  # a rank that hangs says where
 sys.path.insert(0, str(Path(path).parent))
 rank = communicator.get().rank
-report = {}
+report = {"measured": {}}  # what checks return, by name
 checks = runpy.run_path(path)
 for name, check in checks.items():
     if name.startswith("check_"):
         try:
-            check()
+            report["measured"][name] = check()
             report[name] = "passed"
         except BaseException:
             report[name] = traceback.format_exc()

@@ -1,11 +1,11 @@
 """A worker's part of arrays and of nested structures of arrays."""
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-__all__ = ["check", "check_samples", "leaves", "part"]
+__all__ = ["check", "check_samples", "leaves", "part", "transform"]
 
 
 def _is_structure(data: object) -> bool:
@@ -55,13 +55,22 @@ def check_samples(samples: int, size: int, where: str = "") -> None:
 
 def part(data: object, rank: int, size: int) -> object:
     """Return rows `rank`, `rank + size`, `rank + 2 * size`, ... of every array of a nested structure."""
+
+    def mine(array: object) -> object:
+        rows = array.iloc if hasattr(array, "iloc") else array
+        taken = rows[rank::size]
+        return np.ascontiguousarray(taken) if isinstance(taken, np.ndarray) else taken
+
+    return transform(data, mine)
+
+
+def transform(data: object, function: Callable[[object], object]) -> object:
+    """Return a nested structure with `function(array)` in the place of each array. `None` stays."""
     if data is None:
         return None
     if isinstance(data, dict):
-        return type(data)({key: part(one, rank, size) for key, one in data.items()})
+        return type(data)({key: transform(one, function) for key, one in data.items()})
     if _is_structure(data):
-        parts = [part(one, rank, size) for one in data]
+        parts = [transform(one, function) for one in data]
         return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
-    rows = data.iloc if hasattr(data, "iloc") else data
-    mine = rows[rank::size]
-    return np.ascontiguousarray(mine) if isinstance(mine, np.ndarray) else mine
+    return function(data)

@@ -7,16 +7,17 @@ import numpy as np
 import tensorflow as tf
 
 from easyscale.exchange import Exchange
-from easyscale.replication import equality, statistics
+from easyscale.replication import equality
 from easyscale.replication.accumulation import Accumulation
 from easyscale.replication.agreement import Agreed, Purpose
 from easyscale.replication.gradient_exchange import GradientExchange, Signature
 from easyscale.replication.shared import Shared
+from easyscale.replication.whole_batch import WholeBatch
 
 __all__ = ["BetweenGraph"]
 
 
-class BetweenGraph:
+class BetweenGraph(WholeBatch):
     """The workers of one optimizer, seen from the graph of one of them.
 
     Args:
@@ -44,6 +45,7 @@ class BetweenGraph:
         self._number = self._shared.new_number()
         self._exchanges: dict[Signature, GradientExchange] = {}
         self._by_signature: dict[int, GradientExchange] = {}
+        self._updates: dict[tuple, Callable] = {}
 
     # Gradients
 
@@ -100,6 +102,30 @@ class BetweenGraph:
             tf.cond(exchanged, forget, lambda: None)
         return averaged
 
+    @tf.autograph.experimental.do_not_convert
+    def update(
+        self, apply: Callable[[list, list], None], gradients: Sequence[object], variables: Sequence[object]
+    ) -> None:
+        """Call `apply(gradients, variables)` in a graph of its own.
+
+        TensorFlow optimizes each graph as a whole. So the same update, once behind a model's backward pass and once in
+        a worker that only joins, would round differently, and the workers' weights would drift apart.
+        """
+        present = [index for index, gradient in enumerate(gradients) if gradient is not None]
+        if self.communicator.size == 1 or not present:
+            apply(list(gradients), list(variables))
+        else:
+            key = tuple(id(variables[index]) for index in present), *(type(gradients[index]) for index in present)
+            if key not in self._updates:
+                chosen = [variables[index] for index in present]
+                self._updates[key] = tf.function(
+                    lambda gradients: apply(gradients, chosen),
+                    autograph=False,
+                    reduce_retracing=True,
+                    experimental_attributes={"_noinline": True},
+                )
+            self._updates[key]([gradients[index] for index in present])
+
     def _exchange_of(
         self, gradients: Sequence, variables: Sequence, dense: list[int], in_rows: list[int], accumulates: bool
     ) -> GradientExchange:
@@ -110,7 +136,9 @@ class BetweenGraph:
         what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, self._number)
         if what not in self._exchanges:
             chosen = [variables[index] for index in [*dense, *in_rows]]
-            exchange = GradientExchange(self.exchange, self._shared, what, chosen, self.bucket_bytes, self.densify)
+            exchange = GradientExchange(
+                self.exchange, self._shared, what, chosen, self.moving, self.bucket_bytes, self.densify
+            )
             self._exchanges[what] = self._by_signature[exchange.signature] = exchange
         return self._exchanges[what]
 
@@ -136,92 +164,18 @@ class BetweenGraph:
         exchange = self._by_signature.get(agreed.detail)
         if exchange is None:
             return False
-        self._shared.agreed = agreed
         if exchange.idle_step is None:
 
             @tf.function(autograph=False)
             def idle_step():
                 apply(exchange.nothing(), exchange.variables)
 
-            exchange.idle_step = idle_step
+            self.moving = exchange.moving
+            exchange.idle_step = idle_step.get_concrete_function()
+            self.moving = []
+        self._shared.agreed = agreed
         exchange.idle_step()
         return True
-
-    # Numbers that depend on the whole batch
-
-    @tf.autograph.experimental.do_not_convert
-    def total(self, vector: tf.Tensor) -> tf.Tensor:
-        """Return the sum of all workers' `vector`, in the graph, without a gradient.
-
-        Outside of a `fit()` or `evaluate()` of all workers, and with one worker, that is the vector itself.
-        """
-        if self.communicator.size == 1:
-            return vector
-        inputs = [tf.cast(vector, tf.float64)]
-        (total,) = self._shared.call(lambda mine: self._rows(mine).sum(axis=0), inputs, [tf.float64])
-        return tf.cast(tf.ensure_shape(total, vector.shape), vector.dtype)
-
-    @tf.autograph.experimental.do_not_convert
-    def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: object) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the mean and variance of all workers' data together, in the graph and with their gradients.
-
-        Args:
-            mean: Vector. The mean of this worker's data, for each channel.
-            variance: Vector. Their variance.
-            count: Scalar. How many data these are.
-
-        Reference: Chan, Golub, LeVeque, 1979 for the moments of a union of samples.
-        """
-        if self.communicator.size == 1:
-            return mean, variance
-        weight = tf.cast(self.batch_weight, mean.dtype)
-
-        @tf.custom_gradient
-        def united(mean, variance):
-            rows = [tf.reshape(tf.cast(one, tf.float64), [-1]) for one in (count, mean, variance)]
-            results = self._shared.call(
-                lambda row: statistics.unite(self._rows(row), row), [tf.concat(rows, 0)], [tf.float64] * 3
-            )
-            joint_mean, joint_variance, share = (tf.cast(one, mean.dtype) for one in results)
-            joint_mean, joint_variance = (tf.ensure_shape(one, mean.shape) for one in (joint_mean, joint_variance))
-            share = tf.ensure_shape(share, ())
-
-            def gradient(by_mean, by_variance):
-                # The loss is the workers' mean by samples, and each worker's batch moves everybody's moments.
-                sums = self.total(tf.concat([by_mean, by_variance], 0) * weight) * (share / weight)
-                by_mean, by_variance = tf.split(sums, 2)
-                return by_mean + 2 * (mean - joint_mean) * by_variance, by_variance
-
-            return (joint_mean, joint_variance), gradient
-
-        return united(mean, variance)
-
-    def _rows(self, row: np.ndarray) -> np.ndarray:
-        if not self._shared.together:
-            return row[None]
-        self._shared.agreement.meet(Purpose.ROWS, row.size)
-        return self.communicator.all_gather_rows(row)
-
-    def count_samples(self, tensors: Sequence[object]) -> tf.Tensor | float:
-        """Return the number of samples in a batch, given as the list of its tensors, some of which may be `None`."""
-        for tensor in tensors:
-            if isinstance(tensor, tf.RaggedTensor):
-                return tensor.nrows()
-            if isinstance(tensor, tf.SparseTensor):
-                return tensor.dense_shape[0]
-            if tensor is not None and len(tensor.shape):
-                return tf.shape(tensor)[0]
-        return 1.0
-
-    def describe_batch(self, tensors: Sequence[object]) -> tf.Tensor | float:
-        """Return a number that two batches have in common only if they begin with the same data; 0 if unknown."""
-        described = 0.0
-        for position, tensor in enumerate(tensors):
-            if isinstance(tensor, tf.Tensor) and (tensor.dtype.is_floating or tensor.dtype.is_integer):
-                start = tf.cast(tf.reshape(tensor, [-1])[:4096], tf.float64)
-                places = tf.range(1, tf.size(start) + 1, dtype=tf.float64)
-                described += (position + 1) * tf.reduce_sum((start - start[:1]) * places)
-        return described
 
     # Workers that must be equal
 

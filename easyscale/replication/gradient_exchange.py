@@ -54,6 +54,7 @@ class GradientExchange:
         shared: The `Shared` of its communicator.
         what: The `Signature`.
         variables: The variables that the gradients belong to, first those of dense, then those of sparse ones.
+        moving: The variables of the moving statistics.
         bucket_bytes: Int or `None`. See `bucket.plan`.
         densify: Bool. Whether rows may travel as a whole matrix where that is less.
     """
@@ -64,11 +65,12 @@ class GradientExchange:
         shared: Shared,
         what: Signature,
         variables: list,
+        moving: list,
         bucket_bytes: int | None,
         densify: bool,
     ):
         self._exchange, self._shared, self._what, self._densify = exchange, shared, what, densify
-        self.variables = variables
+        self.variables, self.moving = variables, moving
         self._kinds = what.kinds
         self.signature = signature(self._kinds)
         self.idle_step = None

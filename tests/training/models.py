@@ -1,5 +1,7 @@
 """Models and data for tests of training, and the comparison with one process."""
 
+import itertools
+
 import keras
 import numpy as np
 from sklearn.datasets import load_digits
@@ -7,6 +9,8 @@ from sklearn.datasets import load_digits
 import easyscale
 
 TOLERANCE = 1e-5
+
+_turn = itertools.count(easyscale.size())
 
 
 def digits(count=240):
@@ -53,21 +57,65 @@ def assert_equal_ranks(variables):
 def assert_as_one_process(distributed, single, tolerance=TOLERANCE):
     """Compare the weights after `distributed()`, on all ranks, with those after `single()`, run by the chief alone.
 
-    Both return a trained model, or a model and its history, which is then compared as well.
+    Both return a trained model, or a model and its history, which is then compared as well. `distributed` may be a list
+    of functions. Returns the largest difference of a weight.
     """
-    different_start()
-    model, history = _with_history(distributed())
-    assert_equal_ranks(model.get_weights())
-    if not easyscale.is_chief():
-        return
-    single_start()
-    reference, expected = _with_history(single())
-    delta = max(np.abs(a - b).max() for a, b in zip(model.get_weights(), reference.get_weights(), strict=True))
-    assert delta <= tolerance, f"weights differ from those of one process by {delta}"
-    if expected is not None:
-        assert set(history.history) == set(expected.history)
-        for key, values in expected.history.items():
-            np.testing.assert_allclose(history.history[key], values, rtol=1e-4, atol=1e-5, err_msg=key)
+    reference, expected = None, None
+    if easyscale.is_chief():
+        single_start()
+        reference, expected = _with_history(single())
+    deltas = [0.0]
+    for run in distributed if isinstance(distributed, list) else [distributed]:
+        different_start()
+        model, history = _with_history(run())
+        assert_equal_ranks(model.get_weights())
+        if reference is not None:
+            pairs = zip(model.get_weights(), reference.get_weights(), strict=True)
+            deltas.append(max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs))
+            assert deltas[-1] <= tolerance, f"weights differ from those of one process by {deltas[-1]}"
+        if expected is not None:
+            assert set(history.history) == set(expected.history)
+            for key, values in expected.history.items():
+                np.testing.assert_allclose(history.history[key], values, rtol=1e-4, atol=tolerance, err_msg=key)
+    return max(deltas)
+
+
+def equal(build, data=None, global_batch=24, epochs=2, exchanges=None, tolerance=TOLERANCE, validates=True, **options):
+    """Train as one process, and by all ranks with each exchange, on the same batches; compare.
+
+    On 3 ranks every exchange has its turn. On other numbers of ranks they take turns from check to check.
+
+    Args:
+        build: Function that returns a compiled model.
+        data: `x, y` or `x, y, sample_weight`. Defaults to four batches and 2 samples of the digits: in the last batch
+            some of three ranks and more have no part.
+        exchanges: List of names, instead.
+        validates: Bool. Whether there is a validation, on the training data.
+        options: For `fit()`.
+
+    Returns:
+        The largest difference of a weight.
+    """
+    data = data if data is not None else digits(4 * 24 + 2)
+
+    def fit(x, y, sample_weight=None, **more):
+        model = build()
+        validation = (x, y) if sample_weight is None else (x, y, sample_weight)
+        if validates:
+            more["validation_data"] = validation
+        common = {"epochs": epochs, "shuffle": False, "verbose": 0, **options}
+        return model, model.fit(x, y, sample_weight=sample_weight, **common, **more)
+
+    def distributed(exchange):
+        callbacks = [easyscale.callbacks.Distribute(exchange)]
+        return fit(*easyscale.shard(*data), batch_size=easyscale.local_batch(global_batch), callbacks=callbacks)
+
+    if exchanges is None:
+        exchanges = easyscale.exchange.available()
+        if easyscale.size() != 3:
+            exchanges = [exchanges[next(_turn) % len(exchanges)]]
+    runs = [lambda name=name: distributed(name) for name in exchanges]
+    return assert_as_one_process(runs, lambda: fit(*data, batch_size=global_batch), tolerance)
 
 
 def _with_history(result):

@@ -1,0 +1,57 @@
+"""`unshard`: the workers' parts in one piece again."""
+
+import numpy as np
+
+from easyscale import communicator as communicators
+from easyscale.communicator import Communicator
+from easyscale.data import arrays
+
+__all__ = ["unshard"]
+
+
+def unshard(*parts: object, communicator: str | Communicator | None = None) -> object:
+    """Return on every worker the whole of what `shard` would have divided into these parts.
+
+    For what each worker has computed from its part of the data, in the same order: element `i` of the whole comes from
+    worker `i % size`. All workers must call it.
+
+    Args:
+        *parts: Arrays, or nested structures of them, that have one row for each sample of this worker.
+        communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+
+    Returns:
+        What was passed, as NumPy arrays of all workers' rows; a tuple where several things were passed.
+
+    Raises:
+        ValueError: If the numbers of rows are not those of parts that `shard` has made.
+
+    Example:
+
+    >>> predictions = easyscale.unshard(model.predict(easyscale.shard(x)))
+    """
+    if not parts:
+        raise ValueError("`unshard` must be given arrays. Received: nothing. Try `easyscale.unshard(predictions)`")
+    comm = communicators.get(communicator)
+    whole = tuple(arrays.transform(part, lambda array: _join(np.asarray(array), comm)) for part in parts)
+    return whole if len(whole) > 1 else whole[0]
+
+
+def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
+    kinds = comm.share([part.dtype.str, *part.shape])
+    lengths = [kind[1] if len(kind) > 1 else -1 for kind in kinds]
+    total = sum(lengths)
+    dealt = [len(range(rank, total, comm.size)) for rank in range(comm.size)]
+    if lengths != dealt or any([kind[0], *kind[2:]] != [kinds[0][0], *kinds[0][2:]] for kind in kinds):
+        raise ValueError(
+            "`unshard` must be given each worker's part of one array, as `shard` divides it. Received: "
+            f"{'; '.join(f'{kind[0]} of shape {tuple(kind[1:])} on worker {rank}' for rank, kind in enumerate(kinds))}"
+        )
+    if part.dtype.hasobject:
+        raise TypeError(
+            f"`unshard` must be given arrays of numbers. Received: {part.dtype}. Gather the rest by `share`"
+        )
+    rows = comm.all_gather_parts(np.ascontiguousarray(part), lengths)
+    whole = np.empty_like(rows)
+    for rank, (start, stop) in enumerate(zip(np.cumsum([0, *lengths]), np.cumsum(lengths), strict=False)):
+        whole[rank :: comm.size] = rows[start:stop]
+    return whole

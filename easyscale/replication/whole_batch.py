@@ -1,0 +1,98 @@
+"""Numbers that depend on the batches of all workers: totals, moments, counts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from easyscale.communicator import Communicator
+from easyscale.replication import statistics
+from easyscale.replication.agreement import Purpose
+from easyscale.replication.shared import Shared
+
+__all__ = ["WholeBatch"]
+
+
+class WholeBatch:
+    """What layers and losses may ask of the other workers inside a step.
+
+    Outside of a `fit()` or `evaluate()` of all workers, and with one worker, the whole batch is the worker's own.
+
+    Attributes:
+        batch_weight: Scalar tensor or number. The number of samples of this worker's batch.
+    """
+
+    communicator: Communicator
+    batch_weight: object
+    _shared: Shared
+
+    @tf.autograph.experimental.do_not_convert
+    def total(self, vector: tf.Tensor) -> tf.Tensor:
+        """Return the sum of all workers' `vector`, in the graph, without a gradient."""
+        if self.communicator.size == 1:
+            return vector
+        inputs = [tf.cast(vector, tf.float64)]
+        (total,) = self._shared.call(lambda mine: self._rows(mine).sum(axis=0), inputs, [tf.float64])
+        return tf.cast(tf.ensure_shape(total, vector.shape), vector.dtype)
+
+    @tf.autograph.experimental.do_not_convert
+    def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: object) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the mean and variance of all workers' data together, in the graph and with their gradients.
+
+        Args:
+            mean: Vector. The mean of this worker's data, for each channel.
+            variance: Vector. Their variance.
+            count: Scalar. How many data these are.
+
+        Reference: Chan, Golub, LeVeque, 1979 for the moments of a union of samples.
+        """
+        if self.communicator.size == 1:
+            return mean, variance
+        weight = tf.cast(self.batch_weight, mean.dtype)
+
+        @tf.custom_gradient
+        def united(mean, variance):
+            rows = [tf.reshape(tf.cast(one, tf.float64), [-1]) for one in (count, mean, variance)]
+            results = self._shared.call(
+                lambda row: statistics.unite(self._rows(row), row), [tf.concat(rows, 0)], [tf.float64] * 3
+            )
+            joint_mean, joint_variance, share = (tf.cast(one, mean.dtype) for one in results)
+            joint_mean, joint_variance = (tf.ensure_shape(one, mean.shape) for one in (joint_mean, joint_variance))
+            share = tf.ensure_shape(share, ())
+
+            def gradient(by_mean, by_variance):
+                # The loss is the workers' mean by samples, and each worker's batch moves everybody's moments.
+                sums = self.total(tf.concat([by_mean, by_variance], 0) * weight) * (share / weight)
+                by_mean, by_variance = tf.split(sums, 2)
+                return by_mean + 2 * (mean - joint_mean) * by_variance, by_variance
+
+            return (joint_mean, joint_variance), gradient
+
+        return united(mean, variance)
+
+    def _rows(self, row: np.ndarray) -> np.ndarray:
+        if not self._shared.together:
+            return row[None]
+        self._shared.agreement.meet(Purpose.ROWS, row.size)
+        return self.communicator.all_gather_rows(row)
+
+    def count_samples(self, tensors: Sequence[object]) -> tf.Tensor | float:
+        """Return the number of samples in a batch, given as the list of its tensors, some of which may be `None`."""
+        for tensor in tensors:
+            if isinstance(tensor, tf.RaggedTensor):
+                return tensor.nrows()
+            if isinstance(tensor, tf.SparseTensor):
+                return tensor.dense_shape[0]
+            if tensor is not None and len(tensor.shape):
+                return tf.shape(tensor)[0]
+        return 1.0
+
+    def describe_batch(self, tensors: Sequence[object]) -> tf.Tensor | float:
+        """Return a number that two batches have in common only if they begin with the same data; 0 if unknown."""
+        described = 0.0
+        for position, tensor in enumerate(tensors):
+            if isinstance(tensor, tf.Tensor) and (tensor.dtype.is_floating or tensor.dtype.is_integer):
+                start = tf.cast(tf.reshape(tensor, [-1])[:4096], tf.float64)
+                places = tf.range(1, tf.size(start) + 1, dtype=tf.float64)
+                described += (position + 1) * tf.reduce_sum((start - start[:1]) * places)
+        return described

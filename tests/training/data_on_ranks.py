@@ -1,0 +1,81 @@
+"""Data of all kinds, divided by `shard`."""
+
+import keras
+import tensorflow as tf
+from models import assert_as_one_process, classify, conv_net, digits
+
+import easyscale
+from easyscale.callbacks import Distribute
+
+GLOBAL_BATCH = 24
+
+
+def _sgd(rate=0.1):
+    return keras.optimizers.SGD(rate, momentum=0.9)
+
+
+def _fit_datasets(make, take, **options):
+    """`make(x, y)` returns the whole data, `take(it)` a worker's part of it, both batched."""
+    x, y = digits(GLOBAL_BATCH * 6 + 5)
+
+    def distributed():
+        model = classify(conv_net(), _sgd())
+        return model, model.fit(take(make(x, y)), epochs=2, verbose=0, callbacks=[Distribute()], **options)
+
+    def single():
+        model = classify(conv_net(), _sgd())
+        data = make(x, y)
+        if isinstance(data, tf.data.Dataset) and data.element_spec[1].shape.rank == 0:
+            data = data.batch(GLOBAL_BATCH)
+        return model, model.fit(data, epochs=2, verbose=0, **options)
+
+    assert_as_one_process(distributed, single)
+
+
+def check_a_batched_dataset():
+    _fit_datasets(lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH), easyscale.shard)
+
+
+def check_an_unbatched_dataset():
+    _fit_datasets(
+        lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)),
+        lambda data: easyscale.shard(data).batch(easyscale.local_batch(GLOBAL_BATCH)),
+    )
+
+
+class _Batches(keras.utils.PyDataset):
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    @property
+    def num_batches(self):
+        return -(-len(self.x) // GLOBAL_BATCH)
+
+    def __getitem__(self, index):
+        rows = slice(index * GLOBAL_BATCH, (index + 1) * GLOBAL_BATCH)
+        return self.x[rows], self.y[rows]
+
+
+def check_a_py_dataset():
+    _fit_datasets(_Batches, easyscale.shard, shuffle=False)
+
+
+def check_generators_of_different_lengths():
+    x, y = digits(GLOBAL_BATCH * 6 + 1)
+
+    def batches(x, y, batch):
+        for start in range(0, len(x), batch):
+            yield x[start : start + batch], y[start : start + batch]
+
+    def distributed():
+        model = classify(conv_net(), _sgd())
+        xs, ys = easyscale.shard(x, y)
+        data = batches(xs, ys, easyscale.local_batch(GLOBAL_BATCH))
+        return model, model.fit(data, verbose=0, callbacks=[Distribute()])
+
+    def single():
+        model = classify(conv_net(), _sgd())
+        return model, model.fit(batches(x, y, GLOBAL_BATCH), verbose=0)
+
+    assert_as_one_process(distributed, single)

@@ -1,0 +1,196 @@
+"""Ranks that drift apart are told so: by how much, in which weight, after which step."""
+
+import re
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import classify, conv_net, different_start, digits
+
+import easyscale
+from easyscale.callbacks import Distribute
+
+comm = easyscale.communicator.get()
+LAST = comm.size - 1
+
+
+def _fit(callbacks=(), model=None, data=None, batch=8, **options):
+    different_start()
+    model = model or classify(conv_net(), "sgd")
+    xs, ys = data or easyscale.shard(*digits(8 * comm.size * 10))
+    options = {"shuffle": False, "verbose": 0, **options}
+    return model.fit(
+        xs, ys, batch_size=batch, callbacks=[*callbacks, Distribute(**options.pop("distribute", {}))], **options
+    )
+
+
+class Assign(keras.callbacks.Callback):
+    """Changes a weight on one rank alone."""
+
+    def __init__(self, rank, batch, epoch=0, index=2, by=0.25):
+        super().__init__()
+        self.rank, self.batch, self.epoch, self.index, self.by = rank, batch, epoch, index, by
+        self.now = -1
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.now = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.now, batch, comm.rank) == (self.epoch, self.batch, self.rank):
+            weight = self.model.trainable_variables[self.index]
+            value = weight.numpy()
+            value.flat[0] += self.by
+            weight.assign(value)
+
+
+def _desync(match, **options):
+    with pytest.raises(easyscale.DesyncError) as raised:
+        _fit(**options)
+    message = str(raised.value)
+    assert "\n" not in message
+    assert re.search(match, message), message
+    assert len(set(comm.share(message))) == 1, "ranks say different things"
+
+
+def check_a_weight_assigned_on_one_rank_is_named_at_the_next_comparison():
+    _desync(
+        rf"Received: `model/dense(_\d+)?/kernel` (and \d more )?of rank {LAST} of {comm.size} differs? from rank 0 "
+        r"after step 6 \(max 2.5e-01\)",
+        callbacks=[Assign(LAST, batch=4)],
+        distribute={"check_every": 3},
+    )
+
+
+def check_a_weight_assigned_on_the_chief_is_found_at_the_end_of_fit():
+    others = "s 1, 2" if comm.size == 3 else " 1"
+    _desync(
+        rf"`model/conv2d(_\d+)?/kernel` .*of rank{others} of {comm.size} differ.* after step 10 \(max 1.0e-03\)",
+        callbacks=[Assign(0, batch=9, index=0, by=1e-3)],
+    )
+
+
+def check_a_rank_without_data_compares_as_well():
+    x, y = digits(8 * comm.size * 10)
+    x, y = easyscale.shard(x, y)
+    if comm.rank == 1:
+        x, y = x[:8], y[:8]  # one batch
+    _desync(r"of rank 1 .* after step 4 ", callbacks=[Assign(1, batch=0)], data=(x, y), distribute={"check_every": 4})
+
+
+def check_equal_ranks_are_left_alone():
+    history = _fit(distribute={"check_every": 1}, epochs=2, steps_per_epoch=None)
+    assert len(history.history["loss"]) == 2
+
+
+class Bypassing(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(10)
+
+    def call(self, x):
+        return self.dense(self.flatten(x))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), True))
+        for gradient, variable in zip(
+            tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True
+        ):
+            variable.assign_sub(0.1 * gradient)
+        return {"loss": loss}
+
+
+def check_a_train_step_that_bypasses_the_optimizer_is_an_error_after_the_first_step():
+    model = Bypassing()
+    model.compile("sgd")
+    _desync(
+        "a step must exchange its gradients. Received: a first step of Bypassing that has changed weights without an "
+        "exchange. Let `train_step` call `self.optimizer.apply",
+        model=model,
+    )
+
+
+class Accumulating(keras.Model):
+    """Applies its gradients in every second step only: that is no bypassing."""
+
+    def __init__(self):
+        super().__init__()
+        self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(10)
+        self.step = self.add_weight(shape=(), dtype="int32", trainable=False, name="step")
+
+    call = Bypassing.call
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.step.assign(self.step + 1)
+
+        def apply():
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return 0
+
+        tf.cond(tf.equal(self.step % 2, 0), apply, lambda: 0)
+        return {"loss": loss}
+
+
+def check_a_train_step_that_applies_its_gradients_in_some_steps_only_is_right():
+    model = Accumulating()
+    model.compile("sgd")
+    model(digits(1)[0])
+    model.optimizer.build(model.trainable_variables)
+    _fit(model=model)
+
+
+class Hidden(Bypassing):
+    """Its second optimizer is in a list, where nobody looks."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = [keras.optimizers.SGD(0.1)]
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), True))
+        kernel, bias = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply([kernel], self.trainable_variables[:1])
+        self.hidden[0].apply([bias], self.trainable_variables[1:])
+        return {"loss": loss}
+
+
+def check_an_optimizer_that_is_not_distributed_is_found_after_the_first_step():
+    model = Hidden()
+    model.compile("sgd")
+    model(digits(1)[0])
+    model.hidden[0].build(model.trainable_variables[1:])
+    model.optimizer.build(model.trainable_variables[:1])
+    _desync("`hidden/dense.*/bias` .* after step 1 .*an optimizer that is not an attribute", model=model)
+
+
+def _warnings(**options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _fit(**options)
+    return [str(one.message) for one in caught if issubclass(one.category, easyscale.EasyScaleWarning)]
+
+
+def check_the_same_data_on_all_ranks_is_warned_of_once_by_the_chief():
+    found = _warnings(data=digits(96), epochs=2)
+    assert len(found) == easyscale.is_chief()
+    if found:
+        assert "the same first batch on all" in found[0] and "easyscale.shard(x, y)" in found[0]
+
+
+def check_divided_data_is_not_warned_of():
+    assert _warnings() == []
+    assert _warnings(data=easyscale.shard(np.ones((96, 8, 8, 1)), np.ones(96, "int32"))) == []  # too plain to tell
+
+
+def check_different_data_on_ranks_is_not_warned_of():
+    x, y = digits(96)
+    assert _warnings(data=(x[::-1].copy(), y[::-1].copy()) if comm.rank == 1 else (x, y)) == []

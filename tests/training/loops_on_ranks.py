@@ -1,0 +1,216 @@
+"""Training loops: the user's own, and more than one `fit()`."""
+
+import keras
+import tensorflow as tf
+from models import assert_as_one_process, assert_equal_ranks, classify, conv_net, different_start, digits
+
+import easyscale
+from easyscale.callbacks import Distribute
+
+GLOBAL_BATCH = 24
+
+
+def _sgd(rate=0.1):
+    return keras.optimizers.SGD(rate, momentum=0.9)
+
+
+def _equal(build, data=digits, epochs=2, **fit_options):
+    """`build` returns a compiled model."""
+    x, y = data()
+
+    def distributed():
+        model = build()
+        xs, ys = easyscale.shard(x, y)
+        batch = easyscale.local_batch(GLOBAL_BATCH)
+        options = {"epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": [Distribute()], **fit_options}
+        return model, model.fit(xs, ys, batch_size=batch, **options)
+
+    def single():
+        model = build()
+        options = {"epochs": epochs, "shuffle": False, "verbose": 0, **fit_options}
+        return model, model.fit(x, y, batch_size=GLOBAL_BATCH, **options)
+
+    assert_as_one_process(distributed, single)
+
+
+class OwnStep(keras.Model):
+    """The pattern of Keras's guide: a train_step of one's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+        self.mean_loss = keras.metrics.Mean(name="loss")
+
+    def call(self, x):
+        return self.net(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.mean_loss.update_state(loss, sample_weight=tf.shape(x)[0])
+        return {"loss": self.mean_loss.result()}
+
+    @property
+    def metrics(self):
+        return [self.mean_loss]
+
+
+def check_a_train_step_of_ones_own():
+    def build():
+        model = OwnStep()
+        model.compile(_sgd())
+        return model
+
+    _equal(build)
+
+
+class TwoNets(keras.Model):
+    """Two networks, each with an optimizer of its own, as in a GAN; returns numbers, not metrics."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+        self.b = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+
+    def compile(self, a_optimizer, b_optimizer):
+        super().compile()
+        self.a_optimizer, self.b_optimizer = a_optimizer, b_optimizer
+
+    def call(self, x):
+        return self.a(x) + self.b(x)
+
+    def train_step(self, data):
+        x, y = data
+        losses = {}
+        for name, net, optimizer in (("a", self.a, self.a_optimizer), ("b", self.b, self.b_optimizer)):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, net(x, training=True), True))
+            gradients = tape.gradient(loss, net.trainable_variables)
+            optimizer.apply(gradients, net.trainable_variables)
+            losses[name] = loss
+        return losses
+
+
+def check_two_optimizers_and_uneven_data():
+    def build():
+        model = TwoNets()
+        model.compile(_sgd(), keras.optimizers.Adam(0.01))
+        return model
+
+    x, y = digits(GLOBAL_BATCH * 5 + 1)
+
+    def distributed():
+        model = build()
+        xs, ys = easyscale.shard(x, y)
+        batch = easyscale.local_batch(GLOBAL_BATCH)
+        model.fit(xs, ys, batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=[Distribute("tree")])
+        assert isinstance(model.a_optimizer, easyscale.DistributedOptimizer)
+        return model
+
+    def single():
+        model = build()
+        model.fit(x, y, batch_size=GLOBAL_BATCH, epochs=2, shuffle=False, verbose=0)
+        return model
+
+    assert_as_one_process(distributed, single)
+
+
+def check_a_training_loop_of_ones_own():
+    x, y = digits()
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def train(model, optimizer, x, y, batch):
+        @tf.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        for one in tf.data.Dataset.from_tensor_slices((x, y)).batch(batch):
+            step(*one)
+        return model
+
+    def distributed():
+        xs, ys = easyscale.shard(x, y)
+        optimizer = easyscale.DistributedOptimizer(_sgd(), "ring")
+        return train(conv_net(), optimizer, xs, ys, easyscale.local_batch(GLOBAL_BATCH))
+
+    assert_as_one_process(distributed, lambda: train(conv_net(), _sgd(), x, y, GLOBAL_BATCH))
+
+
+def check_a_second_fit_and_a_second_compile():
+    x, y = digits()
+
+    exchanges = iter(["ring", "tree", None, "ring", None])  # each fit() may have another
+
+    def train(x, y, batch, callbacks):
+        model = classify(conv_net(), _sgd())
+        for rate in (0.1, 0.01):
+            options = {"batch_size": batch, "shuffle": False, "verbose": 0}
+            model.fit(x, y, callbacks=callbacks(), **options)
+            model.fit(x, y, callbacks=callbacks(), initial_epoch=1, epochs=3, **options)
+            classify(model, _sgd(rate))
+        model.fit(x, y, callbacks=callbacks(), **options)
+        return model
+
+    def distributed():
+        return train(*easyscale.shard(x, y), easyscale.local_batch(GLOBAL_BATCH), lambda: [Distribute(next(exchanges))])
+
+    assert_as_one_process(distributed, lambda: train(x, y, GLOBAL_BATCH, list))
+
+
+def check_an_optimizer_wrapped_by_hand():
+    x, y = digits()
+
+    def distributed():
+        model = classify(conv_net(), easyscale.DistributedOptimizer(_sgd(), "tree"))
+        optimizer = model.optimizer
+        xs, ys = easyscale.shard(x, y)
+        batch = easyscale.local_batch(GLOBAL_BATCH)
+        model.fit(xs, ys, batch_size=batch, shuffle=False, verbose=0, callbacks=[Distribute()])
+        assert model.optimizer is optimizer and int(optimizer.iterations) == 10
+        optimizer.learning_rate = 0.5
+        assert float(optimizer.inner_optimizer.learning_rate) == 0.5
+        return model
+
+    def single():
+        model = classify(conv_net(), _sgd())
+        model.fit(x, y, batch_size=GLOBAL_BATCH, shuffle=False, verbose=0)
+        return model
+
+    assert_as_one_process(distributed, single)
+
+
+def check_ranks_start_with_the_chiefs_optimizer_state():
+    x, y = digits()
+
+    def train(model, x, y, batch, **options):
+        model.fit(x, y, batch_size=batch, epochs=1, shuffle=False, verbose=0, **options)
+        return model
+
+    def distributed():
+        model = classify(conv_net(), keras.optimizers.Adam(0.01))
+        if easyscale.is_chief():  # as if it had loaded a checkpoint
+            train(model, x, y, GLOBAL_BATCH)
+        batch = easyscale.local_batch(GLOBAL_BATCH)
+        train(model, *easyscale.shard(x, y), batch, callbacks=[Distribute()])
+        assert int(model.optimizer.iterations) == 20
+        return model
+
+    def single():
+        model = classify(conv_net(), keras.optimizers.Adam(0.01))
+        return train(train(model, x, y, GLOBAL_BATCH), x, y, GLOBAL_BATCH)
+
+    assert_as_one_process(distributed, single)
+
+
+def check_train_on_batch_with_an_optimizer_wrapped_by_hand_starts_equal():
+    different_start()
+    xs, ys = easyscale.shard(*digits(48))
+    model = classify(conv_net(), easyscale.DistributedOptimizer(_sgd(), "tree"))
+    for _ in range(3):
+        model.train_on_batch(xs, ys)
+    assert_equal_ranks(model.get_weights())

@@ -1,0 +1,213 @@
+"""Metrics of all ranks' data: in `fit()`, in `evaluate()`, and predictions in one piece."""
+
+import keras
+import numpy as np
+from models import classify, conv_net, different_start, digits, equal, single_start
+
+import easyscale
+from easyscale.callbacks import Distribute
+
+comm = easyscale.communicator.get()
+COUNT = 4 * 24 + 2
+
+
+def _digits_above_four():
+    x, y = digits(COUNT)
+    return x, (y > 4).astype("float32")[:, None]
+
+
+def _binary(metrics=None, **options):
+    def build():
+        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(8, activation="relu")]
+        model = keras.Sequential([*layers, keras.layers.Dense(1, activation="sigmoid")])
+        model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=metrics and metrics(), **options)
+        return model
+
+    return build
+
+
+def check_metrics_that_are_not_means():
+    def metrics():
+        kinds = keras.metrics
+        return [
+            kinds.AUC(name="auc"),
+            kinds.AUC(name="pr", curve="PR", num_thresholds=50),
+            kinds.Precision(name="precision"),
+            kinds.Recall(name="recall", thresholds=[0.3, 0.6]),
+            kinds.PrecisionAtRecall(0.7, name="precision_at_recall"),
+            kinds.SensitivityAtSpecificity(0.5, name="sensitivity"),
+            kinds.F1Score(threshold=0.5, average="macro", name="f1"),
+            kinds.FBetaScore(beta=2.0, threshold=0.5, average="macro", name="f2"),
+            kinds.TruePositives(name="tp"),
+            kinds.FalseNegatives(name="fn"),
+            kinds.BinaryIoU(name="iou"),
+            kinds.RootMeanSquaredError(name="rmse"),
+            kinds.R2Score(name="r2"),
+            kinds.CosineSimilarity(name="cosine"),
+            "mean_absolute_error",
+            "binary_accuracy",
+        ]
+
+    equal(_binary(metrics), _digits_above_four(), exchanges=["ring"])
+
+
+def check_weighted_metrics():
+    weights = np.random.default_rng(0).uniform(0, 3, COUNT).astype("float32")
+    equal(_binary(weighted_metrics=["AUC", "binary_accuracy"]), (*_digits_above_four(), weights), exchanges=["ring"])
+
+
+def check_confusion_matrix_of_classes():
+    def build():
+        model = conv_net()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        metrics = [keras.metrics.MeanIoU(10, "iou", sparse_y_pred=False), "sparse_top_k_categorical_accuracy"]
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics)
+        return model
+
+    equal(build, digits(COUNT), exchanges=["tree"])
+
+
+class Largest(keras.metrics.Metric):
+    """A state that cannot be added up."""
+
+    def __init__(self, name="largest", **options):
+        super().__init__(name=name, **options)
+        self.largest = self.add_weight(name="largest", initializer=keras.initializers.Constant(-1e9))
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(y_pred)))
+
+    def merge_state(self, metrics):
+        for other in metrics:
+            self.largest.assign(keras.ops.maximum(self.largest, other.largest))
+
+    def result(self):
+        return self.largest
+
+
+def check_a_metric_with_a_merge_state_of_its_own():
+    equal(_binary(lambda: [Largest()]), _digits_above_four(), exchanges=["tree"])
+
+
+class Kept(keras.metrics.Metric):
+    """Says by `aggregation` that its states are not sums."""
+
+    def __init__(self, name="kept", **options):
+        super().__init__(name=name, **options)
+        self.mean = self.add_variable((), keras.initializers.Constant(0), aggregation="mean", name="mean")
+        self.first = self.add_variable((), keras.initializers.Constant(0), aggregation="only_first_replica", name="one")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.mean.assign(keras.ops.cast(easyscale.rank(), "float32"))
+        self.first.assign(keras.ops.cast(easyscale.rank() + 5, "float32"))
+
+    def result(self):
+        return self.mean + 100 * self.first
+
+
+def check_states_that_say_how_they_are_merged():
+    xs, ys = easyscale.shard(*_digits_above_four())
+    history = _binary(lambda: [Kept()])().fit(xs, ys, verbose=0, callbacks=[Distribute()])
+    assert history.history["kept"] == [(comm.size - 1) / 2 + 500]
+
+
+def check_evaluate_with_the_callback_is_that_of_all_ranks():
+    x, y = digits(COUNT)
+    single_start()  # on all ranks
+    model = classify(conv_net(), "sgd")
+    alone = model.evaluate(x, y, batch_size=24, verbose=0, return_dict=True)
+    batch = easyscale.local_batch(24)
+    for _ in range(2):  # the first time Distribute meets the model, and once more
+        mine = model.evaluate(*easyscale.shard(x, y), batch_size=batch, verbose=0, callbacks=[Distribute()])
+        np.testing.assert_allclose(mine, [alone["loss"], alone["accuracy"]], rtol=1e-5)
+    if easyscale.is_chief():  # and without it that of one
+        np.testing.assert_allclose(
+            model.evaluate(x[:24], y[:24], verbose=0), classify(model, "sgd").evaluate(x[:24], y[:24], verbose=0)
+        )
+
+
+def check_evaluate_with_a_masked_loss_and_uneven_data():
+    words = np.random.default_rng(0).integers(0, 9, (COUNT, 5))
+    layers = [keras.Input((5,), dtype="int32"), keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.Dense(9)]
+    single_start()
+    model = keras.Sequential(layers)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    alone = model.evaluate(words, words, batch_size=24, verbose=0)
+    mine = easyscale.shard(words)
+    for _ in range(2):
+        together = model.evaluate(mine, mine, batch_size=easyscale.local_batch(24), verbose=0, callbacks=[Distribute()])
+        np.testing.assert_allclose(together, alone, rtol=1e-5)
+    if easyscale.is_chief():  # the same test function, by one rank
+        np.testing.assert_allclose(model.evaluate(words, words, batch_size=24, verbose=0), alone, rtol=1e-5)
+
+
+def check_predictions_of_all_ranks_in_order():
+    x, y = digits(COUNT)
+    single_start()
+    model = classify(conv_net(), "sgd")
+    together = easyscale.unshard(model.predict(easyscale.shard(x), batch_size=7, verbose=0))
+    np.testing.assert_allclose(together, model.predict(x, verbose=0), atol=1e-6)
+    again = easyscale.unshard(model.predict(easyscale.shard(x), verbose=0, callbacks=[Distribute()]))
+    np.testing.assert_allclose(again, together, atol=1e-6)
+
+
+class Recorder(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.epochs, self.tests = [], []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(dict(logs))
+
+    def on_test_end(self, logs=None):
+        self.tests.append(dict(logs))
+
+
+def check_every_callback_sees_the_merged_metrics_wherever_it_stands():
+    different_start()
+    x, y = digits(COUNT)
+    model = classify(conv_net(), "sgd")
+    xs, ys = easyscale.shard(x, y)
+    before, after = Recorder(), Recorder()
+    options = {"epochs": 2, "verbose": 0, "validation_data": (xs, ys), "callbacks": [before, Distribute(), after]}
+    history = model.fit(xs, ys, batch_size=easyscale.local_batch(24), **options)
+    assert before.epochs == after.epochs and before.tests == after.tests
+    assert [logs["val_loss"] for logs in before.epochs] == history.history["val_loss"]
+    assert set(before.epochs[0]) == {"accuracy", "loss", "val_accuracy", "val_loss"}
+    values = np.array([list(logs.values()) for logs in before.epochs])
+    assert (comm.all_gather_rows(values) == values).all()
+    # val_accuracy is a count of right answers over all samples of all ranks
+    right = keras.ops.convert_to_numpy(model(x)).argmax(axis=1) == y
+    np.testing.assert_allclose(history.history["val_accuracy"][-1], right.mean(), atol=1e-6)
+
+
+class Evaluator(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if easyscale.is_chief():
+            self.model.evaluate(*digits(48), verbose=0)
+
+    def on_test_end(self, logs=None):
+        self.on_epoch_end(0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 3:
+            self.on_epoch_end(0)
+
+
+def check_the_chief_may_evaluate_by_itself_within_fit():
+    xs, ys = easyscale.shard(*digits(COUNT))
+    options = {"epochs": 2, "shuffle": False, "verbose": 0, "validation_data": (xs, ys)}
+    different_start()
+    model = classify(conv_net(), "sgd")
+    history = model.fit(xs, ys, batch_size=8, callbacks=[Distribute(), Evaluator()], **options)
+    values = np.array([history.history["val_loss"], history.history["loss"]])
+    assert (comm.all_gather_rows(values) == values).all()
+
+
+def check_evaluating_after_fit_needs_no_other_rank():
+    xs, ys = easyscale.shard(*digits())
+    model = classify(conv_net(), "sgd")
+    model.fit(xs, ys, batch_size=8, epochs=1, callbacks=[Distribute()], verbose=0)
+    if easyscale.is_chief():
+        model.evaluate(xs, ys, verbose=0)
+        model.predict(xs, verbose=0)

@@ -1,0 +1,127 @@
+"""Models of all kinds."""
+
+import keras
+import numpy as np
+from models import assert_as_one_process, assert_equal_ranks, classify, conv_net, different_start, digits, single_start
+
+import easyscale
+from easyscale.callbacks import Distribute
+
+GLOBAL_BATCH = 24
+
+
+def _sgd(rate=0.1):
+    return keras.optimizers.SGD(rate, momentum=0.9)
+
+
+def _equal(build, data=digits, epochs=2, **fit_options):
+    """`build` returns a compiled model."""
+    x, y = data()
+
+    def distributed():
+        model = build()
+        xs, ys = easyscale.shard(x, y)
+        batch = easyscale.local_batch(GLOBAL_BATCH)
+        options = {"epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": [Distribute()], **fit_options}
+        return model, model.fit(xs, ys, batch_size=batch, **options)
+
+    def single():
+        model = build()
+        options = {"epochs": epochs, "shuffle": False, "verbose": 0, **fit_options}
+        return model, model.fit(x, y, batch_size=GLOBAL_BATCH, **options)
+
+    assert_as_one_process(distributed, single)
+
+
+def check_a_model_that_is_built_by_its_first_batch():
+    def build():
+        layers = [keras.layers.Flatten(), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(10)]
+        return classify(keras.Sequential(layers), _sgd())
+
+    _equal(build)
+
+
+def check_a_model_that_is_built_by_its_first_batch_and_runs_eagerly():
+    def build():
+        return classify(keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)]), _sgd(), run_eagerly=True)
+
+    _equal(build, data=lambda: digits(48))
+
+
+def check_variables_without_gradients_and_frozen_ones():
+    class Partly(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.flatten, self.used, self.unused = keras.layers.Flatten(), keras.layers.Dense(10), keras.layers.Dense(3)
+            self.frozen = keras.layers.Dense(20, trainable=False)
+
+        def call(self, x):
+            x = self.frozen(self.flatten(x))
+            self.unused(x)
+            return self.used(x)
+
+    _equal(lambda: classify(Partly(), _sgd()))
+
+
+def check_two_inputs_two_outputs():
+    x, y = digits()
+
+    def build():
+        a, b = keras.Input((8, 8, 1), name="a"), keras.Input((8, 8, 1), name="b")
+        flat = keras.layers.Flatten()(keras.layers.Concatenate()([a, b]))
+        outputs = {"one": keras.layers.Dense(10, name="one")(flat), "two": keras.layers.Dense(1, name="two")(flat)}
+        model = keras.Model({"a": a, "b": b}, outputs)
+        losses = {"one": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "two": "mse"}
+        model.compile(_sgd(0.01), losses, metrics={"one": ["accuracy"], "two": ["mae"]})
+        return model
+
+    _equal(build, data=lambda: ({"a": x, "b": x[::-1].copy()}, {"one": y, "two": (y / 10).astype("float32")}))
+
+
+def check_jit_compile_is_turned_off():
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", easyscale.EasyScaleWarning)
+        _equal(lambda: classify(conv_net(), _sgd(), jit_compile=True))
+
+
+def _normalized():
+    layers = [keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
+    return classify(keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(10)]), _sgd())
+
+
+def check_batch_normalization_of_each_rank_by_itself_keeps_one_moving_average():
+    different_start()
+    xs, ys = easyscale.shard(*digits(960 + 1))  # one rank has one step more
+    model = _normalized()
+    history = model.fit(xs, ys, batch_size=16, epochs=3, callbacks=[Distribute()], verbose=0)
+    assert_equal_ranks(model.get_weights())
+    assert history.history["accuracy"][-1] > 0.6
+
+
+def check_moving_averages_after_a_step_are_those_of_the_global_batch():
+    x, y = digits(24 + 1)
+
+    def train(x, y, **options):
+        model = _normalized()
+        model.fit(x, y, batch_size=48, verbose=0, shuffle=False, **options)
+        return model
+
+    different_start()
+    model = train(*easyscale.shard(x, y), callbacks=[Distribute()])
+    if easyscale.is_chief():
+        single_start()
+        expected = train(x, y).layers[1]
+        np.testing.assert_allclose(model.layers[1].moving_mean.numpy(), expected.moving_mean.numpy(), atol=1e-6)
+        # the variance of the global batch, less that between ranks
+        assert (model.layers[1].moving_variance.numpy() <= expected.moving_variance.numpy() + 1e-6).all()
+
+
+def check_moving_averages_are_one_when_gradients_are_accumulated():
+    different_start()
+    model = _normalized()
+    classify(model, keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))
+    xs, ys = easyscale.shard(*digits(6 * 8 * easyscale.size()))  # the last exchange is not in the last step
+    model.fit(xs, ys, batch_size=8, callbacks=[Distribute()], verbose=0)
+    assert_equal_ranks(model.get_weights())

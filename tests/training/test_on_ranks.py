@@ -1,0 +1,57 @@
+"""The checks of this folder, each on real processes."""
+
+from pathlib import Path
+
+from launches import over_ranks
+
+HERE = Path(__file__).parent
+
+
+@over_ranks(HERE / "equality_on_ranks.py", sizes=[1, 2, 3, 4], limit=600)
+def test_ranks_take_the_steps_of_one_process(check):
+    check()
+
+
+@over_ranks(HERE / "models_on_ranks.py", sizes=[2, 3], limit=300)
+def test_models_train_on_several_processes(check):
+    check()
+
+
+@over_ranks(HERE / "loops_on_ranks.py", sizes=[2, 3], limit=300)
+def test_training_loops_run_on_several_processes(check):
+    check()
+
+
+@over_ranks(HERE / "data_on_ranks.py", sizes=[2, 3], limit=300)
+def test_data_is_divided_over_several_processes(check):
+    check()
+
+
+@over_ranks(HERE / "metrics_on_ranks.py", sizes=[2, 3], limit=300)
+def test_metrics_are_those_of_all_processes(check):
+    check()
+
+
+@over_ranks(HERE / "precision_on_ranks.py", sizes=[3], limit=300)
+def test_mixed_precision_skips_a_step_on_all_processes(check):
+    check()
+
+
+@over_ranks(HERE / "randomness_on_ranks.py", sizes=[3], limit=300)
+def test_random_numbers_differ_between_processes(check):
+    check()
+
+
+@over_ranks(HERE / "drift_on_ranks.py", sizes=[2, 3], limit=300)
+def test_processes_that_drift_apart_are_told_so(check):
+    check()
+
+
+@over_ranks(HERE / "counts_on_ranks.py", sizes=[2, 3], limit=300)
+def test_what_is_sent_is_as_little_as_promised(check):
+    check()
+
+
+@over_ranks(HERE / "optimizers_on_ranks.py", sizes=[2, 3])
+def test_optimizers_of_keras_see_the_mean_gradient(check):
+    check()
