@@ -71,8 +71,7 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
 
     def on_train_batch_end(original, batch, logs=None):
         original(batch, logs)
-        if distribution.decides_in_steps:
-            distribution.decide()
+        distribution.decide(after_step=True)
 
     def on_epoch_end(original, epoch, logs=None):
         original(epoch, logs)

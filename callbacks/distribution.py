@@ -7,18 +7,15 @@ their way to the callbacks.
 """
 
 import functools
-import warnings
 from collections.abc import Callable
 
 import keras
-import numpy as np
 
-from easyscale.callbacks import batch_normalization, metrics, randomness
+from easyscale.callbacks import batch_normalization, metrics
+from easyscale.callbacks.fit import Fit
 from easyscale.callbacks.losses import global_losses
 from easyscale.callbacks.wrapping import wrap
-from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.optimizer import DistributedOptimizer
-from easyscale.replication import Agreed, Purpose
 
 __all__ = ["Distribution"]
 
@@ -32,20 +29,18 @@ class Distribution:
         optimizers: List of the model's `DistributedOptimizer`s.
         size: Int. The number of workers.
         rank: Int. This worker's number.
-        decides_in_steps: Bool. Whether a callback of any worker may decide something after a step.
         check_every: Int. After so many steps the workers' weights are compared.
     """
 
     def __init__(self, model: keras.Model):
         self._model = model
         self.optimizers: list[DistributedOptimizer] = []
-        self.decides_in_steps = False
         self._made: list[DistributedOptimizer] = []  # those of them that were not wrapped by hand
         self._training = False  # inside a fit() that has the Distribute callback
         self._evaluations: list[bool] = []  # for each evaluate() under way: whether all workers are in it
         self._unseen_evaluation = False  # the first was under way before this object was made
         self._epoch = 0  # from 1; 0 outside of fit()
-        self._steps = 0  # in this fit()
+        self._fit: Fit | None = None
         self.check_every = 100
         model.test_function = None  # it may have been made with what is replaced here
         for name in (*_REPLACED, "_get_metrics_result_or_logs"):
@@ -87,38 +82,38 @@ class Distribution:
                 self.optimizers.append(wrapped)
         for optimizer in self.optimizers:
             optimizer.workers  # noqa: B018  (all ranks connect now, in one order)
-            optimizer.starts_equal = False  # `begin` sees to it, for the whole model
+            optimizer.starts_equal = False  # `Fit` sees to it, for the whole model
 
-    # A fit(), with two workers or more
+    # A fit() or evaluate() of two workers or more
 
     def begin(self, epochs: int, decides_in_steps: bool) -> None:
         """Start a `fit()`, after its callbacks have: equal workers, and errors that say what happened."""
-        self._training, self._evaluations, self._steps = True, [], 0
-        self._workers.same_batch()  # forgets the last fit()'s
+        self._training, self._evaluations = True, []
         self._begin_phase(epoch=0)
-        self._agree_on_epochs(epochs, decides_in_steps)
-        optimizer = getattr(self._model, "optimizer", None)
-        if self._model.built and optimizer is not None and not optimizer.built and self._model.trainable_variables:
-            optimizer.build(self._model.trainable_variables)
-        self._start_equal()
+        self._fit = Fit(self._model, self.optimizers, self.check_every)
+        self._fit.begin(epochs, decides_in_steps)
         if not hasattr(self._model.train_function, "explained"):
             self._model.train_function = self._explained(self._model.train_function)
 
-    def _agree_on_epochs(self, epochs: int, decides_in_steps: bool) -> None:
-        plan = {"epochs": epochs, "first": self._model._initial_epoch, "decides": decides_in_steps}
-        everyones = self._workers.communicator.share(plan)
-        different = [rank for rank, theirs in enumerate(everyones) if theirs["epochs"] != everyones[0]["epochs"]]
-        if different:
-            raise DesyncError(
-                f"all ranks must train for the same epochs. Received: epochs={everyones[0]['epochs']} on rank 0, "
-                f"epochs={everyones[different[0]]['epochs']} on rank {different[0]}. Run one script on all ranks"
-            )
-        self._model._initial_epoch = everyones[0]["first"]  # which BackupAndRestore may have set, on the chief
-        self.decides_in_steps = any(theirs["decides"] for theirs in everyones)
+    def _explained(self, train_function: Callable) -> Callable:
+        @functools.wraps(train_function)
+        def explained(iterator: object) -> object:
+            if not self._training:
+                return train_function(iterator)
+            with self._workers.explained(on_failure=self._stop):
+                return self._fit.step(train_function, iterator)
+
+        explained.explained = True
+        return explained
 
     def begin_epoch(self, epoch: int) -> None:
         """Start the epoch number `epoch`, from 0."""
         self._begin_phase(epoch + 1)
+
+    def decide(self, after_step: bool = False) -> None:
+        """Let what callbacks of any worker have decided hold on all; after a step only if there are such callbacks."""
+        if self._fit.decides_in_steps or not after_step:
+            self._fit.decide()
 
     def begin_evaluation(self) -> None:
         """Start an `evaluate()` of all workers."""
@@ -126,6 +121,7 @@ class Distribution:
             self._evaluations[-1] = True
         else:
             self._evaluations, self._unseen_evaluation = [True], True
+        self._fit = self._fit if self._training else Fit(self._model, self.optimizers, self.check_every)
         self._begin_phase(self._epoch)
 
     def end_evaluation(self) -> None:
@@ -136,8 +132,7 @@ class Distribution:
 
     def end(self) -> None:
         """End a `fit()`, after its callbacks have."""
-        self._reach(Purpose.CHECK, self._steps)
-        self._check(self._steps)
+        self._fit.end()
         self._stop()
 
     def _stop(self) -> None:
@@ -149,106 +144,6 @@ class Distribution:
         evaluates = bool(self._evaluations) if evaluates is None else evaluates
         together = all(self._evaluations) and (self._training or evaluates)
         self._workers.begin(2 * epoch + evaluates, together)
-
-    # Steps
-
-    def _explained(self, train_function: Callable) -> Callable:
-        @functools.wraps(train_function)
-        def explained(iterator: object) -> object:
-            if not self._training:
-                return train_function(iterator)
-            with self._workers.explained(on_failure=self._stop):
-                if self._steps == 0:
-                    self._build(iterator)
-                    exchanges, before = self._workers.exchanges, self._workers.fingerprint(self._weights)
-                logs = train_function(iterator)
-                if self._steps == 0:
-                    self._check_first_step(exchanges, before)
-                self._count_steps()
-            return logs
-
-        explained.explained = True
-        return explained
-
-    def _build(self, iterator: object) -> None:
-        """Build a model that would otherwise be built by its first step: its variables have to be equal before."""
-        if not self._model.built or not all(layer.built for layer in self._model.layers):
-            self._workers.rehearse(self._model.train_step, iterator)
-            self._start_equal()
-
-    def _start_equal(self) -> None:
-        variables = list(self._model.weights)
-        for optimizer in self.optimizers:
-            variables += optimizer.variables
-        self._workers.start_equal(variables)
-        randomness.differ(self._model, self._workers.communicator)
-        batch_normalization.synchronize(self._model, self._workers)
-
-    def _check_first_step(self, exchanges: int, before: np.ndarray) -> None:
-        after = self._workers.fingerprint(self._weights)
-        if self._workers.exchanges == exchanges and not np.array_equal(before, after):
-            raise DesyncError(
-                f"a step must exchange its gradients. Received: a first step of {type(self._model).__name__} that has "
-                "changed weights without an exchange. Let `train_step` call `self.optimizer.apply(gradients, "
-                "variables)`, and make each optimizer an attribute of the model"
-            )
-        if self._workers.same_batch() and self.rank == 0:
-            warnings.warn(
-                f"each worker should have its own part of the data. Received: the same first batch on all {self.size} "
-                "workers. Divide the data: `x, y = easyscale.shard(x, y)`",
-                EasyScaleWarning,
-                stacklevel=2,
-            )
-
-    def _count_steps(self) -> None:
-        before, self._steps = self._steps, self._steps + self._model.steps_per_execution
-        if before == 0 or before // self.check_every < self._steps // self.check_every:
-            self._reach(Purpose.CHECK, self._steps)
-            self._check(self._steps)
-
-    @property
-    def _weights(self) -> list:
-        return self._model.trainable_variables
-
-    def _check(self, steps: int) -> None:
-        self._workers.check_equal(self._weights, steps)
-
-    def decide(self) -> None:
-        """Stop if a callback of any worker has said so, and take the chief's learning rate."""
-        self._reach(Purpose.DECISION)
-        self._decide()
-
-    def _decide(self) -> None:
-        rates = [float(optimizer.learning_rate) for optimizer in self.optimizers]
-        rows = self._workers.communicator.all_gather_rows(np.array([self._model.stop_training, *rates], "float64"))
-        self._model.stop_training = bool(rows[:, 0].any())
-        for optimizer, own, chiefs in zip(self.optimizers, rates, rows[0, 1:], strict=True):
-            if own != chiefs:
-                optimizer.learning_rate = float(chiefs)
-
-    def _reach(self, purpose: Purpose, detail: int = 0) -> None:
-        """Return when all workers have come to `purpose`; until then take part in what those do who have more steps."""
-        while (agreed := self._workers.meet(purpose, detail)).purpose != purpose:
-            self._join(agreed)
-
-    def _join(self, agreed: Agreed) -> None:
-        if agreed.purpose == Purpose.CHECK:
-            self._check(agreed.detail)
-        elif agreed.purpose == Purpose.DECISION:
-            self._decide()
-        elif not any(optimizer.join(agreed) for optimizer in self.optimizers):
-            raise ValueError(
-                "a worker must have had data before it can go on without. "
-                f"Received: none in this fit() on worker {self.rank}. Give each worker at least one batch"
-            )
-
-    def _end_epoch(self) -> None:
-        communicator = self._workers.communicator
-        self._steps = max(communicator.share(self._steps))
-        # While gradients are accumulated, the moving statistics are not exchanged.
-        moving = batch_normalization.moving_statistics(self._model)
-        for variable, mean in zip(moving, metrics.average(moving, communicator), strict=True):
-            variable.assign(mean.astype("float32"))
 
     # What replaces the model's own methods; `original` is the one replaced.
 
@@ -301,10 +196,7 @@ class Distribution:
     def _get_metrics_result_or_logs(self, original: Callable, logs: dict) -> dict:
         if not (self._training or self._evaluations) or not all(self._evaluations):
             return original(logs)
-        self._reach(Purpose.END)
-        if not self._evaluations:
-            self._end_epoch()
-        metrics.merge(self._model.metrics, self._workers.communicator)
+        self._fit.end_data(of_epoch=not self._evaluations)
         merged = original(logs)
         if merged is logs and logs:  # a train_step that returns numbers of its own
             merged = dict(zip(logs, metrics.average(logs.values(), self._workers.communicator), strict=True))

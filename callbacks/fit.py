@@ -1,0 +1,163 @@
+"""One `fit()` as all workers do it: they start equal, step together, compare, decide, and end together."""
+
+import warnings
+
+import keras
+import numpy as np
+
+from easyscale.callbacks import batch_normalization, metrics, randomness
+from easyscale.errors import DesyncError, EasyScaleWarning
+from easyscale.replication import Agreed, Purpose
+
+__all__ = ["Fit"]
+
+
+class Fit:
+    """What the workers do together in one `fit()`, beside the exchanges of gradients.
+
+    Args:
+        model: The model.
+        optimizers: List of its `DistributedOptimizer`s.
+        check_every: Int. After so many steps the workers' weights are compared.
+
+    Attributes:
+        decides_in_steps: Bool. Whether a callback of any worker may decide something after a step.
+    """
+
+    def __init__(self, model: keras.Model, optimizers: list, check_every: int):
+        self._model, self._optimizers, self._check_every = model, optimizers, check_every
+        self._workers = optimizers[0].workers
+        self._communicator = self._workers.communicator
+        self._steps = 0
+        self.decides_in_steps = False
+
+    # The begin
+
+    def begin(self, epochs: int, decides_in_steps: bool) -> None:
+        """Agree on the epochs, and make all workers' variables equal.
+
+        Args:
+            epochs: Int. The number of epochs of this worker's `fit()`.
+            decides_in_steps: Bool. Whether a callback of this worker may decide something after a step.
+        """
+        plan = {"epochs": epochs, "first": self._model._initial_epoch, "decides": decides_in_steps}
+        everyones = self._communicator.share(plan)
+        different = [rank for rank, theirs in enumerate(everyones) if theirs["epochs"] != everyones[0]["epochs"]]
+        if different:
+            raise DesyncError(
+                f"all ranks must train for the same epochs. Received: epochs={everyones[0]['epochs']} on rank 0, "
+                f"epochs={everyones[different[0]]['epochs']} on rank {different[0]}. Run one script on all ranks"
+            )
+        self._model._initial_epoch = everyones[0]["first"]  # which BackupAndRestore may have set, on the chief
+        self.decides_in_steps = any(theirs["decides"] for theirs in everyones)
+        self._workers.same_batch()  # forgets the last fit()'s
+        optimizer = getattr(self._model, "optimizer", None)
+        if self._model.built and optimizer is not None and not optimizer.built and self._model.trainable_variables:
+            optimizer.build(self._model.trainable_variables)
+        self._start_equal()
+
+    def _start_equal(self) -> None:
+        variables = list(self._model.weights)
+        for optimizer in self._optimizers:
+            variables += optimizer.variables
+        self._workers.start_equal(variables)
+        randomness.differ(self._model, self._communicator)
+        batch_normalization.synchronize(self._model, self._workers)
+
+    # Steps
+
+    def step(self, train_function: object, iterator: object) -> object:
+        """Call `train_function(iterator)`, which does one step or `steps_per_execution`, and compare if it is time."""
+        before, after = self._steps, self._steps + self._model.steps_per_execution
+        if before == 0:
+            self._build(iterator)
+            exchanges, weights = self._workers.exchanges, self._workers.fingerprint(self._weights)
+        logs = train_function(iterator)
+        self._steps = after
+        if before == 0:
+            self._check_first_step(exchanges, weights)
+        if before == 0 or before // self._check_every < after // self._check_every:
+            self.reach(Purpose.CHECK, after)
+            self._compare(after)
+        return logs
+
+    def _build(self, iterator: object) -> None:
+        """Build a model that would otherwise be built by its first step: its variables have to be equal before."""
+        if not self._model.built or not all(layer.built for layer in self._model.layers):
+            self._workers.rehearse(self._model.train_step, iterator)
+            self._start_equal()
+
+    @property
+    def _weights(self) -> list:
+        return self._model.trainable_variables
+
+    def _check_first_step(self, exchanges: int, weights: np.ndarray) -> None:
+        if self._workers.exchanges == exchanges and (self._workers.fingerprint(self._weights) != weights).any():
+            raise DesyncError(
+                f"a step must exchange its gradients. Received: a first step of {type(self._model).__name__} that has "
+                "changed weights without an exchange. Let `train_step` call `self.optimizer.apply(gradients, "
+                "variables)`, and make each optimizer an attribute of the model"
+            )
+        if self._workers.same_batch() and self._communicator.rank == 0:
+            warnings.warn(
+                "each worker should have its own part of the data. Received: the same first batch on all "
+                f"{self._communicator.size} workers. Divide the data: `x, y = easyscale.shard(x, y)`",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
+
+    def _compare(self, steps: int) -> None:
+        self._workers.check_equal(self._weights, steps)
+
+    # What callbacks decide
+
+    def decide(self) -> None:
+        """Stop if a callback of any worker has said so, and take the chief's learning rate."""
+        self.reach(Purpose.DECISION)
+        self._decide()
+
+    def _decide(self) -> None:
+        rates = [float(optimizer.learning_rate) for optimizer in self._optimizers]
+        rows = self._communicator.all_gather_rows(np.array([self._model.stop_training, *rates], "float64"))
+        self._model.stop_training = bool(rows[:, 0].any())
+        for optimizer, own, chiefs in zip(self._optimizers, rates, rows[0, 1:], strict=True):
+            if own != chiefs:
+                optimizer.learning_rate = float(chiefs)
+
+    # The end, of data and of all
+
+    def reach(self, purpose: Purpose, detail: int = 0) -> None:
+        """Return when all workers have come to `purpose`; until then take part in what those do who have more steps."""
+        while (agreed := self._workers.meet(purpose, detail)).purpose != purpose:
+            self._join(agreed)
+
+    def _join(self, agreed: Agreed) -> None:
+        if agreed.purpose == Purpose.CHECK:
+            self._compare(agreed.detail)
+        elif agreed.purpose == Purpose.DECISION:
+            self._decide()
+        elif not any(optimizer.join(agreed) for optimizer in self._optimizers):
+            raise ValueError(
+                "a worker must have had data before it can go on without. Received: none in this fit() on worker "
+                f"{self._communicator.rank}. Give each worker at least one batch"
+            )
+
+    def end_data(self, of_epoch: bool) -> None:
+        """Return when no worker has more data, and merge metrics.
+
+        Args:
+            of_epoch: Bool. Whether it was the data of an epoch, and not that of a validation.
+        """
+        self.reach(Purpose.END)
+        if of_epoch:
+            self._steps = max(self._communicator.share(self._steps))
+            # While gradients are accumulated, the moving statistics are not exchanged.
+            moving = batch_normalization.moving_statistics(self._model)
+            for variable, mean in zip(moving, metrics.average(moving, self._communicator), strict=True):
+                variable.assign(mean.astype("float32"))
+        metrics.merge(self._model.metrics, self._communicator)
+
+    def end(self) -> None:
+        """Compare the weights once more."""
+        self.reach(Purpose.CHECK, self._steps)
+        self._compare(self._steps)
