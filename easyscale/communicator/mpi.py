@@ -32,7 +32,8 @@ _MESSAGE_LIMIT = 1 << 30  # bytes; MPI counts are C ints, so a longer buffer tra
 _DATA_TAG, _LEFT_TAG = 1, 2
 
 _SPIN_SECONDS = 0.001  # poll this long, yielding the core; then sleep between polls
-_NAP_SECONDS = 0.0001
+_NAP_SECONDS = 0.0001  # at first; who has waited long naps for a twentieth of that
+_LONG_NAP_SECONDS = 0.005
 _GRACE_SECONDS = 3.0  # a rank may leave while what it sent is still on its way
 
 
@@ -146,7 +147,7 @@ class Mpi(Communicator):
                 if waited < _SPIN_SECONDS:
                     os.sched_yield()
                     continue
-                time.sleep(_NAP_SECONDS)
+                time.sleep(min(max(_NAP_SECONDS, waited / 20), _LONG_NAP_SECONDS))
                 if left is None:
                     left = self._who_left()
                     started = time.monotonic() if left is not None else started

@@ -26,7 +26,7 @@ def _conv(optimizer, **options):
 
 
 def check_sgd_with_momentum():
-    return equal(_conv(_sgd))
+    return equal(_conv(_sgd), validates=True)
 
 
 def check_adam():
@@ -172,7 +172,7 @@ def _reduced(reduction, rate=0.1):
 
 
 def check_loss_that_is_a_sum():
-    return equal(_reduced("sum", 0.002))
+    return equal(_reduced("sum", 0.002), validates=True)
 
 
 def check_loss_that_is_a_weighted_sum():
@@ -182,7 +182,7 @@ def check_loss_that_is_a_weighted_sum():
 
 def check_loss_that_is_a_mean_by_sample_weights():
     weights = np.random.default_rng(0).uniform(0, 3, len(UNEVEN[0])).astype("float32")
-    return equal(_reduced("mean_with_sample_weight"), (*UNEVEN, weights))
+    return equal(_reduced("mean_with_sample_weight"), (*UNEVEN, weights), validates=True)
 
 
 def check_loss_that_is_a_function_of_ones_own():
@@ -218,7 +218,7 @@ def _tagger(optimizer, **loss):
 
 
 def check_loss_of_words_that_are_not_masked():
-    return equal(_tagger(_sgd), _sentences())
+    return equal(_tagger(_sgd), _sentences(), validates=True)
 
 
 def check_loss_of_words_that_are_not_masked_by_sample_weights():
@@ -229,7 +229,7 @@ def check_loss_of_words_that_are_not_masked_by_sample_weights():
 
 def check_loss_that_ignores_a_class():
     words, tags = _sentences()
-    return equal(_tagger(_sgd, ignore_class=0), (words, tags))
+    return equal(_tagger(_sgd, ignore_class=0), (words, tags), validates=True)
 
 
 def check_several_outputs_and_losses():
@@ -275,7 +275,7 @@ def _normalized(synchronized=True, axis=-1):
 
 
 def check_synchronized_batch_normalization():
-    return equal(_normalized())
+    return equal(_normalized(), validates=True)
 
 
 def check_synchronized_batch_normalization_with_a_mask():
@@ -359,4 +359,4 @@ def check_a_train_step_of_ones_own_with_a_sum():
         model.compile(_sgd())
         return model
 
-    return equal(build, validates=False)
+    return equal(build)

@@ -48,12 +48,17 @@ def check_metrics_that_are_not_means():
             "binary_accuracy",
         ]
 
-    equal(_binary(metrics), _digits_above_four(), exchanges=["ring"])
+    equal(_binary(metrics), _digits_above_four(), exchanges=["ring"], validates=True)
 
 
 def check_weighted_metrics():
     weights = np.random.default_rng(0).uniform(0, 3, COUNT).astype("float32")
-    equal(_binary(weighted_metrics=["AUC", "binary_accuracy"]), (*_digits_above_four(), weights), exchanges=["ring"])
+    equal(
+        _binary(weighted_metrics=["AUC", "binary_accuracy"]),
+        (*_digits_above_four(), weights),
+        exchanges=["ring"],
+        validates=True,
+    )
 
 
 def check_confusion_matrix_of_classes():
@@ -64,7 +69,7 @@ def check_confusion_matrix_of_classes():
         model.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics)
         return model
 
-    equal(build, digits(COUNT), exchanges=["tree"])
+    equal(build, digits(COUNT), exchanges=["tree"], validates=True)
 
 
 class Largest(keras.metrics.Metric):
@@ -86,7 +91,7 @@ class Largest(keras.metrics.Metric):
 
 
 def check_a_metric_with_a_merge_state_of_its_own():
-    equal(_binary(lambda: [Largest()]), _digits_above_four(), exchanges=["tree"])
+    equal(_binary(lambda: [Largest()]), _digits_above_four(), exchanges=["tree"], validates=True)
 
 
 class Kept(keras.metrics.Metric):
