@@ -1,6 +1,6 @@
 """What it costs to compare the workers' weights every 100 steps, as a part of the time of those steps.
 
-    easyscale launch -n 2 benchmarks/check_cost.py
+easyscale launch -n 2 benchmarks/check_cost.py
 """
 
 import statistics

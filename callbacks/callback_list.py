@@ -6,9 +6,11 @@ has to come before all of them, or after; and some must not run on every worker.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
+
+from easyscale.optimizer import DistributedOptimizer
 
 __all__ = ["WRITERS", "on_set_model", "share"]
 
@@ -27,7 +29,15 @@ WRITERS = tuple(
     if hasattr(keras.callbacks, name)
 )
 
-_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+# These look inside the model's optimizer, for what is in a `LossScaleOptimizer` or a `MultiOptimizer`.
+_LOOKING_INSIDE = (
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.ReduceLROnPlateau,
+    keras.callbacks.SwapEMAWeights,
+)
+
+# After these two hooks workers decide, if a callback has such a hook, by its name or by its older one.
+_STEP_HOOKS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 
 
 def on_set_model(act: Callable[[keras.callbacks.CallbackList, keras.Model], None]) -> None:
@@ -39,8 +49,22 @@ def on_set_model(act: Callable[[keras.callbacks.CallbackList, keras.Model], None
         if model:
             act(callbacks, model)
         original(callbacks, model)
+        for one in callbacks.callbacks if model else ():
+            if type(one) in _LOOKING_INSIDE:
+                one.set_model(_Unwrapped(model))
 
     keras.callbacks.CallbackList.set_model = set_model
+
+
+class _Unwrapped:
+    """A model as it is without the `DistributedOptimizer` around its optimizer."""
+
+    def __init__(self, model: keras.Model):
+        self._model = model
+
+    def __getattr__(self, name: str) -> object:
+        value = getattr(self._model, name)
+        return value.inner_optimizer if isinstance(value, DistributedOptimizer) else value
 
 
 def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None:
@@ -48,7 +72,7 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
 
     - On other workers than the chief, callbacks that only show or write are left out.
     - What callbacks decide (to stop, another learning rate) holds on all workers: at the begin and end of an epoch,
-      and after each step if one of them may decide something then.
+      and before or after each step if one of them may decide something then.
 
     Args:
         callbacks: The list.
@@ -62,16 +86,20 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
 
     def on_train_begin(original, logs=None):
         original(logs)
-        distribution.begin(callbacks.params.get("epochs"), any(map(_acts_in_steps, callbacks.callbacks)))
+        distribution.begin(callbacks.params.get("epochs"), _deciding_hooks(callbacks.callbacks))
 
     def on_epoch_begin(original, epoch, logs=None):
         distribution.begin_epoch(epoch)
         original(epoch, logs)
         distribution.decide()
 
+    def on_train_batch_begin(original, batch, logs=None):
+        original(batch, logs)
+        distribution.decide("on_train_batch_begin")
+
     def on_train_batch_end(original, batch, logs=None):
         original(batch, logs)
-        distribution.decide(after_step=True)
+        distribution.decide("on_train_batch_end")
 
     def on_epoch_end(original, epoch, logs=None):
         original(epoch, logs)
@@ -92,6 +120,7 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
     for replacement in (
         on_train_begin,
         on_epoch_begin,
+        on_train_batch_begin,
         on_train_batch_end,
         on_epoch_end,
         on_train_end,
@@ -101,12 +130,14 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
         replace(replacement.__name__, replacement)
 
 
-def _acts_in_steps(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback does something in each step that may be a decision: the user's own, and a few of Keras's."""
+def _deciding_hooks(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
+    """Return the hooks of a step in which a callback may decide something: the user's own, and a few of Keras's."""
     deciding = (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallback)
-    if type(callback).__module__.startswith("keras.") and not isinstance(callback, deciding):
-        return False
-    return any(
-        name in vars(callback) or getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
-        for name in _BATCH_HOOKS
-    )
+    callbacks = [one for one in callbacks if not type(one).__module__.startswith("keras.") or isinstance(one, deciding)]
+    return [
+        hook for hook, older in _STEP_HOOKS.items() if any(_has(one, hook) or _has(one, older) for one in callbacks)
+    ]
+
+
+def _has(callback: keras.callbacks.Callback, hook: str) -> bool:
+    return hook in vars(callback) or getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)

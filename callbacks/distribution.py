@@ -86,12 +86,12 @@ class Distribution:
 
     # A fit() or evaluate() of two workers or more
 
-    def begin(self, epochs: int, decides_in_steps: bool) -> None:
+    def begin(self, epochs: int, deciding_hooks: list[str]) -> None:
         """Start a `fit()`, after its callbacks have: equal workers, and errors that say what happened."""
         self._training, self._evaluations = True, []
         self._begin_phase(epoch=0)
         self._fit = Fit(self._model, self.optimizers, self.check_every)
-        self._fit.begin(epochs, decides_in_steps)
+        self._fit.begin(epochs, deciding_hooks)
         if not hasattr(self._model.train_function, "explained"):
             self._model.train_function = self._explained(self._model.train_function)
 
@@ -110,9 +110,9 @@ class Distribution:
         """Start the epoch number `epoch`, from 0."""
         self._begin_phase(epoch + 1)
 
-    def decide(self, after_step: bool = False) -> None:
-        """Let what callbacks of any worker have decided hold on all; after a step only if there are such callbacks."""
-        if self._fit.decides_in_steps or not after_step:
+    def decide(self, hook: str | None = None) -> None:
+        """Let what callbacks of any worker have decided hold on all; after a step's hook only if some may have."""
+        if hook is None or hook in self._fit.deciding_hooks:
             self._fit.decide()
 
     def begin_evaluation(self) -> None:

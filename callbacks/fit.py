@@ -21,7 +21,7 @@ class Fit:
         check_every: Int. After so many steps the workers' weights are compared.
 
     Attributes:
-        decides_in_steps: Bool. Whether a callback of any worker may decide something after a step.
+        deciding_hooks: Set of the hooks of a step in which a callback of any worker may decide something.
     """
 
     def __init__(self, model: keras.Model, optimizers: list, check_every: int):
@@ -29,18 +29,18 @@ class Fit:
         self._workers = optimizers[0].workers
         self._communicator = self._workers.communicator
         self._steps = 0
-        self.decides_in_steps = False
+        self.deciding_hooks: set[str] = set()
 
     # The begin
 
-    def begin(self, epochs: int, decides_in_steps: bool) -> None:
+    def begin(self, epochs: int, deciding_hooks: list[str]) -> None:
         """Agree on the epochs, and make all workers' variables equal.
 
         Args:
             epochs: Int. The number of epochs of this worker's `fit()`.
-            decides_in_steps: Bool. Whether a callback of this worker may decide something after a step.
+            deciding_hooks: The hooks of a step in which a callback of this worker may decide something.
         """
-        plan = {"epochs": epochs, "first": self._model._initial_epoch, "decides": decides_in_steps}
+        plan = {"epochs": epochs, "first": self._model._initial_epoch, "decides": deciding_hooks}
         everyones = self._communicator.share(plan)
         different = [rank for rank, theirs in enumerate(everyones) if theirs["epochs"] != everyones[0]["epochs"]]
         if different:
@@ -49,7 +49,7 @@ class Fit:
                 f"epochs={everyones[different[0]]['epochs']} on rank {different[0]}. Run one script on all ranks"
             )
         self._model._initial_epoch = everyones[0]["first"]  # which BackupAndRestore may have set, on the chief
-        self.decides_in_steps = any(theirs["decides"] for theirs in everyones)
+        self.deciding_hooks = {hook for theirs in everyones for hook in theirs["decides"]}
         self._workers.same_batch()  # forgets the last fit()'s
         optimizer = getattr(self._model, "optimizer", None)
         if self._model.built and optimizer is not None and not optimizer.built and self._model.trainable_variables:
@@ -112,17 +112,29 @@ class Fit:
     # What callbacks decide
 
     def decide(self) -> None:
-        """Stop if a callback of any worker has said so, and take the chief's learning rate."""
-        self.reach(Purpose.DECISION)
-        self._decide()
+        """Stop if a callback of any worker has said so, and take the chief's learning rate.
 
-    def _decide(self) -> None:
-        rates = [float(optimizer.learning_rate) for optimizer in self._optimizers]
-        rows = self._communicator.all_gather_rows(np.array([self._model.stop_training, *rates], "float64"))
-        self._model.stop_training = bool(rows[:, 0].any())
-        for optimizer, own, chiefs in zip(self._optimizers, rates, rows[0, 1:], strict=True):
-            if own != chiefs:
-                optimizer.learning_rate = float(chiefs)
+        The callbacks of a worker without data are not called any more. If the chief is one, the next worker counts.
+        """
+        self.reach(Purpose.DECISION)
+        self._decide(has_data=True)
+
+    def _decide(self, has_data: bool) -> None:
+        optimizers = self._optimizers_with_rates()
+        rates = [float(optimizer.learning_rate) for optimizer in optimizers]
+        rows = self._communicator.all_gather_rows(np.array([has_data, self._model.stop_training, *rates], "float64"))
+        self._model.stop_training = bool(rows[:, 1].any())
+        first = rows[:, 0].argmax()
+        for optimizer, own, rate in zip(optimizers, rates, rows[first, 2:], strict=True):
+            if own != rate:
+                optimizer.learning_rate = float(rate)
+
+    def _optimizers_with_rates(self) -> list:
+        """Return the inner optimizers; of a `MultiOptimizer`, which has no learning rate, those in it."""
+        inner = [optimizer.inner_optimizer for optimizer in self._optimizers]
+        scaled = keras.optimizers.LossScaleOptimizer
+        inner = [one.inner_optimizer if isinstance(one, scaled) else one for one in inner]
+        return [part for one in inner for part in getattr(one, "optimizers", [one])]
 
     # The end, of data and of all
 
@@ -135,7 +147,7 @@ class Fit:
         if agreed.purpose == Purpose.CHECK:
             self._compare(agreed.detail)
         elif agreed.purpose == Purpose.DECISION:
-            self._decide()
+            self._decide(has_data=False)
         elif not any(optimizer.join(agreed) for optimizer in self._optimizers):
             raise ValueError(
                 "a worker must have had data before it can go on without. Received: none in this fit() on worker "
@@ -154,7 +166,7 @@ class Fit:
             # While gradients are accumulated, the moving statistics are not exchanged.
             moving = batch_normalization.moving_statistics(self._model)
             for variable, mean in zip(moving, metrics.average(moving, self._communicator), strict=True):
-                variable.assign(mean.astype("float32"))
+                variable.assign(mean.astype(variable.dtype))
         metrics.merge(self._model.metrics, self._communicator)
 
     def end(self) -> None:

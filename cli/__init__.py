@@ -1,10 +1,14 @@
-"""The command line: `easyscale launch`, `easyscale bench`. Imports neither TensorFlow, Keras nor mpi4py.
+"""The command line: `easyscale launch`, `bench` and `verify`. Imports neither TensorFlow, Keras nor mpi4py.
 
     main, group          the entry point, and how it finds its commands
     job, ending          runs mpirun: signals, exit code, the end of all ranks
     runtime, open_mpi, hydra, hosts    which mpirun there is, and the command line that it wants
     streams, output      what the ranks write: where it comes from, how it is shown
     worker               what mpirun starts once per rank; it starts the script
+    script               the user's script: whether it can be started, and what its ranks are told
+    verify_runs, captured       starts the two runs of `easyscale verify`, and keeps what they write to stderr
+    verify_script, recorder     its ranks' side: runs the script, and records its first steps
+    recorded, verdict, hints    reads the recordings, compares them, and says what may be wrong
 
 A new command is a new file in `commands/`.
 """

@@ -12,7 +12,7 @@ from easyscale import communicator
 
 
 def spare_autotuning():
-    """Turn off what tunes TensorFlow's data pipelines: its threads cost several times the little training of a check."""
+    """Turn off what tunes TensorFlow's data pipelines: its threads cost more than the little training of a check."""
     import tensorflow as tf
 
     with_options = tf.data.Dataset.with_options

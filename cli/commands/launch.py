@@ -7,14 +7,11 @@ import sys
 
 import click
 
-import easyscale
-from easyscale import settings
+from easyscale.cli import script as scripts
 from easyscale.cli.group import Command
-from easyscale.errors import LaunchError, unknown
+from easyscale.errors import LaunchError
 
 __all__ = ["command"]
-
-_PYTHONS = ("python", "python3", "py", os.path.basename(sys.executable))
 
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
@@ -49,8 +46,8 @@ def command(
     cores = len(os.sched_getaffinity(0))
     places = _places(hosts, hostfile)
     ranks = _ranks(ranks, places, cores)
-    variables = _variables(exchange, replication)
-    start = _start(script, module) + list(arguments)
+    variables = scripts.variables(exchange, replication)
+    start = scripts.start(script, module) + list(arguments)
 
     if ranks == 1 and not places:
         line, environment = [sys.executable, *start], variables
@@ -94,39 +91,3 @@ def _ranks(ranks: int | None, places: list, cores: int) -> int:
             f"{', '.join(map(str, places))}. Give the hosts more slots, or -n {slots}"
         )
     return ranks
-
-
-def _variables(exchange: str | None, replication: str | None) -> dict[str, str]:
-    """The variables for the ranks, from the flags and from the environment, with names that exist."""
-    variables = {}
-    for option, value, variable, valid in (
-        ("--exchange", exchange, settings.EXCHANGE, lambda: ["auto", *easyscale.exchange.available()]),
-        ("--replication", replication, settings.REPLICATION, lambda: easyscale.replication.available()),
-    ):
-        source = option if value is not None else variable
-        value = value if value is not None else os.environ.get(variable) or None
-        if value is not None:
-            if value not in valid():
-                raise click.UsageError(unknown(source, value, valid()))
-            variables[variable] = value
-    return variables
-
-
-def _start(script: str, module: bool) -> list[str]:
-    """The arguments of Python that run the script or module."""
-    if module:
-        return ["-m", script]
-    problem = None
-    if not os.path.exists(script):
-        problem = "does not exist"
-        if script in _PYTHONS:
-            problem = "is not one. Give the script itself, without python"
-    elif os.path.isdir(script):
-        problem = "is a directory"
-        if os.path.exists(os.path.join(script, "__main__.py")):
-            problem = None  # Python runs such a directory
-    elif not os.access(script, os.R_OK):
-        problem = "may not be read by this user"
-    if problem is not None:
-        raise click.UsageError(f"the script must be a file that can be read. Received: '{script}', which {problem}")
-    return [script]

@@ -50,7 +50,10 @@ def test_help_lists_the_commands(cli, arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lunch"], "the command must be one of ['bench', 'launch']. Received: 'lunch'. Did you mean 'launch'?"),
+        (
+            ["lunch"],
+            "the command must be one of ['bench', 'launch', 'verify']. Received: 'lunch'. Did you mean 'launch'?",
+        ),
         (
             ["bench", "exchnge"],
             "the command must be one of ['exchange']. Received: 'exchnge'. Did you mean 'exchange'?",

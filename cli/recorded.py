@@ -1,0 +1,151 @@
+"""Reads what `recorder.py` has written: the first steps of a script on some ranks."""
+
+import json
+import os
+
+import numpy as np
+
+from easyscale.errors import EasyScaleError
+
+__all__ = ["Metric", "Recorded"]
+
+
+class Metric:
+    """A metric of all ranks together.
+
+    Args:
+        name: String.
+        states: List of arrays.
+        is_mean: Bool. Whether the states are a total and a count.
+    """
+
+    def __init__(self, name: str, states: list[np.ndarray], is_mean: bool):
+        self.name = name
+        self.is_mean = is_mean and len(states) == 2
+        self.states = states
+
+    @property
+    def count(self) -> float:
+        """What a mean is over; 0 for other metrics."""
+        return float(self.states[1]) if self.is_mean else 0.0
+
+    @property
+    def values(self) -> np.ndarray:
+        """What is compared: the mean, or all states in one vector."""
+        if self.is_mean:
+            return np.reshape(self.states[0] / self.count if self.count else 0.0, -1)
+        return np.concatenate([np.zeros(0), *(np.reshape(state, -1) for state in self.states)])
+
+
+class Recorded:
+    """What the ranks of one run have recorded.
+
+    Args:
+        folder: String. Where they have written it.
+        ranks: Int. How many they are.
+
+    Attributes:
+        optimizers: List of dicts. The `name` of each optimizer, and the names of its `weights`.
+        updates: List of ints. The number of the optimizer of each update.
+        sums: Int. How many sums of an `allreduce` there are.
+
+    Raises:
+        EasyScaleError: If a rank has written nothing.
+    """
+
+    def __init__(self, folder: str, ranks: int):
+        self._folder = folder
+        self._written = [self._read(rank) for rank in range(ranks)]
+        self.ranks = ranks
+        self.optimizers = self._written[0]["optimizers"]
+        self.updates = [update["optimizer"] for update in self._written[0]["updates"]]
+        self.sums = self._written[0]["sums"]
+
+    def _read(self, rank: int) -> dict:
+        try:
+            with open(os.path.join(self._folder, f"rank-{rank}.json"), encoding="utf-8") as file:
+                return json.load(file)
+        except FileNotFoundError:
+            raise EasyScaleError(
+                f"the script must end as Python scripts do. Received: no word from rank {rank} at its end. "
+                "Leave `os._exit` out"
+            ) from None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that could be compared."""
+        return not (self.updates or self.sums)
+
+    @property
+    def step_ends(self) -> list[int]:
+        """After which updates every rank has recorded its metrics."""
+        return sorted(set.intersection(*({int(update) for update in one["step_ends"]} for one in self._written)))
+
+    def notes(self, kind: str) -> list[str]:
+        """Return the names that a rank has noted; see `Recorder.note`."""
+        return list(dict.fromkeys(name for one in self._written for name in one["notes"][kind]))
+
+    def step(self, update: int) -> str:
+        """Return which step the update number `update` was, in words."""
+        optimizer = self.updates[update - 1]
+        of_several = f" of {self.optimizers[optimizer]['name']}" if len(self.optimizers) > 1 else ""
+        return f"step {self.updates[:update].count(optimizer)}{of_several}"
+
+    def weights(self, update: int) -> dict[str, np.ndarray]:
+        """Return what the update has made of the weights."""
+        return dict(zip(self._names(update), self._load(f"weights-{update}"), strict=True))
+
+    def unlike_the_chief(self, update: int) -> tuple[int, str] | None:
+        """Return a rank, and a weight that after this update is not the same there as on rank 0."""
+        chiefs = self._written[0]["updates"][update - 1]["digests"]
+        for rank, one in enumerate(self._written):
+            own = one["updates"][update - 1]["digests"] if update <= len(one["updates"]) else []
+            for place, name in enumerate(self._names(update)):
+                if own[place : place + 1] != chiefs[place : place + 1]:
+                    return rank, name
+        return None
+
+    def metrics(self, update: int) -> list[Metric]:
+        """Return the metrics of all ranks together as they were after this update, at the end of its step."""
+        everyones = [self._load(f"metrics-{update}-{rank}") for rank in range(self.ranks)]
+        metrics = []
+        for metric in self._model(update)["metrics"]:
+            count = len(metric["aggregations"])
+            rows = [[theirs.pop(0) for _ in range(count)] for theirs in everyones]
+            states = [_join(kind, one) for kind, *one in zip(metric["aggregations"], *rows, strict=True)]
+            metrics.append(Metric(metric["name"], states, metric["is_mean"]))
+        return metrics
+
+    def other_variables(self, update: int) -> dict[str, np.ndarray]:
+        """Return what else the model has, such as moving statistics, at the end of that step."""
+        model = self._model(update)
+        first = sum(len(metric["aggregations"]) for metric in model["metrics"])
+        return dict(zip(_distinct(model["states"]), self._load(f"metrics-{update}-0")[first:], strict=True))
+
+    def sum(self, number: int) -> np.ndarray:
+        """Return the result of an `allreduce`."""
+        return self._load(f"sum-{number}")[0]
+
+    def _names(self, update: int) -> list[str]:
+        return _distinct(self.optimizers[self.updates[update - 1]]["weights"])
+
+    def _model(self, update: int) -> dict:
+        chief = self._written[0]
+        return chief["models"][chief["step_ends"][str(update)]]
+
+    def _load(self, name: str) -> list[np.ndarray]:
+        with np.load(os.path.join(self._folder, f"{name}.npz")) as arrays:
+            return [arrays[key] for key in arrays.files]
+
+
+def _join(aggregation: str, states: list[np.ndarray]) -> np.ndarray:
+    """Make one state of those of all ranks."""
+    if aggregation == "only_first_replica":
+        return states[0]
+    return np.mean(states, axis=0) if aggregation == "mean" else np.sum(states, axis=0, dtype="float64")
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Tell equal names apart by a number."""
+    earlier = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({count + 1})" if count else name for name, count in zip(names, earlier, strict=True)]

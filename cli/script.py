@@ -1,0 +1,58 @@
+"""What commands that start the user's script have in common: whether it can be started, and what its ranks are told."""
+
+import os
+import sys
+
+import click
+
+import easyscale
+from easyscale import settings
+from easyscale.errors import unknown
+
+__all__ = ["start", "variables"]
+
+_PYTHONS = ("python", "python3", "py", os.path.basename(sys.executable))
+
+
+def start(script: str, module: bool = False) -> list[str]:
+    """Return the arguments of Python that run the script, or the module of this name.
+
+    Raises:
+        click.UsageError: If the script cannot be run.
+    """
+    if module:
+        return ["-m", script]
+    problem = None
+    if not os.path.exists(script):
+        problem = "does not exist"
+        if script in _PYTHONS:
+            problem = "is not one. Give the script itself, without python"
+    elif os.path.isdir(script):
+        problem = "is a directory"
+        if os.path.exists(os.path.join(script, "__main__.py")):
+            problem = None  # Python runs such a directory
+    elif not os.access(script, os.R_OK):
+        problem = "may not be read by this user"
+    if problem is not None:
+        raise click.UsageError(f"the script must be a file that can be read. Received: '{script}', which {problem}")
+    return [script]
+
+
+def variables(exchange: str | None, replication: str | None = None) -> dict[str, str]:
+    """Return the variables for the ranks, from the flags and from the environment.
+
+    Raises:
+        click.UsageError: If there is no exchange or replication of this name.
+    """
+    found = {}
+    for option, value, variable, valid in (
+        ("--exchange", exchange, settings.EXCHANGE, lambda: ["auto", *easyscale.exchange.available()]),
+        ("--replication", replication, settings.REPLICATION, lambda: easyscale.replication.available()),
+    ):
+        source = option if value is not None else variable
+        value = value if value is not None else os.environ.get(variable) or None
+        if value is not None:
+            if value not in valid():
+                raise click.UsageError(unknown(source, value, valid()))
+            found[variable] = value
+    return found

@@ -1,0 +1,449 @@
+"""`easyscale verify`: its verdict on numbers worked out by hand, and real scripts, right and wrong."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from easyscale.cli import verdict, verify_runs
+from easyscale.cli.commands import verify
+from easyscale.cli.recorded import Recorded
+from easyscale.cli.recorder import Finished, Recorder
+from easyscale.errors import EasyScaleError
+
+pytestmark = pytest.mark.timeout(180)
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MEAN = {"name": "loss", "aggregations": ["sum", "sum"], "is_mean": True}
+
+
+# The verdict
+
+
+class Run:
+    """Records what a test says that the ranks of a run did, in one optimizer and one model."""
+
+    def __init__(self, folder, ranks, metrics=(MEAN,), states=(), steps=5):
+        self._folder = folder
+        self.ranks = [Recorder(str(folder), rank, steps) for rank in range(ranks)]
+        for rank in self.ranks:
+            rank.describe_optimizer(0, "sgd", ["kernel", "bias"])
+            rank.describe_model(list(metrics), list(states))
+
+    def step(self, kernel, bias=0.0, metrics=(), dtype="float64"):
+        """One update, with the same weights on all ranks; and the states of the metrics of each rank after it."""
+        for rank, states in zip(self.ranks, metrics or [None] * len(self.ranks), strict=True):
+            rank.update(0, np.array(kernel, dtype), np.array([bias], dtype))
+            if states is not None:
+                rank.end_step(0, *map(np.array, states))
+
+    def end(self):
+        for rank in self.ranks:
+            rank.write()
+        return Recorded(str(self._folder), len(self.ranks))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A function that returns a run on one process, and one on two."""
+
+    def make(**options):
+        made = []
+        for ranks in (1, 2):
+            folder = tmp_path / str(ranks)
+            folder.mkdir()
+            made.append(Run(folder, ranks, **options))
+        return made
+
+    return make
+
+
+def test_equal_steps_are_equal_and_what_was_compared_is_said(runs):
+    one, two = runs()
+    for update in (1, 2):
+        one.step([update, 2.0, 3.0], metrics=[(8.0 * update, 8.0 * update)])
+        two.step([update, 2.0, 3.0 + 5e-9], metrics=[(3.0 * update, 4.0 * update), (5.0 * update, 4.0 * update)])
+    for kind, name in (("switched_off", "shuffling"), ("switched_off", "dropout"), ("switched_off", "shuffling")):
+        one.ranks[0].note(kind, name)
+    assert verdict.compare(one.end(), two.end()) == verdict.Verdict(
+        True,
+        [
+            "2 steps, 2 weights of 4 elements in float64: max difference 5.0e-09 (tolerance 1e-08)",
+            "metric loss: no difference (tolerance 1e-08)",
+            "switched off for the comparison: shuffling, dropout",
+        ],
+    )
+
+
+def test_the_first_step_and_weight_that_differ_are_named(runs):
+    one, two = runs()
+    for kernel, other in (([1.0, 1.0], [1.0, 1.0]), ([2.0, 2.0], [2.0, 2.25]), ([3.0, 3.0], [9.0, 9.0])):
+        one.step(kernel)
+        two.step(other)
+    equal, lines = verdict.compare(one.end(), two.end())
+    assert not equal
+    assert lines[0] == "first difference: step 2, `kernel` by 2.5e-01 in 1 of 2 elements (tolerance 1e-08)"
+    assert len(lines) == 2
+    assert lines[1].startswith("hint: data may not be divided by `easyscale.shard`")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "difference", "equal"),
+    [
+        ("float64", None, 2e-8, False),
+        ("float32", None, 9e-6, True),
+        ("float32", None, 2e-5, False),
+        ("float64", 1e-3, 9e-4, True),
+        ("float64", 0.0, 1e-15, False),
+        ("float64", 0.0, 0.0, True),
+    ],
+)
+def test_the_tolerance_follows_from_the_dtype_unless_it_is_given(runs, dtype, tolerance, difference, equal):
+    one, two = runs()
+    one.step([0.0], dtype=dtype)
+    two.step([difference], dtype=dtype)
+    found, lines = verdict.compare(one.end(), two.end(), tolerance)
+    assert found == equal
+    assert any("--tolerance" in line for line in lines) != equal  # so little may be rounding
+
+
+def test_a_metric_that_differs_is_told_by_its_mean_over_all_ranks(runs):
+    one, two = runs()
+    one.step([1.0], metrics=[(8.0, 8.0)])
+    two.step([1.0], metrics=[(3.0, 4.0), (7.0, 4.0)])
+    _, lines = verdict.compare(one.end(), two.end())
+    assert lines[0] == (
+        "first difference: step 1, whose weights are equal, but metric `loss` is 1 on one process, 1.25 on 2 processes"
+    )
+
+
+def test_samples_that_are_counted_twice_are_a_difference(runs):
+    one, two = runs()
+    one.step([1.0], metrics=[(8.0, 8.0)])
+    two.step([1.0], metrics=[(8.0, 8.0), (8.0, 8.0)])
+    _, lines = verdict.compare(one.end(), two.end())
+    assert lines[0].endswith("but metric `loss` counts 8 samples on one process, 16 on 2 processes")
+    assert lines[1].startswith("hint: in step 1 one process trains on 8 samples, 2 processes on 16. Divide the data")
+
+
+def test_metrics_are_joined_as_they_say(runs):
+    sums = {"name": "matrix", "aggregations": ["sum", "mean", "only_first_replica"], "is_mean": False}
+    one, two = runs(metrics=[sums])
+    one.step([1.0], metrics=[([4.0, 6.0], 2.5, 7.0)])
+    two.step([1.0], metrics=[([1.0, 2.0], 2.0, 7.0), ([3.0, 4.0], 3.0, 9.0)])
+    assert verdict.compare(one.end(), two.end()).equal
+
+
+def test_variables_that_are_not_trained_are_compared_on_the_chief(runs):
+    one, two = runs(metrics=[], states=["moving_mean"])
+    one.step([1.0], metrics=[([0.5],)])
+    two.step([1.0], metrics=[([0.75],), ([0.0],)])
+    _, lines = verdict.compare(one.end(), two.end())
+    assert lines[0].endswith("step 1, `moving_mean` by 2.5e-01 (tolerance 1e-08), which is not trained")
+
+
+def test_a_rank_that_drifts_from_the_chief_is_named(runs):
+    one, two = runs()
+    one.step([1.0])
+    two.ranks[0].update(0, np.array([1.0]), np.array([0.0]))
+    two.ranks[1].update(0, np.array([1.0]), np.array([1e-12]))
+    _, lines = verdict.compare(one.end(), two.end())
+    assert lines[0] == "first difference: step 1, `bias` on rank 1 is not that of rank 0"
+
+
+def test_fewer_steps_are_a_difference(runs):
+    one, two = runs()
+    for run, steps in ((one, 3), (two, 1)):
+        for _ in range(steps):
+            run.step([1.0])
+    _, lines = verdict.compare(one.end(), two.end())
+    assert lines[0] == "first difference: one process takes 3 steps, 2 processes take 1"
+
+
+def test_of_several_optimizers_the_one_is_named_and_its_own_steps_are_counted(runs):
+    one, two = runs()
+    for run, second in ((one, 2.0), (two, 4.0)):
+        for rank in run.ranks:
+            rank.describe_optimizer(1, "adam", ["kernel"])
+        for kernel in (1.0, second):
+            run.step([1.0])
+            for rank in run.ranks:
+                rank.update(1, np.array([kernel]))
+    _, lines = verdict.compare(one.end(), two.end())
+    assert lines[0] == "first difference: step 2 of adam, `kernel` by 2.0e+00 (tolerance 1e-08)"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "line"),
+    [
+        ([[1e6]], [[1e6 + 1e-3]], "1 allreduce of 1 element in float64: max difference 1.0e-09 (tolerance 1e-08)"),
+        ([[1.0, 2.0]], [[1.0, 4.0]], "first difference: `allreduce 1` by 1.0e+00 in 1 of 2 elements (tolerance 1e-08)"),
+        ([[1.0], [1.0]], [[1.0]], "first difference: one process calls allreduce 2 times, 2 processes 1"),
+        ([[1.0]], [[1.0, 1.0]], "first difference: allreduce 1 sums 1 element on one process, 2 on 2 processes"),
+    ],
+)
+def test_where_nothing_is_trained_sums_are_compared_by_their_size(runs, mine, theirs, line):
+    one, two = runs()
+    for run, vectors in ((one, mine), (two, theirs)):
+        for vector in vectors:
+            for rank in run.ranks:
+                rank.sum(np.array(vector))
+    assert verdict.compare(one.end(), two.end()).lines[0] == line
+
+
+def test_numbers_that_are_not_finite_are_no_ground_for_a_verdict(runs):
+    one, two = runs()
+    one.step([np.nan])
+    two.step([np.nan])
+    with pytest.raises(EasyScaleError, match="numbers must be finite .* Received: `kernel` after step 1 is not"):
+        verdict.compare(one.end(), two.end())
+
+
+# What is recorded
+
+
+def test_each_of_several_optimizers_is_recorded_for_as_many_steps(tmp_path):
+    recorder = Recorder(str(tmp_path), 0, steps=2)
+    recorder.update(0, np.zeros(1))
+    recorder.update(1, np.zeros(1))
+    recorder.update(0, np.zeros(1))
+    assert not recorder.complete
+    recorder.end_if_complete()
+    recorder.update(1, np.zeros(1))
+    assert recorder.complete
+
+
+def test_half_types_are_written_as_numbers_that_numpy_knows(tmp_path):
+    import ml_dtypes
+
+    recorder = Recorder(str(tmp_path), 0, steps=1)
+    recorder.describe_optimizer(0, "sgd", ["kernel"])
+    recorder.update(0, np.array([1.5, -2.0], ml_dtypes.bfloat16))
+    recorder.write()
+    np.testing.assert_array_equal(Recorded(str(tmp_path), 1).weights(1)["kernel"], [1.5, -2.0])
+
+
+def test_sums_end_a_script_only_where_no_training_can_follow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras", os)
+    recorder = Recorder(str(tmp_path), 0, steps=1)
+    recorder.sum(np.ones(1))
+    monkeypatch.delitem(sys.modules, "keras")
+    monkeypatch.setattr(os, "dup2", lambda *files: None)
+    with pytest.raises(Finished):
+        recorder.end_if_complete()
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "1"], "the number of processes must be 2 or more. Received: -n 1"),
+        (["--steps", "0"], "the number of steps must be 1 or more. Received: --steps 0"),
+        (["--tolerance", "-1"], "the tolerance must be 0 or more. Received: --tolerance -1.0"),
+        (["--tolerance", "nan"], "the tolerance must be 0 or more. Received: --tolerance nan"),
+        (["--exchange", "rign"], "Received: --exchange='rign'. Did you mean 'ring'?"),
+        (["-n"], "Option '-n' requires an argument."),
+    ],
+)
+@pytest.mark.parametrize("script_first", [True, False])
+def test_bad_options_are_refused(cli, script, arguments, message, script_first):
+    if arguments == ["-n"] and not script_first:
+        return  # the script would be its argument
+    path = script("")
+    result = cli("verify", *([path, *arguments] if script_first else [*arguments, path]))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.startswith("easyscale verify: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("missing.py", "Received: 'missing.py', which does not exist"), ("/", "Received: '/', which is a directory")],
+)
+def test_what_is_no_script_is_refused(cli, name, message):
+    result = cli("verify", name)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "steps", "own"),
+    [
+        ("train.py", 2, 5, []),
+        ("train.py -n 4", 4, 5, []),
+        ("-n 4 train.py --epochs 3 -n 7", 4, 5, ["--epochs", "3", "-n", "7"]),
+        ("--steps=3 train.py -n4 --epochs 3", 4, 3, ["--epochs", "3"]),
+        ("train.py --np 3 --verbose --steps 2 x -n 7", 3, 2, ["x", "-n", "7"]),
+        ("train.py -np 3 -- --steps 100 -- x", 3, 5, ["--steps", "100", "--", "x"]),
+        ("train.py --help", 2, 5, ["--help"]),
+    ],
+)
+def test_options_stand_before_the_script_or_directly_after_it(line, ranks, steps, own):
+    context = verify.command.make_context("verify", line.split())
+    assert (context.params["script"], context.params["ranks"], context.params["steps"]) == ("train.py", ranks, steps)
+    assert list(context.params["arguments"]) == own
+
+
+def test_a_script_that_cannot_compute_in_float64_is_verified_in_float32(monkeypatch):
+    tried = []
+
+    def compare(*arguments):
+        tried.append(arguments[-1])
+        if arguments[-1] == "float64":
+            raise verify_runs.ScriptError("the script failed", ["InvalidArgumentError: expected float, is double"])
+        return "verdict"
+
+    monkeypatch.setattr(verify_runs, "_compare", compare)
+    assert verify_runs.verify(["train.py"], 2, 5, None, False) == "verdict"
+    assert tried == ["float64", "float32"]
+
+
+# Scripts
+
+
+def verified(ranks, *arguments, code, timeout=120):
+    done = ranks.run("verify", *arguments, timeout=timeout)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_a_script_that_fails_is_shown_with_its_error(ranks, script):
+    done = verified(ranks, script("print('hidden')\nraise KeyError('lost')"), code=1)
+    assert "hidden" not in done.stdout
+    assert "Traceback" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("easyscale: the script must run on one process. Received: KeyError: 'lost' (exit code 1). ")
+
+
+def test_a_script_that_fails_on_several_processes_only_is_told_so(ranks, script):
+    path = script(
+        """
+        import easyscale, numpy as np, sys
+        easyscale.exchange.get("ring").allreduce(np.ones(3))
+        sys.exit(3 if easyscale.size() > 1 else 0)
+        """
+    )
+    done = verified(ranks, path, "-n", 3, code=1)
+    message = f"the script must run on 3 processes. Received: exit code 3. Try it by `easyscale launch -n 3 {path}`"
+    assert done.stderr == f"easyscale: {message}\n"
+
+
+@pytest.mark.parametrize("text", ["print('alone')", "import subprocess, sys; subprocess.run([sys.executable, '-V'])"])
+def test_a_script_that_exchanges_nothing_is_told_what_to_do(ranks, script, text):
+    done = verified(ranks, script(text), code=1)
+    assert done.stderr.count("\n") == 1
+    assert "the script must exchange something to be verified. Received: nothing to compare" in done.stderr
+    assert "`easyscale.callbacks.Distribute()`" in done.stderr
+
+
+def test_a_script_that_ends_without_a_word_is_told_so(ranks, script):
+    done = verified(ranks, script("import os; os._exit(0)"), code=1)
+    assert "Received: no word from rank 0 at its end. Leave `os._exit` out" in done.stderr
+
+
+def test_output_is_shown_if_wanted(ranks, script):
+    path = script(
+        """
+        import easyscale, numpy as np
+        ring = easyscale.exchange.get("ring")
+        for step in range(10):
+            print("step", step, flush=True)
+            ring.allreduce(easyscale.shard(np.ones(4)).sum(keepdims=True))
+        """
+    )
+    done = verified(ranks, "--verbose", "--steps", 3, path, code=0)
+    assert re.findall("^step .*", done.stdout, re.MULTILINE) == [f"step {step}" for step in (0, 1, 2)] * 2
+    assert "  3 allreduces of 3 elements in float64: no difference (tolerance 1e-08)\n" in done.stdout
+
+
+def test_vectors_that_are_not_divided_sum_up_to_another_result(ranks, script):
+    done = verified(
+        ranks, script("import easyscale, numpy as np; easyscale.exchange.get().allreduce(np.ones(3))"), code=1
+    )
+    assert done.stdout.startswith("different: 2 processes do not take the steps of one in ")
+    assert "first difference: `allreduce 1` by 1.0e+00 in 3 of 3 elements" in done.stdout
+
+
+def test_ctrl_c_ends_all_and_leaves_nothing(ranks, script, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    path = script("import time; print('begun', flush=True); time.sleep(60)")
+    environment = {**ranks.environment, "TMPDIR": str(temporary)}
+    process = ranks.start("verify", "--verbose", path, stdout=subprocess.PIPE, env=environment)
+    assert process.stdout.readline() == b"begun\n"
+    assert list(temporary.iterdir())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    time.sleep(0.1)
+    assert not list(temporary.iterdir())
+
+
+KERAS = """
+import keras, numpy as np
+from easyscale import callbacks, local_batch, shard
+
+keras.mixed_precision.set_global_policy("mixed_bfloat16")
+x = np.random.default_rng(0).normal(size=(65, 8)).astype("float32")  # ranks have 33 and 32 samples
+y = x.sum(axis=1, keepdims=True)
+model = keras.Sequential([
+    keras.Input((8,)),
+    keras.layers.Dense(8),
+    keras.layers.BatchNormalization(synchronized=True),
+    keras.layers.Dropout(0.5),
+    keras.layers.Dense(1),
+])
+model.compile(keras.optimizers.Adam(1e-2), "mse", metrics=["mae", keras.metrics.AUC()], steps_per_execution=2)
+{shard}
+{batch}
+checkpoint = keras.callbacks.ModelCheckpoint("written.keras", save_freq=1)
+model.fit(x, y > 0, batch_size=batch, epochs=9, callbacks=[callbacks.Distribute(), checkpoint])
+"""
+SHARD, BATCH = "x, y = shard(x, y)", "batch = local_batch(16)"
+
+
+def test_what_is_random_or_rounds_or_writes_is_switched_off(ranks, script, tmp_path):
+    done = verified(ranks, script(KERAS.format(shard=SHARD, batch=BATCH)), code=0)
+    head, weights, metrics, others, off = done.stdout.splitlines()
+    assert head == f"equal: 2 processes take the steps of one in {tmp_path / 'train.py'}"
+    assert weights.startswith("  5 steps, 6 weights of 97 elements in float64: max difference ")
+    assert metrics.startswith("  metrics loss, mae, auc: ")
+    assert others.startswith("  2 variables not trained: ")
+    assert off == "  switched off for the comparison: mixed_bfloat16, dropout, shuffling, ModelCheckpoint"
+    assert not list(Path().glob("written.keras"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        ({"shard": "", "batch": BATCH}, "Received: the same first batch on all 2 workers. Divide the data: "),
+        ({"shard": SHARD, "batch": "batch = 16"}, "in step 1 one process trains on 16 samples, 2 processes on 32"),
+    ],
+)
+def test_data_or_a_batch_that_is_not_divided_is_found(ranks, script, lines, hint):
+    done = verified(ranks, script(KERAS.format(**lines)), code=1)
+    assert re.search(r"^  first difference: step 1, `sequential/dense/kernel` by \d", done.stdout, re.MULTILINE)
+    assert hint in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "compared"),
+    [
+        (["digits.py"], "5 steps, 10 weights of 121,994 elements in float64"),
+        (["custom_exchange.py"], "5 steps, 4 weights of 161 elements in float64"),
+        (["linear_regression.py", "--exchange", "tree"], "5 steps, 2 weights of 2 elements in float64"),
+        (["allreduce_without_keras.py", "-n", "3", "--", "--points", "3000"], "5 allreduces of 60 elements in float64"),
+    ],
+)
+def test_every_example_takes_the_steps_of_one_process(ranks, arguments, compared):
+    name, *options = arguments
+    done = verified(ranks, EXAMPLES / name, *options, code=0)
+    assert f"  {compared}: " in done.stdout
