@@ -49,9 +49,10 @@ def on_set_model(act: Callable[[keras.callbacks.CallbackList, keras.Model], None
         if model:
             act(callbacks, model)
         original(callbacks, model)
-        for one in callbacks.callbacks if model else ():
-            if type(one) in _LOOKING_INSIDE:
-                one.set_model(_Unwrapped(model))
+        if isinstance(getattr(model, "optimizer", None), DistributedOptimizer):
+            for one in callbacks.callbacks:
+                if type(one) in _LOOKING_INSIDE:
+                    one.set_model(_Unwrapped(model))
 
     keras.callbacks.CallbackList.set_model = set_model
 

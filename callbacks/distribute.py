@@ -19,16 +19,18 @@ class Distribute(keras.callbacks.Callback):
 
     - The model's optimizer, and every other optimizer among its attributes, is wrapped in a `DistributedOptimizer`,
       unless it is one.
-    - All workers start from the chief's weights and optimizer state.
-    - A worker's gradients weigh as much as it has samples in the step. A worker that runs out of data before the others
-      takes part in their steps with weight zero until the epoch ends for all.
-    - At the end of an epoch the metrics' states are summed over workers, those of the validation data as well. Every
-      callback sees the result, wherever it stands in the list. `evaluate()` is left alone: call it on one worker.
-    - If a callback stops one worker's training within an epoch, all workers stop at the end of that epoch.
-    - Only the chief shows a progress bar.
+    - All workers start from the chief's weights and optimizer state. Dropout and augmentation differ between workers.
+    - A worker's gradients weigh as much as it has samples in the step, and losses with masks, weights or sums as much
+      as they have in the global batch. A worker that runs out of data before the others takes part in their steps with
+      weight zero until the epoch ends for all.
+    - At the end of an epoch the metrics' states are merged over workers, those of the validation data as well. Every
+      callback sees the result, wherever it stands in the list.
+    - What a callback of one worker decides (to stop, the chief's learning rate) holds on all workers. Only the chief
+      has the callbacks that show or write, such as the progress bar and `ModelCheckpoint`.
+    - The workers' weights are compared after the first step, every `check_every` steps, and at the end.
 
     With one worker `fit()` is what it is without this callback. A second `fit()` and a new `compile()` need nothing
-    else.
+    else. In the `callbacks` of `evaluate()` on all workers it merges their metrics; without it each evaluates alone.
 
     Args:
         exchange: What `easyscale.exchange.get` takes: `"ring"`, `"tree"`, an `Exchange`, ... Defaults to `None`: what
@@ -38,11 +40,12 @@ class Distribute(keras.callbacks.Callback):
         update: String. `"replicated"`. Defaults to `None`, which is the same.
         bucket_bytes: Int. Gradients travel in vectors of about this size. Defaults to `None`: one for each dtype.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+        check_every: Int. After so many steps the workers' weights are compared. Defaults to `100`.
 
     Raises:
         ValueError: If an argument is none of those that it can be, or the model's optimizer is already distributed in
             another way.
-        DesyncError: In `fit()`, if workers differ in exchange, model or gradients.
+        DesyncError: In `fit()`, if workers differ in exchange, model, gradients, epochs or weights.
 
     Example:
 

@@ -1,9 +1,9 @@
 """What a model does differently when it is trained by many workers.
 
 Keras offers a callback no place inside a step. So a few of the model's methods are replaced on the instance, once, and
-do more than before while `Distribute` is at work: `train_step`, `test_step`, `evaluate`, `save`, `save_weights` and
-`get_compile_config`, which are public, and `_get_metrics_result_or_logs`, through which the logs of every epoch go on
-their way to the callbacks.
+do more than before while `Distribute` is at work: `train_step`, `test_step`, `evaluate`, `save`, `save_weights`,
+`export` and `get_compile_config`, which are public, and `_get_metrics_result_or_logs`, through which the logs of every
+epoch go on their way to the callbacks.
 """
 
 import functools
@@ -19,7 +19,7 @@ from easyscale.optimizer import DistributedOptimizer
 
 __all__ = ["Distribution"]
 
-_REPLACED = ("train_step", "test_step", "evaluate", "save", "save_weights", "get_compile_config")
+_REPLACED = ("train_step", "test_step", "evaluate", "save", "save_weights", "export", "get_compile_config")
 
 
 class Distribution:
@@ -183,7 +183,7 @@ class Distribution:
         if not self._training or self.rank == 0:
             original(*args, **kwargs)
 
-    save_weights = save
+    save_weights = export = save
 
     def get_compile_config(self, original: Callable) -> dict:
         config = original()

@@ -4,6 +4,7 @@ Gradients come in as views of TensorFlow's memory, are copied once, into buckets
 no other copy is made. Gradients that are a few rows of a large matrix travel as rows.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -148,9 +149,10 @@ class GradientExchange:
             values, indices = rows[2 * number], rows[2 * number + 1]
             wide = np.promote_types(values.dtype, "float32")
             values = np.multiply(values, share, dtype=wide).astype(values.dtype) if values.size else values
-            whole = int(np.prod(shape)) * values.itemsize * 2 // communicator.size
-            if self._densify and counts[:, number].max() * (values[:1].nbytes + indices.itemsize) >= whole > 0:
-                matrix = self._exchange.allocate(int(np.prod(shape)), values.dtype)
+            size, width = math.prod(shape), math.prod(shape[1:])  # the same on all ranks, also on one without rows
+            whole = 2 * size * values.itemsize // communicator.size
+            if self._densify and counts[:, number].max() * (width * values.itemsize + indices.itemsize) >= whole > 0:
+                matrix = self._exchange.allocate(size, values.dtype)
                 np.add.at(matrix.reshape(shape), indices, values)
                 self._exchange.allreduce(matrix)
                 results += [matrix.reshape(shape), np.arange(shape[0])]

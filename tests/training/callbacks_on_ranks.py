@@ -13,6 +13,9 @@ from unittest import mock
 import h5py
 import keras
 import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.summary as summary  # not `tf.summary`, which this import replaces
 from keras.callbacks import (
     BackupAndRestore,
     CSVLogger,
@@ -69,15 +72,20 @@ def _begin(build, shard):
     return model
 
 
-def _train(callbacks, shard, data=None, build=_build, **options):
+def _batches(x, y, size):
+    options = tf.data.Options()
+    options.autotune.enabled = False  # its thread holds up, for seconds, who lets go of data before their end
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(size).with_options(options)
+
+
+def _train(callbacks, shard, data=DATA, build=_build, **options):
     """Return a model and its history after three epochs on this rank's part of the data, or on all of it."""
-    model, batch = _begin(build, shard), GLOBAL_BATCH
-    (x, y), validation = data or DATA, _validation()
+    model, parts, size = _begin(build, shard), (data, _validation()), GLOBAL_BATCH
     if shard:
-        (x, y), validation = easyscale.shard(x, y), easyscale.shard(*validation)
-        batch = easyscale.local_batch(batch)
+        parts, size = [easyscale.shard(*part) for part in parts], easyscale.local_batch(size)
+    data, validation = (_batches(*part, size) for part in parts)
     options = {"epochs": 3, "shuffle": False, "verbose": 0, "validation_data": validation, **options}
-    return model, model.fit(x, y, batch_size=batch, callbacks=callbacks, **options)
+    return model, model.fit(data, callbacks=callbacks, **options)
 
 
 def _folder():
@@ -225,47 +233,53 @@ def check_csv_logger_has_the_metrics_of_all_ranks():
     _as_one_process(lambda folder: [CSVLogger(folder / "log.csv")])
 
 
-def _train_interrupted(folder, distribute, shard, steps, save_freq):
-    """Train with a backup, interrupted after so many steps; then train again, with another model."""
+class _Interrupting(keras.callbacks.Callback):
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
 
-    def interrupt(batch, logs):
-        if int(model.optimizer.iterations) == steps:
+    def on_train_batch_begin(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == self.steps:
             raise KeyboardInterrupt
 
-    model = _build()
+
+def _train_interrupted(folder, distribute, shard, steps, save_freq):
+    """Train with a backup and stop after so many steps; then train again, with another model."""
+    backup = folder / "backup"
     try:
-        callbacks = [BackupAndRestore(folder / "backup", save_freq), LambdaCallback(on_train_batch_begin=interrupt)]
-        _train([*callbacks, *distribute()], shard, build=lambda: model)
+        _train([BackupAndRestore(backup, save_freq), _Interrupting(steps), *distribute()], shard)
         raise AssertionError("not interrupted")
     except KeyboardInterrupt:
-        assert (folder / "backup").exists() == (not shard or easyscale.is_chief())
-    callbacks = [*distribute(), BackupAndRestore(folder / "backup", save_freq)]
-    result = _train(callbacks, shard, build=lambda: _build())
-    assert not (folder / "backup").exists()
+        assert backup.exists() == (not shard or easyscale.is_chief())
+    result = _train([*distribute(), BackupAndRestore(backup, save_freq)], shard, build=lambda: _build())
+    assert not backup.exists()
     return result
 
 
-def _restored_as_one_process(steps, save_freq, alone=None):
+def _restored_as_one_process(steps, save_freq, alone):
     folder = _folder()
     mine = _made(folder / str(easyscale.rank()))
     assert_as_one_process(
-        lambda: _train_interrupted(mine, lambda: [Distribute()], True, steps, save_freq),
-        alone or (lambda: _train_interrupted(folder / "alone", list, False, steps, save_freq)),
+        lambda: _train_interrupted(mine, lambda: [Distribute()], True, steps, save_freq), lambda: alone(folder)
     )
     _assert_only_the_chief_has_written(folder)
     _done_with(folder)
 
 
 def check_backup_and_restore_ends_as_if_there_had_been_no_interruption():
-    _restored_as_one_process(steps=2 * STEPS + 2, save_freq="epoch", alone=lambda: _train([], shard=False)[0])
+    def uninterrupted(folder):
+        return _train([], shard=False)[0]
 
-
-def check_backup_and_restore_goes_on_with_the_last_epoch_only():
-    _restored_as_one_process(steps=2 * STEPS + 2, save_freq="epoch")
+    _restored_as_one_process(steps=2 * STEPS + 2, save_freq="epoch", alone=uninterrupted)
 
 
 def check_backup_and_restore_of_every_second_batch():
-    _restored_as_one_process(steps=STEPS + 3, save_freq=2)
+    """Keras begins the epoch again with the weights of its middle."""
+
+    def interrupted(folder):
+        return _train_interrupted(folder / "alone", list, False, STEPS + 3, 2)
+
+    _restored_as_one_process(steps=STEPS + 3, save_freq=2, alone=interrupted)
 
 
 def check_tensor_board_writes_the_metrics_of_all_ranks():
@@ -278,7 +292,7 @@ def check_tensor_board_writes_the_metrics_of_all_ranks():
         def callbacks(folder, update_freq=update_freq):
             return [TensorBoard(folder, write_graph=True, update_freq=update_freq)]
 
-        with mock.patch("tensorflow.summary.scalar", scalar):  # it needs a package of its own
+        with mock.patch.object(summary, "scalar", scalar):  # it needs a package of its own
             _as_one_process(callbacks)
         assert bool(numbers) == easyscale.is_chief()
         alone, ours = np.split(np.array(numbers, object).reshape(-1, 3), 2)
@@ -301,6 +315,8 @@ class _Saving(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.model.save(self.folder / f"{epoch}.keras")
         self.model.save_weights(self.folder / "latest.weights.h5")
+        if epoch == 1:
+            self.model.export(self.folder / "exported", verbose=False)
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch > 0:
@@ -435,6 +451,14 @@ def check_swap_ema_weights_under_loss_scaling():
 
     for swap_on_epoch in (False, True):
         _as_one_process(lambda folder, swap=swap_on_epoch: [SwapEMAWeights(swap)], build=build, place=0)
+
+
+# Epochs
+
+
+def check_different_epochs_are_refused_on_all_ranks():
+    with pytest.raises(easyscale.DesyncError, match="epochs=3 on rank 0, epochs=4 on rank 1"):
+        _train([Distribute()], shard=True, epochs=4 if easyscale.rank() == 1 else 3)
 
 
 # Decisions within an epoch

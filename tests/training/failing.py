@@ -40,11 +40,12 @@ class RaisingLayer(keras.layers.Layer):
         return x
 
 
-def fit(exchange="ring", layers=(), units=1, callbacks=()):
+def fit(exchange="ring", layers=(), units=1, callbacks=(), epochs=1):
     model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(units), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     x, y = easyscale.shard(np.ones((64, 3)), np.ones((64, 1)))
-    model.fit(x, y, batch_size=8, verbose=0, callbacks=[easyscale.callbacks.Distribute(exchange), *callbacks])
+    callbacks = [easyscale.callbacks.Distribute(exchange), *callbacks]
+    model.fit(x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=callbacks)
 
 
 def exception_in_a_callback():
@@ -66,6 +67,10 @@ def different_exchanges():
 
 def different_models():
     fit(units=3 if UNLUCKY else 2)
+
+
+def different_epochs():
+    fit(epochs=3 if UNLUCKY else 2)
 
 
 def different_gradients():

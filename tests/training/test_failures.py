@@ -48,6 +48,11 @@ def test_an_exception_on_one_rank_ends_all_and_is_shown_once(case, message):
             "float32 on rank 0, (3, 3) float32 on rank 1. Run one script on all ranks",
         ),
         (
+            "different_epochs",
+            "DesyncError: all ranks must train for the same epochs. Received: epochs=2 on rank 0, epochs=3 on rank 1. "
+            "Run one script on all ranks",
+        ),
+        (
             "different_gradients",
             "DesyncError: all ranks must exchange the same gradients. Received: gradients 2 on rank 0, 1 on "
             "rank 1. Run one script on all ranks",
@@ -63,7 +68,7 @@ def test_ranks_that_differ_end_with_one_line(case, message):
 
 def test_validation_on_one_rank_alone_is_named():
     done, _ = _fail("validation_on_the_chief_alone")
-    assert "DesyncError: all ranks must take part in the same epochs and validations." in done.stderr
+    assert "DesyncError: all ranks must take part in the same epochs, validations and steps." in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -7,27 +7,27 @@ from launches import over_ranks
 HERE = Path(__file__).parent
 
 
-@over_ranks(HERE / "equality_on_ranks.py", sizes=[1, 2, 3, 4], limit=600)
+@over_ranks(HERE / "equality_on_ranks.py", sizes=[1, 2, 3, 4], limit=1500)
 def test_ranks_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "models_on_ranks.py", sizes=[2, 3], limit=300)
+@over_ranks(HERE / "models_on_ranks.py", sizes=[3], limit=300)
 def test_models_train_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "loops_on_ranks.py", sizes=[2, 3], limit=300)
+@over_ranks(HERE / "loops_on_ranks.py", sizes=[3], limit=300)
 def test_training_loops_run_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "data_on_ranks.py", sizes=[2, 3], limit=300)
+@over_ranks(HERE / "data_on_ranks.py", sizes=[3], limit=300)
 def test_data_is_divided_over_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "metrics_on_ranks.py", sizes=[2, 3], limit=300)
+@over_ranks(HERE / "metrics_on_ranks.py", sizes=[3], limit=300)
 def test_metrics_are_those_of_all_processes(check):
     check()
 
@@ -42,7 +42,7 @@ def test_random_numbers_differ_between_processes(check):
     check()
 
 
-@over_ranks(HERE / "drift_on_ranks.py", sizes=[2, 3], limit=300)
+@over_ranks(HERE / "drift_on_ranks.py", sizes=[3], limit=300)
 def test_processes_that_drift_apart_are_told_so(check):
     check()
 
