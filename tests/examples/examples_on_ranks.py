@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import os
 import re
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 
 import keras
@@ -72,11 +74,15 @@ def check_python_in_the_readme_runs():
     if 256 % SIZE:
         return  # the README's global batch
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         x = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
         names = {"keras": keras, "np": np, "model": model, "x": x, "y": x.sum(axis=1, keepdims=True)}
-        exec(compile(block, "README.md", "exec"), names)
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)  # it saves a model
+            exec(compile(block, "README.md", "exec"), names)
+            os.chdir(ROOT)
         weights = [weight.tolist() for weight in model.get_weights()]
         everyones = easyscale.communicator.get().share(weights)
         assert all(other == weights for other in everyones) or "model" not in block
