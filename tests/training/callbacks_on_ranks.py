@@ -3,6 +3,7 @@
 Each check trains on all ranks and compares with the same training by one process: steps, weights, history and files.
 """
 
+import contextlib
 import io
 import shutil
 import tempfile
@@ -217,14 +218,16 @@ def check_model_checkpoint_after_every_second_batch_of_uneven_data():
 def check_stock_keras_goes_on_with_what_model_checkpoint_wrote():
     folder = _folder()
 
+    def load():
+        return keras.models.load_model(folder / "2.keras")
+
     def continued():
         _train([ModelCheckpoint(folder / "{epoch}.keras"), Distribute()], shard=True, epochs=2)
-        return _train([Distribute()], shard=True, build=lambda: keras.models.load_model(folder / "2.keras"), epochs=1)[
-            0
-        ]
+        model, _ = _train([Distribute()], shard=True, build=load, epochs=1)
+        return model
 
     assert_as_one_process(continued, lambda: _train([], shard=False)[0])
-    model = keras.models.load_model(folder / "2.keras")
+    model = load()
     assert type(model.optimizer) is keras.optimizers.SGD and int(model.optimizer.iterations) == 2 * STEPS
     _done_with(folder)
 
@@ -280,6 +283,15 @@ def check_backup_and_restore_of_every_second_batch():
         return _train_interrupted(folder / "alone", list, False, STEPS + 3, 2)
 
     _restored_as_one_process(steps=STEPS + 3, save_freq=2, alone=interrupted)
+
+
+def check_the_progress_bar_and_history_have_the_metrics_of_all_ranks():
+    different_start()
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        _, history = _train([Distribute()], shard=True, epochs=1, verbose=2)
+    assert_equal_ranks([np.array(list(history.history.values()))])
+    shown = " - ".join(f"{name}: {values[0]:.4f}" for name, values in sorted(history.history.items()))
+    assert (shown in out.getvalue()) == easyscale.is_chief() == bool(out.getvalue())
 
 
 def check_tensor_board_writes_the_metrics_of_all_ranks():
@@ -372,8 +384,8 @@ def check_early_stopping_restores_the_best_weights_on_all_ranks():
 
 
 def check_early_stopping_on_the_metric_of_all_ranks():
-    """On the last rank the validation's loss rises from the start."""
-    _as_one_process(lambda folder: [EarlyStopping("val_loss", patience=0)], epochs=4)
+    """On the last rank the validation's loss rises from the start; on all together it falls."""
+    assert _as_one_process(lambda folder: [EarlyStopping("val_loss", patience=0)], epochs=4) == 4 * STEPS
 
 
 def check_early_stopping_on_the_chief_alone_stops_all_ranks():
