@@ -7,7 +7,7 @@ import numpy as np
 
 from easyscale.communicator import Communicator
 
-__all__ = ["average", "merge"]
+__all__ = ["average", "leaves", "merge"]
 
 
 def merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator) -> None:
@@ -17,7 +17,7 @@ def merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator) -
     `aggregation`, `"mean"` or `"only_first_replica"`, or its metric has a method `merge_state(metrics)`, which is given
     the metrics of the other workers.
     """
-    metrics = [leaf for metric in metrics for leaf in _leaves(metric)]
+    metrics = [leaf for metric in metrics for leaf in leaves(metric)]
     states = [_state(metric) for metric in metrics]
     rows = communicator.all_gather_rows(np.concatenate([np.zeros(0), *states]))
     ends = np.cumsum([state.size for state in states])
@@ -38,10 +38,10 @@ def average(values: Sequence[object], communicator: Communicator) -> list[np.nda
     return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
-def _leaves(metric: object) -> list:
+def leaves(metric: object) -> list:
     """The metrics of which a metric consists: Keras puts those of `compile()` in one."""
     inner = getattr(metric, "metrics", None)
-    return [leaf for one in inner for leaf in _leaves(one)] if isinstance(inner, (list, tuple)) else [metric]
+    return [leaf for one in inner for leaf in leaves(one)] if isinstance(inner, (list, tuple)) else [metric]
 
 
 def _state(metric: keras.metrics.Metric) -> np.ndarray:

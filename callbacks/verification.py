@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from easyscale.callbacks.callback_list import WRITERS
+from easyscale.callbacks.metrics import leaves
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.replication import recording
 
@@ -123,7 +124,7 @@ class _Watch:
         for layer in layers:
             if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized:
                 self._recorder.note("unsynchronized", layer.name)
-        metrics = [one for metric in model.metrics for one in _leaves(metric) if not hasattr(one, "merge_state")]
+        metrics = [one for metric in model.metrics for one in leaves(metric) if not hasattr(one, "merge_state")]
         frozen = {id(variable) for layer in layers if not layer.trainable for variable in layer.variables}
         states = [one for one in model.non_trainable_variables if id(one) not in frozen and one.name != _SEED]
         number = self._recorder.describe_model([_describe(metric) for metric in metrics], [one.path for one in states])
@@ -146,12 +147,6 @@ class _Watch:
             self._recorder.note("switched_off", name)
         else:
             original(policy)
-
-
-def _leaves(metric: object) -> list:
-    """The metrics of which a metric consists: Keras puts those of `compile()` in one."""
-    inner = getattr(metric, "metrics", None)
-    return [leaf for one in inner for leaf in _leaves(one)] if isinstance(inner, (list, tuple)) else [metric]
 
 
 def _describe(metric: keras.metrics.Metric) -> dict:
