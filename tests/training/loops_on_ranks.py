@@ -2,7 +2,7 @@
 
 import keras
 import tensorflow as tf
-from models import assert_as_one_process, assert_equal_ranks, classify, conv_net, different_start, digits
+from models import assert_as_one_process, assert_equal_ranks, classify, conv_net, different_start, digits, equal
 
 import easyscale
 from easyscale.callbacks import Distribute
@@ -12,25 +12,6 @@ GLOBAL_BATCH = 24
 
 def _sgd(rate=0.1):
     return keras.optimizers.SGD(rate, momentum=0.9)
-
-
-def _equal(build, data=digits, epochs=2, **fit_options):
-    """`build` returns a compiled model."""
-    x, y = data()
-
-    def distributed():
-        model = build()
-        xs, ys = easyscale.shard(x, y)
-        batch = easyscale.local_batch(GLOBAL_BATCH)
-        options = {"epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": [Distribute()], **fit_options}
-        return model, model.fit(xs, ys, batch_size=batch, **options)
-
-    def single():
-        model = build()
-        options = {"epochs": epochs, "shuffle": False, "verbose": 0, **fit_options}
-        return model, model.fit(x, y, batch_size=GLOBAL_BATCH, **options)
-
-    assert_as_one_process(distributed, single)
 
 
 class OwnStep(keras.Model):
@@ -64,7 +45,7 @@ def check_a_train_step_of_ones_own():
         model.compile(_sgd())
         return model
 
-    _equal(build)
+    equal(build, exchanges=["ring"])
 
 
 class TwoNets(keras.Model):

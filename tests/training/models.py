@@ -1,6 +1,6 @@
 """Models and data for tests of training, and the comparison with one process."""
 
-import itertools
+import functools
 
 import keras
 import numpy as np
@@ -9,8 +9,6 @@ from sklearn.datasets import load_digits
 import easyscale
 
 TOLERANCE = 1e-5
-
-_turn = itertools.count(easyscale.size())
 
 
 def digits(count=240):
@@ -83,13 +81,11 @@ def assert_as_one_process(distributed, single, tolerance=TOLERANCE):
 def equal(build, data=None, global_batch=24, epochs=2, exchanges=None, tolerance=TOLERANCE, validates=False, **options):
     """Train as one process, and by all ranks with each exchange, on the same batches; compare.
 
-    On 3 ranks every exchange has its turn. On other numbers of ranks they take turns from check to check.
-
     Args:
         build: Function that returns a compiled model.
         data: `x, y` or `x, y, sample_weight`. Defaults to four batches and 2 samples of the digits: in the last batch
             some of three ranks and more have no part.
-        exchanges: List of names, instead.
+        exchanges: List of names. Defaults to all.
         validates: Bool. Whether there is a validation, on the training data.
         options: For `fit()`.
 
@@ -98,24 +94,59 @@ def equal(build, data=None, global_batch=24, epochs=2, exchanges=None, tolerance
     """
     data = data if data is not None else digits(4 * 24 + 2)
 
-    def fit(x, y, sample_weight=None, **more):
-        model = build()
+    def fit(model, x, y, sample_weight=None, **more):
         validation = (x, y) if sample_weight is None else (x, y, sample_weight)
         if validates:
             more["validation_data"] = validation
         common = {"epochs": epochs, "shuffle": False, "verbose": 0, **options}
         return model, model.fit(x, y, sample_weight=sample_weight, **common, **more)
 
-    def distributed(exchange):
-        callbacks = [easyscale.callbacks.Distribute(exchange)]
-        return fit(*easyscale.shard(*data), batch_size=easyscale.local_batch(global_batch), callbacks=callbacks)
+    switch, models = Switch(), []
 
-    if exchanges is None:
-        exchanges = easyscale.exchange.available()
-        if easyscale.size() != 3:
-            exchanges = [exchanges[next(_turn) % len(exchanges)]]
-    runs = [lambda name=name: distributed(name) for name in exchanges]
-    return assert_as_one_process(runs, lambda: fit(*data, batch_size=global_batch), tolerance)
+    def distributed(exchange):
+        switch.turn_to(exchange)
+        new = build()
+        models[:] = [_as_new(models[0], new)] if models and new.built else [new]
+        callbacks = [easyscale.callbacks.Distribute(switch)]
+        mine, batch = easyscale.shard(*data), easyscale.local_batch(global_batch)
+        return fit(models[0], *mine, batch_size=batch, callbacks=callbacks)
+
+    if exchanges is None:  # one process has nothing to exchange
+        exchanges = easyscale.exchange.available() if easyscale.size() > 1 else ["ring"]
+    runs = [functools.partial(distributed, name) for name in exchanges]
+    return assert_as_one_process(runs, lambda: fit(build(), *data, batch_size=global_batch), tolerance)
+
+
+class Switch(easyscale.exchange.Exchange):
+    """Now this exchange, now that: so a model is traced once, and trained with each."""
+
+    def turn_to(self, name):
+        self.connect(easyscale.communicator.get())
+        self.now = easyscale.exchange.get(name)
+
+    def lend(self, *args, **options):
+        return self.now.lend(*args, **options)
+
+    def owned(self, length):
+        return self.now.owned(length)
+
+    def allreduce(self, buffer):
+        self.now.allreduce(buffer)
+
+    def _reduce(self, buffer):
+        self.now.reduce(buffer)
+
+    def _gather(self, buffer):
+        self.now.gather(buffer)
+
+
+def _as_new(model, new):
+    """Return `model`, which has been trained, as it was before."""
+    new.optimizer.build(new.trainable_variables)
+    for owner, theirs in ((model, new), (model.optimizer, new.optimizer)):
+        for variable, value in zip(owner.variables, theirs.variables, strict=True):
+            variable.assign(value)
+    return model
 
 
 def _with_history(result):

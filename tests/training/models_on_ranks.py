@@ -2,7 +2,15 @@
 
 import keras
 import numpy as np
-from models import assert_as_one_process, assert_equal_ranks, classify, conv_net, different_start, digits, single_start
+from models import (
+    assert_equal_ranks,
+    classify,
+    conv_net,
+    different_start,
+    digits,
+    equal,
+    single_start,
+)
 
 import easyscale
 from easyscale.callbacks import Distribute
@@ -14,38 +22,19 @@ def _sgd(rate=0.1):
     return keras.optimizers.SGD(rate, momentum=0.9)
 
 
-def _equal(build, data=digits, epochs=2, **fit_options):
-    """`build` returns a compiled model."""
-    x, y = data()
-
-    def distributed():
-        model = build()
-        xs, ys = easyscale.shard(x, y)
-        batch = easyscale.local_batch(GLOBAL_BATCH)
-        options = {"epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": [Distribute()], **fit_options}
-        return model, model.fit(xs, ys, batch_size=batch, **options)
-
-    def single():
-        model = build()
-        options = {"epochs": epochs, "shuffle": False, "verbose": 0, **fit_options}
-        return model, model.fit(x, y, batch_size=GLOBAL_BATCH, **options)
-
-    assert_as_one_process(distributed, single)
-
-
 def check_a_model_that_is_built_by_its_first_batch():
     def build():
         layers = [keras.layers.Flatten(), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(10)]
         return classify(keras.Sequential(layers), _sgd())
 
-    _equal(build)
+    equal(build, exchanges=["ring"])
 
 
 def check_a_model_that_is_built_by_its_first_batch_and_runs_eagerly():
     def build():
         return classify(keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)]), _sgd(), run_eagerly=True)
 
-    _equal(build, data=lambda: digits(48))
+    equal(build, data=digits(48), exchanges=["ring"])
 
 
 def check_variables_without_gradients_and_frozen_ones():
@@ -60,7 +49,7 @@ def check_variables_without_gradients_and_frozen_ones():
             self.unused(x)
             return self.used(x)
 
-    _equal(lambda: classify(Partly(), _sgd()))
+    equal(lambda: classify(Partly(), _sgd()), exchanges=["ring"])
 
 
 def check_two_inputs_two_outputs():
@@ -75,7 +64,9 @@ def check_two_inputs_two_outputs():
         model.compile(_sgd(0.01), losses, metrics={"one": ["accuracy"], "two": ["mae"]})
         return model
 
-    _equal(build, data=lambda: ({"a": x, "b": x[::-1].copy()}, {"one": y, "two": (y / 10).astype("float32")}))
+    equal(
+        build, data=({"a": x, "b": x[::-1].copy()}, {"one": y, "two": (y / 10).astype("float32")}), exchanges=["ring"]
+    )
 
 
 def check_jit_compile_is_turned_off():
@@ -83,7 +74,7 @@ def check_jit_compile_is_turned_off():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", easyscale.EasyScaleWarning)
-        _equal(lambda: classify(conv_net(), _sgd(), jit_compile=True))
+        equal(lambda: classify(conv_net(), _sgd(), jit_compile=True), exchanges=["ring"])
 
 
 def _normalized():

@@ -2,7 +2,14 @@ from pathlib import Path
 
 from launches import over_ranks
 
+HERE = Path(__file__).parent
 
-@over_ranks(Path(__file__).with_name("callbacks_on_ranks.py"), sizes=[3], limit=300)
-def test_callbacks_do_on_several_processes_what_they_do_on_one(check):
+
+@over_ranks(HERE / "writers_on_ranks.py", sizes=[3], limit=300)
+def test_files_are_those_of_one_process_and_written_once(check):
+    check()
+
+
+@over_ranks(HERE / "decisions_on_ranks.py", sizes=[3], limit=300)
+def test_decisions_hold_on_all_processes(check):
     check()
