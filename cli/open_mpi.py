@@ -45,7 +45,10 @@ class OpenMpi(Runtime):
             return {"HOME": "/"}
 
     def keep_shared_memory_in(self, folder: str) -> dict[str, str]:
-        return {"OMPI_MCA_btl_sm_backing_directory": folder, "OMPI_MCA_btl_vader_backing_directory": folder}
+        users = ("btl_sm", "btl_vader", "osc_sm")
+        # In /tmp a job would meet what a killed one has left behind, if its mpirun had the same process id.
+        session = {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_orte_tmpdir_base": folder}
+        return session | {f"OMPI_MCA_{user}_backing_directory": folder for user in users}
 
     def tagged(self, line: str, stream: str) -> tuple[int, str, str] | None:
         space = " " if self._major >= 5 else ""

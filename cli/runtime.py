@@ -68,7 +68,7 @@ class Runtime(abc.ABC):
         return {}
 
     def keep_shared_memory_in(self, folder: str) -> dict[str, str]:
-        """Return the variables by which the library keeps its shared memory in `folder`, if it can be told to.
+        """Return the variables by which the library keeps its shared memory and other files in `folder`, if it can.
 
         A rank that is killed leaves its files behind; in a folder of the job's own the launcher finds them.
         """

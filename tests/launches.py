@@ -43,7 +43,12 @@ def run(command: list[str], timeout: float, env: dict[str, str] | None = None) -
         tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as shared,
     ):
         # Ranks that are killed leave Open MPI's files behind: here.
-        env = {"OMPI_MCA_btl_sm_backing_directory": shared, **(env or environment())}
+        folders = (
+            "OMPI_MCA_btl_sm_backing_directory",
+            "OMPI_MCA_osc_sm_backing_directory",
+            "PRTE_MCA_prte_tmpdir_base",
+        )
+        env = {**dict.fromkeys(folders, shared), **(env or environment())}
         process = subprocess.Popen(
             command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=env, start_new_session=True
         )

@@ -15,6 +15,7 @@ import easyscale
 comm = easyscale.communicator.get()
 if comm.rank == 0:
     print(os.environ.get("OMPI_MCA_btl_sm_backing_directory"), flush=True)
+easyscale.exchange.get("shared_memory").allocate(1_000_000)
 comm.barrier()
 if comm.rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
