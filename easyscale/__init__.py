@@ -14,6 +14,7 @@ _WHERE = {
     "EasyScaleWarning": "easyscale.errors",
     "LaunchError": "easyscale.errors",
     "PeerError": "easyscale.errors",
+    "SharedMemoryError": "easyscale.errors",
     "is_chief": "easyscale.workers",
     "local_batch": "easyscale.workers",
     "local_rank": "easyscale.workers",

@@ -1,10 +1,11 @@
 """What EasyScale raises.
 
     EasyScaleError
-    ├── LaunchError     the ranks were not started in a way that lets them meet
-    ├── DesyncError     ranks differ where they must agree: exchange, gradients, weights
-    └── PeerError       another rank has left or failed while this one waits for it
-    EasyScaleWarning    something works, but hardly as meant
+    ├── LaunchError          the ranks were not started in a way that lets them meet
+    ├── DesyncError          ranks differ where they must agree: exchange, gradients, weights
+    ├── PeerError            another rank has left or failed while this one waits for it
+    └── SharedMemoryError    a node has no room for the memory that its ranks are to have in common
+    EasyScaleWarning         something works, but hardly as meant
 
 A bad argument is a plain `ValueError` or `TypeError`, as in Keras. Every message is the rule, what came, and the
 remedy, in one line.
@@ -15,7 +16,7 @@ import functools
 import sys
 from traceback import walk_tb
 
-__all__ = ["DesyncError", "EasyScaleError", "EasyScaleWarning", "LaunchError", "PeerError"]
+__all__ = ["DesyncError", "EasyScaleError", "EasyScaleWarning", "LaunchError", "PeerError", "SharedMemoryError"]
 
 
 class EasyScaleError(Exception):
@@ -32,6 +33,10 @@ class DesyncError(EasyScaleError):
 
 class PeerError(EasyScaleError):
     """Another rank has left or failed while this one waits for it."""
+
+
+class SharedMemoryError(EasyScaleError):
+    """A node has no room for the memory that its ranks are to have in common."""
 
 
 class EasyScaleWarning(UserWarning):

@@ -5,13 +5,17 @@ follows from these two and may be replaced by something faster.
 """
 
 import abc
+import functools
 import json
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-__all__ = ["Communicator", "Request", "Traffic", "as_bytes"]
+from easyscale.errors import SharedMemoryError
+
+__all__ = ["Communicator", "Request", "Traffic", "Window", "as_bytes"]
 
 
 def as_bytes(buffer: np.ndarray) -> np.ndarray:
@@ -51,6 +55,21 @@ class Request(abc.ABC):
         """
 
 
+class Window(abc.ABC):
+    """Memory that the ranks of one node have in common. It lasts as long as the process.
+
+    Attributes:
+        parts: List of vectors of bytes, one for each rank of the node in the order of local ranks. Every rank reads and
+            writes all of them.
+    """
+
+    parts: list[np.ndarray]
+
+    @abc.abstractmethod
+    def sync(self) -> None:
+        """Let what this rank has written before be seen by others before what it writes afterwards."""
+
+
 class Communicator(abc.ABC):
     """`size` ranks that send each other NumPy buffers.
 
@@ -62,6 +81,7 @@ class Communicator(abc.ABC):
         size: Int. The number of ranks.
         local_rank: Int. This process's number among those of its node.
         local_size: Int. The number of ranks on this node.
+        nodes: List of lists. The ranks of each node.
         host: String. The name of this node.
         library: String. What carries the messages, with its version.
         sent: `Traffic`. What this rank has sent by `isend` so far.
@@ -84,6 +104,37 @@ class Communicator(abc.ABC):
     @abc.abstractmethod
     def ireceive(self, buffer: np.ndarray, source: int) -> Request:
         """Start to receive from rank `source` into a contiguous `buffer`."""
+
+    @functools.cached_property
+    def nodes(self) -> list[list[int]]:
+        """The ranks of each node, in order: by default each on a node of its own."""
+        return [[rank] for rank in range(self.size)]
+
+    def allocate_shared(self, nbytes: int) -> Window:
+        """Return a new `Window` with `nbytes` zeros in this rank's part. All ranks of the node must call this.
+
+        Args:
+            nbytes: Int. May be another on each rank.
+
+        Raises:
+            SharedMemoryError: If the node has no room for it, or the ranks share no memory.
+        """
+        raise SharedMemoryError(
+            f"ranks must be able to share memory. Received: {self.library}, which has none. Choose the exchange 'ring'"
+        )
+
+    def poll(self, done: Callable[[], bool], what: str) -> None:
+        """Return when `done()` is true, without holding the core.
+
+        Args:
+            done: Callable. Looks at shared memory.
+            what: String. What this rank does meanwhile, as "waits for rank 1".
+
+        Raises:
+            PeerError: If a rank has left or failed meanwhile.
+        """
+        while not done():
+            time.sleep(0.0001)
 
     def send(self, buffer: np.ndarray, to: int) -> None:
         """Send `buffer` to rank `to`."""

@@ -5,17 +5,20 @@ data is read only then. So a deadlock or a buffer written too early shows here a
 """
 
 import collections
+import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from easyscale.communicator.communicator import Communicator, Request, as_bytes
+from easyscale.communicator.communicator import Communicator, Request, Window, as_bytes
 from easyscale.errors import DesyncError, PeerError
 
 __all__ = ["Local", "run_ranks"]
+
+_NAP_SECONDS = 0.00002
 
 _thread = threading.local()
 
@@ -23,8 +26,11 @@ _thread = threading.local()
 class _Group:
     """What the ranks of one `run_ranks` have in common."""
 
-    def __init__(self, size: int, timeout: float):
+    def __init__(self, size: int, timeout: float, nodes: Sequence[int] | None = None):
         self.size = size
+        ends = np.cumsum([0, *(nodes or [size])]).tolist()
+        self.nodes = [list(range(start, stop)) for start, stop in itertools.pairwise(ends)]
+        self.shared = collections.defaultdict(dict)  # (node, number of the window) -> rank -> its part
         self.deadline = time.monotonic() + timeout
         self.changed = threading.Condition()
         self.sends = collections.defaultdict(collections.deque)  # (from, to) -> posted and not yet matched
@@ -66,14 +72,24 @@ class _LocalRequest(Request):
             raise self.error
 
 
+class _LocalWindow(Window):
+    def __init__(self, parts: list[np.ndarray]):
+        self.parts = parts
+
+    def sync(self) -> None:
+        pass  # only one thread runs Python at a time
+
+
 class Local(Communicator):
     """One of `size` ranks that are threads of one process. A group of one rank needs no `run_ranks`."""
 
     def __init__(self, group: _Group | None = None, rank: int = 0):
         super().__init__()
         self._group = group or _Group(1, 0.0)
-        self.rank = self.local_rank = rank
-        self.size = self.local_size = self._group.size
+        self.rank, self.size, self.nodes = rank, self._group.size, self._group.nodes
+        self._node, ranks = next((number, ranks) for number, ranks in enumerate(self.nodes) if rank in ranks)
+        self.local_rank, self.local_size = ranks.index(rank), len(ranks)
+        self._windows = 0
         self.host = os.uname().nodename
         self.library = "threads of one process"
 
@@ -86,6 +102,25 @@ class Local(Communicator):
         data = as_bytes(buffer)
         what = f"waits for {data.size} bytes from rank {source}"
         return self._post(self._group.receives, (source, self.rank), what, data)
+
+    def allocate_shared(self, nbytes: int) -> Window:
+        self._windows += 1
+        parts = self._group.shared[self._node, self._windows]
+        parts[self.rank] = np.zeros(nbytes, np.uint8)
+        self.poll(lambda: len(parts) == self.local_size, "allocates shared memory")
+        return _LocalWindow([part for _, part in sorted(parts.items())])
+
+    def poll(self, done: Callable[[], bool], what: str) -> None:
+        group = self._group
+        group.waiting[self.rank] = what
+        while not done():
+            if group.failed is not None:
+                raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {what}")
+            if time.monotonic() > group.deadline:
+                who = "; ".join(f"rank {rank}: {what}" for rank, what in sorted(group.waiting.items()))
+                raise TimeoutError(f"ranks wait for each other. {who}")
+            time.sleep(_NAP_SECONDS)
+        group.waiting.pop(self.rank)
 
     def _post(self, queues: dict, pair: tuple[int, int], what: str, data: np.ndarray) -> Request:
         request = _LocalRequest(self._group, self.rank, what, data)
@@ -103,13 +138,16 @@ def current() -> Local:
     return _thread.communicator
 
 
-def run_ranks(size: int, function: Callable[[Communicator], object], timeout: float = 60.0) -> list:
+def run_ranks(
+    size: int, function: Callable[[Communicator], object], timeout: float = 60.0, nodes: Sequence[int] | None = None
+) -> list:
     """Call `function(communicator)` on `size` ranks that are threads of this process.
 
     Args:
         size: Int. The number of ranks.
         function: Callable. Takes the rank's communicator.
         timeout: Float, in seconds. How long the ranks may take. Defaults to `60.0`.
+        nodes: How many ranks count as being on each node. Defaults to `None`: all on one.
 
     Returns:
         The list of what the ranks returned.
@@ -126,7 +164,7 @@ def run_ranks(size: int, function: Callable[[Communicator], object], timeout: fl
     >>> easyscale.communicator.run_ranks(3, on_rank)[0]
     array([3., 3., 3., 3.], dtype=float32)
     """
-    group = _Group(size, timeout)
+    group = _Group(size, timeout, nodes)
     results = [None] * size
 
     def run(rank: int) -> None:

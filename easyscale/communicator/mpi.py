@@ -8,15 +8,20 @@ while others still wait for it is noticed by them.
 import atexit
 import functools
 import os
+import platform
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 
 from easyscale import settings
-from easyscale.communicator.communicator import Communicator, Request, as_bytes
+from easyscale.communicator.communicator import Communicator, Request, Window, as_bytes
 from easyscale.communicator.launched import launched
-from easyscale.errors import DesyncError, LaunchError, PeerError
+from easyscale.errors import DesyncError, LaunchError, PeerError, SharedMemoryError
+
+# Open MPI's component for windows over UCX cannot share memory, and says so in many lines.
+os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 try:
     from mpi4py import MPI
@@ -27,6 +32,10 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is here, bu
     ) from None
 
 __all__ = ["Mpi", "world"]
+
+_SHARED_MEMORY = "/dev/shm"  # where MPI libraries keep it on Linux
+
+_IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")  # others see its writes in the order of writing
 
 _MESSAGE_LIMIT = 1 << 30  # bytes; MPI counts are C ints, so a longer buffer travels as several messages
 _DATA_TAG, _LEFT_TAG = 1, 2
@@ -75,6 +84,17 @@ class _MpiRequest(Request):
             )
 
 
+class _MpiWindow(Window):
+    def __init__(self, window: MPI.Win, size: int):
+        self._window = window
+        self.parts = [np.asarray(window.Shared_query(rank)[0], np.uint8) for rank in range(size)]
+        window.Lock_all(MPI.MODE_NOCHECK)  # without it `Sync` is not allowed
+
+    def sync(self) -> None:
+        if not _IN_ORDER:
+            self._window.Sync()
+
+
 class Mpi(Communicator):
     """The ranks of an MPI communicator.
 
@@ -86,9 +106,12 @@ class Mpi(Communicator):
         super().__init__()
         self._intra = intra
         self.rank, self.size = intra.rank, intra.size
-        node = intra.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.local_size = node.rank, node.size
-        node.Free()
+        self._node = intra.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank, self.local_size = self._node.rank, self._node.size
+        first, firsts = np.array([self.rank]), np.empty(self.size, int)  # for each rank the first of its node
+        self._node.Bcast(first)
+        intra.Allgather(first, firsts)
+        self.nodes = [np.flatnonzero(firsts == one).tolist() for one in np.unique(firsts)]
         self.host = os.uname().nodename
         self.library = _library()
 
@@ -130,6 +153,24 @@ class Mpi(Communicator):
         counts = (np.diff(offsets).tolist(), offsets[:-1].tolist())
         self._intra.Allgatherv(MPI.IN_PLACE, [data, counts, MPI.BYTE])
 
+    # Memory of the node
+
+    def allocate_shared(self, nbytes: int) -> Window:
+        needs, room = np.array([nbytes]), np.array([_room()])
+        self._node.Allreduce(MPI.IN_PLACE, needs)
+        self._node.Bcast(room)
+        if needs > room:
+            raise SharedMemoryError(
+                f"{_SHARED_MEMORY} of {self.host} must have room for what its {self.local_size} ranks share. Received: "
+                f"{needs[0] / 1e6:.0f} MB to share, {room[0] / 1e6:.0f} MB free. Make it larger (`mount -o "
+                "remount,size=8G`, `docker run --shm-size=8g`, an `emptyDir` of medium `Memory` in Kubernetes), or "
+                "choose the exchange 'ring'"
+            )
+        info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # each part begins with a page
+        window = MPI.Win.Allocate_shared(nbytes, 1, info, self._node)
+        info.Free()
+        return _MpiWindow(window, self.local_size)
+
     # Waiting, and what ends it.
 
     def wait(self, request: MPI.Request, what: str) -> int:
@@ -138,27 +179,30 @@ class Mpi(Communicator):
         Raises:
             PeerError: If a rank has left without whom the request cannot complete.
         """
-        started = time.monotonic()
-        left = None
         status = MPI.Status()
         try:
-            while not request.Test(status):
-                waited = time.monotonic() - started
-                if waited < _SPIN_SECONDS:
-                    os.sched_yield()
-                    continue
-                time.sleep(min(max(_NAP_SECONDS, waited / 20), _LONG_NAP_SECONDS))
-                if left is None:
-                    left = self._who_left()
-                    started = time.monotonic() if left is not None else started
-                elif waited > _GRACE_SECONDS:
-                    raise PeerError(
-                        f"[rank {self.rank} of {self.size}] every rank must take part to the end. "
-                        f"Rank {left} has ended while this rank {what}"
-                    )
+            self.poll(lambda: request.Test(status), what)
         except MPI.Exception as error:
             raise PeerError(f"[rank {self.rank} of {self.size}] MPI failed while this rank {what}: {error}") from None
         return status.Get_count(MPI.BYTE)
+
+    def poll(self, done: Callable[[], bool], what: str) -> None:
+        started = time.monotonic()
+        left = None
+        while not done():
+            waited = time.monotonic() - started
+            if waited < _SPIN_SECONDS:
+                os.sched_yield()
+                continue
+            time.sleep(min(max(_NAP_SECONDS, waited / 20), _LONG_NAP_SECONDS))
+            if left is None:
+                left = self._who_left()
+                started = time.monotonic() if left is not None else started
+            elif waited > _GRACE_SECONDS:
+                raise PeerError(
+                    f"[rank {self.rank} of {self.size}] every rank must take part to the end. "
+                    f"Rank {left} has ended while this rank {what}"
+                )
 
     def _who_left(self) -> int | None:
         status = MPI.Status()
@@ -179,6 +223,14 @@ class Mpi(Communicator):
         sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what was to be said has been said; MPI would add a page
         MPI.COMM_WORLD.Abort(code)
+
+
+def _room() -> int:
+    """The bytes that are free for shared memory; where that is not known, very many."""
+    if not os.path.isdir(_SHARED_MEMORY):
+        return 1 << 62
+    free = os.statvfs(_SHARED_MEMORY)
+    return free.f_bavail * free.f_frsize
 
 
 def _library() -> str:

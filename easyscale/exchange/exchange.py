@@ -4,12 +4,14 @@ An exchange knows vectors, nothing of TensorFlow or Keras. It sums; dividing by 
 """
 
 import abc
+import functools
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from easyscale.communicator import Communicator
+from easyscale.exchange.lending import Lending
 
 __all__ = ["Cost", "Exchange", "aligned", "segments"]
 
@@ -44,11 +46,17 @@ class Exchange(abc.ABC):
 
     Attributes:
         name: String. By which `get`, the command line and error messages know it.
+        options: What may stand behind the name and a colon, as in `"hierarchical:tree"`; it is the class's argument.
         communicator: The `Communicator` that it is connected to.
     """
 
     name: str = ""
+    options: tuple[str, ...] = ()
     _communicator: Communicator | None = None
+
+    @functools.cached_property
+    def _lendings(self) -> dict[tuple, Lending]:
+        return {}
 
     def __init_subclass__(cls, **kwargs) -> None:
         super().__init_subclass__(**kwargs)
@@ -76,13 +84,29 @@ class Exchange(abc.ABC):
         return None
 
     def allocate(self, length: int, dtype: str | np.dtype = "float32") -> np.ndarray:
-        """Return a vector of zeros in the memory that this exchange moves fastest.
+        """Return a vector of zeros in the memory that this exchange moves fastest. All ranks must call this alike.
 
         Args:
             length: Int. The number of elements.
             dtype: The dtype of the elements. Defaults to `"float32"`.
         """
         return aligned(length, dtype)
+
+    def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray:
+        """Return a vector as `allocate` does, but with undefined values. All ranks must call this alike.
+
+        When no rank has a view of it any more the memory is lent again.
+
+        Args:
+            length: Int. The number of elements.
+            dtype: The dtype of the elements. Defaults to `"float32"`.
+            common: Bool. Whether the ranks of a node may be given one and the same vector, if the exchange has such: to
+                write what they own to and `gather` it. Defaults to `False`.
+        """
+        key = length, np.dtype(dtype)
+        if key not in self._lendings:
+            self._lendings[key] = Lending(lambda: self.allocate(*key))
+        return self._lendings[key].lend()
 
     def owned(self, length: int) -> slice:
         """Return the part of a vector of `length` elements that this rank owns: by default the rank's `1 / P`."""

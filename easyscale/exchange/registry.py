@@ -14,7 +14,7 @@ from easyscale.exchange.exchange import Exchange
 __all__ = ["available", "check", "get", "register"]
 
 DEFAULT = "auto"
-_AUTO = "ring"  # what "auto" stands for
+_AUTO = ("shared_memory", "hierarchical")  # what "auto" stands for on one node, and on several
 
 _classes: dict[str, type[Exchange]] = {}
 
@@ -78,19 +78,25 @@ def get(
     >>> easyscale.exchange.get("ring")
     <Ring exchange>
     """
-    exchange = _resolve(identifier)
-    if isinstance(exchange, type):
-        exchange = exchange()
-    return exchange.connect(communicators.get(communicator))
+    communicator = communicators.get(communicator)
+    make = _resolve(identifier)
+    if make is None:
+        make = _classes[_AUTO[len(communicator.nodes) > 1]]
+    exchange = make if isinstance(make, Exchange) else make()
+    return exchange.connect(communicator)
 
 
-def _resolve(identifier: str | Exchange | type[Exchange] | None) -> Exchange | type[Exchange]:
+def _resolve(identifier: str | Exchange | type[Exchange] | None) -> Exchange | Callable[[], Exchange] | None:
+    """Return an exchange or what makes one; `None` for "auto"."""
     source = "exchange" if identifier is not None else settings.EXCHANGE
     identifier = settings.first(identifier, settings.EXCHANGE, DEFAULT)
     if isinstance(identifier, Exchange) or (isinstance(identifier, type) and issubclass(identifier, Exchange)):
         return identifier
     names = available()
-    name = _AUTO if identifier == DEFAULT else identifier
-    if not isinstance(name, str) or name not in names:
-        raise ValueError(unknown(source, identifier, [DEFAULT, *names], " or an `Exchange`"))
-    return _classes[name]
+    if identifier == DEFAULT:
+        return None
+    name, colon, option = identifier.partition(":") if isinstance(identifier, str) else (None, "", "")
+    if name not in names or (colon and option not in _classes[name].options):
+        valid = [f"{name}:{option}" for name in names for option in _classes[name].options]
+        raise ValueError(unknown(source, identifier, [DEFAULT, *names, *valid], " or an `Exchange`"))
+    return functools.partial(_classes[name], option) if colon else _classes[name]

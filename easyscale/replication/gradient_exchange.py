@@ -14,7 +14,6 @@ import tensorflow as tf
 from easyscale import bucket
 from easyscale.exchange import Exchange
 from easyscale.replication.agreement import Agreed, Purpose, signature
-from easyscale.replication.lending import Lending
 from easyscale.replication.shared import Shared
 
 __all__ = ["GradientExchange", "Signature"]
@@ -76,8 +75,7 @@ class GradientExchange:
         self.signature = signature(self._kinds)
         self.idle_step = None
         vectors = [(shape, dtype.as_numpy_dtype) for shape, dtype in what.dense + what.moving]
-        plan = bucket.plan(vectors, bucket_bytes)
-        self._buckets = [(one, Lending(lambda one=one: exchange.allocate(one.length, one.dtype))) for one in plan]
+        self._buckets = bucket.plan(vectors, bucket_bytes)
 
     def nothing(self) -> list:
         """Return gradients that are zero, one for each of `variables`."""
@@ -112,8 +110,8 @@ class GradientExchange:
         flat, rest = arrays[: gradients + moving], arrays[gradients + moving :]
         accumulated, rows = (rest[:gradients], rest[gradients:]) if self._what.accumulates else ((), rest)
         means = {}
-        for one, lending in self._buckets:
-            vector = lending.lend()
+        for one in self._buckets:
+            vector = self._exchange.lend(one.length, one.dtype)
             one.pack(flat, vector, agreed.share)
             if exchanges:
                 one.add(accumulated, vector)

@@ -84,13 +84,21 @@ def test_a_registered_class_is_available_by_name(monkeypatch):
 
 @pytest.mark.parametrize(
     "identifier, hint",
-    [("rnig", ". Did you mean 'ring'?"), ("Tree", ". Did you mean 'tree'?"), ("star", ""), (3, ""), (int, "")],
+    [
+        ("rnig", ". Did you mean 'ring'?"),
+        ("Tree", ". Did you mean 'tree'?"),
+        ("hierarchical:rign", ". Did you mean 'hierarchical:ring'?"),
+        ("ring:tree", ". Did you mean 'tree'?"),
+        ("star", ""),
+        (3, ""),
+        (int, ""),
+    ],
 )
 @pytest.mark.parametrize("function", [exchange.get, exchange.check])
 def test_an_unknown_name_is_named_with_the_nearest_match(function, identifier, hint):
     with pytest.raises(ValueError) as raised:
         function(identifier)
-    valid = ["auto", *exchange.available()]
+    valid = ["auto", *exchange.available(), "hierarchical:ring", "hierarchical:tree"]
     assert str(raised.value) == (
         f"`exchange` must be one of {valid} or an `Exchange`. Received: exchange={identifier!r}{hint}"
     )

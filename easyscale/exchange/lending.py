@@ -1,11 +1,11 @@
-"""Memory that is lent to TensorFlow and comes back by itself."""
+"""Memory that is lent, to TensorFlow for one, and comes back by itself."""
 
 import weakref
 from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["Lending"]
+__all__ = ["Lending", "loan"]
 
 
 class Lending:
@@ -25,8 +25,15 @@ class Lending:
     def lend(self) -> np.ndarray:
         """Return a vector with undefined values. It comes back when no view of it is left."""
         vector = self._free.pop() if self._free else self._allocate()
-        # NumPy lets a view of a view refer to the array that owns the memory. A memoryview in between makes `loan` the
-        # array that all views refer to.
-        loan = np.frombuffer(vector.view(np.uint8).data, np.uint8)
-        weakref.finalize(loan, self._free.append, vector)
-        return loan.view(vector.dtype)
+        return loan(vector, lambda: self._free.append(vector))
+
+
+def loan(vector: np.ndarray, come_back: Callable[[], None]) -> np.ndarray:
+    """Return a view of `vector`; call `come_back()` when neither it nor any view of it is left."""
+    if vector.size == 0:
+        return vector
+    # NumPy lets a view of a view refer to the array that owns the memory. A memoryview in between makes `lent` the
+    # array that all views refer to.
+    lent = np.frombuffer(vector.view(np.uint8).data, np.uint8)
+    weakref.finalize(lent, come_back)
+    return lent.view(vector.dtype)

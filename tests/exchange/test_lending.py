@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from easyscale.exchange.exchange import ALIGNMENT, aligned
-from easyscale.replication.lending import Lending
+from easyscale.exchange.lending import Lending
 
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ["float32", "float64", "float16", "bfloat16"]}
 

@@ -1,0 +1,38 @@
+"""Some of the ranks of a communicator, among themselves."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from easyscale.communicator.communicator import Communicator, Request
+
+__all__ = ["Group"]
+
+
+class Group(Communicator):
+    """Some ranks of another communicator, numbered anew from 0. What they send is counted there.
+
+    Args:
+        communicator: The other `Communicator`. Messages that its ranks send each other meanwhile must not pass between
+            two ranks of the group.
+        ranks: The ranks of the group, in the order of their new numbers. This rank is one of them.
+    """
+
+    def __init__(self, communicator: Communicator, ranks: Sequence[int]):
+        self._communicator, self._ranks = communicator, list(ranks)
+        self.sent = communicator.sent
+        self.rank, self.size = self._ranks.index(communicator.rank), len(self._ranks)
+        within = [[self._ranks.index(rank) for rank in node if rank in self._ranks] for node in communicator.nodes]
+        self.nodes = [node for node in within if node]
+        mine = next(node for node in self.nodes if self.rank in node)
+        self.local_rank, self.local_size = mine.index(self.rank), len(mine)
+        self.host, self.library = communicator.host, communicator.library
+
+    def isend(self, buffer: np.ndarray, to: int) -> Request:
+        return self._communicator.isend(buffer, self._ranks[to])
+
+    def ireceive(self, buffer: np.ndarray, source: int) -> Request:
+        return self._communicator.ireceive(buffer, self._ranks[source])
+
+    def poll(self, done: Callable[[], bool], what: str) -> None:
+        self._communicator.poll(done, what)

@@ -1,0 +1,86 @@
+"""Two levels: shared memory inside a node, another exchange between nodes."""
+
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.communicator.group import Group
+from easyscale.exchange.exchange import Cost, Exchange
+from easyscale.exchange.registry import register
+from easyscale.exchange.ring import Ring
+from easyscale.exchange.shared_memory import SharedMemory
+from easyscale.exchange.tree import Tree
+
+_BETWEEN = {"ring": Ring, "tree": Tree}
+
+
+@register("hierarchical")
+class Hierarchical(SharedMemory):
+    """Sum up inside each node by shared memory, then between nodes, where each rank carries its own part.
+
+            node 0   0   1
+                     |   |      one lane for each local rank, of S / L bytes
+            node 1   2   3
+
+    With `N` nodes of `L` ranks and a buffer of `S` bytes each rank sends what the exchange between nodes sends for
+    `S / L` bytes: with a ring `2 * (N - 1)` messages and `2 * (S / L) * (N - 1) / N` bytes. A node sends and receives
+    no more than one rank of a flat ring would, and all its ranks share the work.
+
+    1. In each node local rank `l` sums up lane `l` of all its ranks' vectors.
+    2. The ranks `l` of all nodes bring lane `l` to its owners; with a ring each owns `1 / N` of it.
+    3. On the way back the same lanes carry the owners' parts, and the ranks of a node read each other's.
+
+    Where nodes have different numbers of ranks there are as many lanes as the smallest has ranks; the others help to
+    no sum, and own nothing.
+
+    Args:
+        between: String. The exchange between nodes, `"ring"` or `"tree"`. Defaults to `"ring"`.
+
+    Reference: Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 4.
+    """
+
+    options = tuple(_BETWEEN)
+
+    def __init__(self, between: str = "ring"):
+        self._between = _BETWEEN[between]
+        self.name = self.name if between == "ring" else f"{self.name}:{between}"
+
+    @staticmethod
+    def cost(size: int, nbytes: int) -> Cost | None:
+        return None  # it depends on the nodes
+
+    def connect(self, communicator: Communicator) -> "Exchange":
+        Exchange.connect(self, communicator)  # on any number of nodes
+        self._lanes = min(map(len, communicator.nodes))
+        self._lane = None  # the exchange of this rank's lane
+        if communicator.local_rank < self._lanes:
+            ranks = [node[communicator.local_rank] for node in communicator.nodes]
+            self._lane = self._between().connect(Group(communicator, ranks))
+        return self
+
+    def allreduce(self, buffer: np.ndarray) -> None:
+        Exchange.allreduce(self, buffer)
+
+    def owned(self, length: int) -> slice:
+        lane = self._shares(length)[self.communicator.local_rank]
+        if self._lane is None:
+            return lane
+        own = self._lane.owned(lane.stop - lane.start)
+        return slice(lane.start + own.start, lane.start + own.stop)
+
+    def _reduce(self, buffer: np.ndarray) -> None:
+        if self.communicator.local_size > 1:
+            self._memory.reduce(buffer, self._shares)
+        if self._lane is not None:
+            self._lane.reduce(buffer[self._shares(buffer.size)[self.communicator.local_rank]])
+
+    def _gather(self, buffer: np.ndarray) -> None:
+        if self._lane is not None:
+            self._lane.gather(buffer[self._shares(buffer.size)[self.communicator.local_rank]])
+        if self.communicator.local_size > 1:
+            self._memory.gather(buffer, self._shares)
+
+    def _shares(self, length: int) -> list[slice]:
+        """The lane of each local rank; empty for those that have none."""
+        bounds = [length * lane // self._lanes for lane in range(self._lanes + 1)]
+        bounds += [length] * (self.communicator.local_size - self._lanes)
+        return [slice(start, stop) for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]

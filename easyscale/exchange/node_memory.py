@@ -1,0 +1,260 @@
+"""How the ranks of one node sum up vectors in memory that they have in common, without a message."""
+
+import functools
+import operator
+import weakref
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.errors import DesyncError
+from easyscale.exchange.exchange import ALIGNMENT
+from easyscale.exchange.lending import loan
+
+__all__ = ["NodeMemory"]
+
+BLOCK_BYTES = 1 << 17  # of each rank's vector at a time: what is summed up stays in the second-level cache
+SHORT_BYTES = 1 << 16  # vectors up to this length are summed up by every rank: that takes one meeting instead of three
+
+_FLAGS_BYTES = 128
+_LOOKS = 200  # at the other ranks' flags, before the core is given away
+
+
+Divide = Callable[[int], list[slice]]
+
+
+class NodeMemory:
+    """The windows of the ranks of one node, and what they do with them. All ranks call each method alike.
+
+    Ranks meet by flags: each counts up a number in its own memory and waits until the others' have come as far. Beside
+    it stands what the rank is about to do, so that vectors of different lengths are an error and not a sum.
+
+    Args:
+        communicator: The `Communicator`. Its ranks on this node take part.
+    """
+
+    def __init__(self, communicator: Communicator):
+        self._communicator = communicator
+        self._own, self._size = communicator.local_rank, communicator.local_size
+        self._others = [rank for rank in range(self._size) if rank != self._own]
+        self._control = communicator.allocate_shared(_FLAGS_BYTES + 2 * SHORT_BYTES)
+        # For each rank: how often it has met the others; what it does, in even meetings and in odd ones.
+        self._flags = [memoryview(part[:_FLAGS_BYTES]).cast("q") for part in self._control.parts]
+        self._meetings = 0
+        self._shorts = 0  # which of two places the last short vector was in
+        self._short_views: dict[tuple, tuple] = {}
+        self._windows: list[_Pooled] = []
+        self._stage: list[np.ndarray] = [np.zeros(0, np.uint8)]  # for vectors that are in no window
+
+    @classmethod
+    def of(cls, communicator: Communicator) -> "NodeMemory":
+        """Return what belongs to `communicator`; make it the first time."""
+        if communicator not in cls._of:
+            cls._of[communicator] = cls(communicator)
+        return cls._of[communicator]
+
+    _of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    def lend(self, length: int, dtype: np.dtype, common: bool) -> np.ndarray:
+        """Return a vector in a window: one that is summed up where it is, or one and the same on all ranks.
+
+        The memory is lent again when no rank has a view of it any more.
+        """
+        nbytes = length * dtype.itemsize
+        if nbytes == 0:
+            return np.zeros(0, dtype)
+        fits = [one for one in self._windows if one.common == common and nbytes <= one.nbytes <= 2 * nbytes][:62]
+        self._meet(nbytes, sum(one.free << bit for bit, one in enumerate(fits)))
+        free = functools.reduce(operator.and_, self._words)
+        window = fits[(free & -free).bit_length() - 1] if free else self._add_window(nbytes, common)
+        window.free = False
+        return loan(window.parts[window.own][:nbytes].view(dtype), functools.partial(setattr, window, "free", True))
+
+    def _add_window(self, nbytes: int, common: bool) -> "_Pooled":
+        has_part = not common or self._own == 0
+        parts = self._communicator.allocate_shared(nbytes + ALIGNMENT if has_part else 0).parts
+        parts = [_aligned(part, nbytes) for part in parts[: 1 if common else None]]
+        self._windows.append(_Pooled(parts, 0 if common else self._own, common))
+        return self._windows[-1]
+
+    # The movements. `divide(length)` returns the parts of the vector that each rank of the node sums up.
+
+    def allreduce(self, buffer: np.ndarray, divide: Divide) -> None:
+        """Overwrite `buffer` with its sum over the node."""
+        if buffer.nbytes <= SHORT_BYTES:
+            return self._sum_short(buffer)
+        shares = divide(buffer.size)
+        views = self._meet_over(buffer)
+        if views is None:
+            self._sum_staged(buffer, shares, publish=True)
+            return self._collect(buffer, shares)
+        for block in self._sum_blocks(buffer, views, shares):
+            for rank in self._others:
+                views[rank][block] = buffer[block]
+        self._meet()
+
+    def reduce(self, buffer: np.ndarray, divide: Divide) -> None:
+        """Overwrite this rank's share of `buffer` with its sum over the node."""
+        shares = divide(buffer.size)
+        if buffer.nbytes <= SHORT_BYTES:
+            return self._sum_short(buffer, shares[self._own])
+        views = self._meet_over(buffer)
+        if views is None:
+            return self._sum_staged(buffer, shares, publish=False)
+        for _ in self._sum_blocks(buffer, views, shares):
+            pass
+        self._meet()
+
+    def gather(self, buffer: np.ndarray, divide: Divide) -> None:
+        """Overwrite the other ranks' shares of `buffer` with what they hold."""
+        shares = divide(buffer.size)
+        views = self._meet_over(buffer)
+        if buffer.nbytes == 0:
+            return
+        if views is None:
+            own = shares[self._own]
+            self._staged(buffer)[self._own][own] = buffer[own]
+            self._meet()
+            return self._collect(buffer, shares)
+        if len(views) == 1:  # common to all
+            return
+        for rank in self._others:
+            buffer[shares[rank]] = views[rank][shares[rank]]
+        self._meet()
+
+    def _sum_blocks(self, buffer: np.ndarray, views: list[np.ndarray], shares: list[slice]) -> Iterator[slice]:
+        """Sum up this rank's share; yield each block when it is done and still in the cache."""
+        step, own = BLOCK_BYTES // buffer.itemsize, shares[self._own]
+        for start in range(own.start, own.stop, step):
+            block = slice(start, min(start + step, own.stop))
+            total = buffer[block]
+            for rank in self._others:
+                np.add(total, views[rank][block], out=total)
+            yield block
+
+    # Short vectors: every rank sums up all of them, in one order.
+
+    def _sum_short(self, buffer: np.ndarray, part: slice | None = None) -> None:
+        own, first, second, rest = self._views_of_short(buffer)
+        np.copyto(own, buffer)
+        self._meet(buffer.nbytes)
+        total = buffer
+        if part is not None:
+            total, first, second, *rest = (view[part] for view in (buffer, first, second, *rest))
+        np.add(first, second, out=total)
+        for view in rest:
+            np.add(total, view, out=total)
+
+    def _views_of_short(self, buffer: np.ndarray) -> tuple:
+        """This rank's place for short vectors, then everyone's: the first, the second, the list of the others.
+
+        Two places take turns: when a rank writes to one again, all others have read it.
+        """
+        self._shorts = turn = 1 - self._shorts
+        key = buffer.size, buffer.dtype.num, turn
+        if key not in self._short_views:
+            if len(self._short_views) > 100:
+                self._short_views.clear()
+            place = slice(start := _FLAGS_BYTES + turn * SHORT_BYTES, start + buffer.nbytes)
+            views = [part[place].view(buffer.dtype) for part in self._control.parts]
+            self._short_views[key] = views[self._own], views[0], views[1], views[2:]
+        return self._short_views[key]
+
+    # Vectors in no window go through the stage.
+
+    def _sum_staged(self, buffer: np.ndarray, shares: list[slice], publish: bool) -> None:
+        views = self._staged(buffer)
+        own = views[self._own]
+        for rank in self._others:
+            own[shares[rank]] = buffer[shares[rank]]
+        self._meet()
+        for block in self._sum_blocks(buffer, views, shares):
+            if publish:
+                own[block] = buffer[block]
+        if publish:
+            self._meet()
+
+    def _collect(self, buffer: np.ndarray, shares: list[slice]) -> None:
+        views = self._staged(buffer)
+        for rank in self._others:
+            buffer[shares[rank]] = views[rank][shares[rank]]
+
+    def _staged(self, buffer: np.ndarray) -> list[np.ndarray]:
+        if self._stage[0].size < buffer.nbytes:
+            window = self._communicator.allocate_shared(buffer.nbytes + ALIGNMENT)
+            self._stage = [_aligned(part, buffer.nbytes) for part in window.parts]
+        return [part[: buffer.nbytes].view(buffer.dtype) for part in self._stage]
+
+    # Meetings
+
+    def _meet_over(self, buffer: np.ndarray) -> list[np.ndarray] | None:
+        """Meet, and return the vectors of all ranks if each is in the same place of a window, else `None`."""
+        place, views = self._find(buffer)
+        self._meet(buffer.nbytes, place)
+        return views if place and all(theirs == place for theirs in self._words) else None
+
+    @property
+    def _words(self) -> list[int]:
+        """What each rank said in the last meeting."""
+        return [flags[2 + 2 * (self._meetings & 1)] for flags in self._flags]
+
+    def _find(self, buffer: np.ndarray) -> tuple[int, list[np.ndarray]]:
+        address = _address(buffer)
+        for number, window in enumerate(self._windows):
+            offset = address - window.address
+            if offset >= 0 and offset + buffer.nbytes <= window.nbytes:
+                views = [part[offset : offset + buffer.nbytes].view(buffer.dtype) for part in window.parts]
+                return (number + 1 << 48) + offset, views
+        return 0, []
+
+    def _meet(self, nbytes: int = 0, word: int = 0) -> None:
+        """Return when all ranks of the node have come here. Then `_words` are what they have said.
+
+        Raises:
+            DesyncError: If they come with vectors of different lengths.
+        """
+        self._meetings = number = self._meetings + 1
+        told = 1 + 2 * (number & 1)
+        flags, sync = self._flags[self._own], self._control.sync
+        flags[told] = nbytes
+        flags[told + 1] = word
+        sync()
+        flags[0] = number
+        sync()
+        for rank in self._others:
+            others = self._flags[rank]
+            looks = _LOOKS
+            while others[0] < number:
+                if looks == 0:
+                    self._communicator.poll(lambda others=others: others[0] >= number, f"waits for {self._name(rank)}")
+                looks -= 1
+            sync()
+            if others[told] != nbytes:
+                raise DesyncError(
+                    "all ranks must pass vectors of the same length. Received: "
+                    f"{nbytes} bytes on {self._name(self._own)}, {others[told]} on {self._name(rank)}. "
+                    "Run one script on all ranks"
+                )
+
+    def _name(self, local_rank: int) -> str:
+        node = next(node for node in self._communicator.nodes if self._communicator.rank in node)
+        return f"rank {node[local_rank]}"
+
+
+class _Pooled:
+    """A window whose memory is lent."""
+
+    def __init__(self, parts: list[np.ndarray], own: int, common: bool):
+        self.parts, self.own, self.common = parts, own, common
+        self.nbytes, self.address = parts[own].size, _address(parts[own])
+        self.free = True  # as far as this rank knows
+
+
+def _aligned(part: np.ndarray, nbytes: int) -> np.ndarray:
+    start = -_address(part) % ALIGNMENT if part.size else 0
+    return part[start : start + nbytes]
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]

@@ -1,0 +1,78 @@
+"""Shared memory: the ranks of a node read each other's vectors, and nothing is sent."""
+
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.exchange.exchange import HALF, Cost, Exchange
+from easyscale.exchange.node_memory import NodeMemory
+from easyscale.exchange.registry import register
+
+
+@register("shared_memory")
+class SharedMemory(Exchange):
+    """Sum up where the vectors are: each rank adds its share of the others' to its own.
+
+            rank 0   [ own | ... ]      each rank reads the parts that it owns from all
+            rank 1   [ ... | own ]      windows, and writes their sum back into all
+
+    With `P` ranks on one node and a buffer of `S` bytes no message is sent. Each rank reads `S` bytes and writes `S`,
+    in blocks of 128 KiB that stay in its cache while they are summed up.
+
+    1. Vectors from `allocate` are in windows, which all ranks of the node see. The ranks meet: all have written.
+    2. Each sums up its own `1 / P` and writes the sum into every window. The ranks meet again.
+
+    Another vector is copied first, all but the rank's own part, and the others' sums are copied back: `S * (P - 1) / P`
+    bytes each way, and a third meeting. Vectors up to 64 KiB are copied whole and summed up by every rank, with one
+    meeting. Where ranks meet they look at each other's flags, at first busily, then with pauses.
+
+    Reference: MPI Forum, "MPI: A Message-Passing Interface Standard", version 3.1, section 11.2.3, 2015; the owners
+    follow Xu et al., "Automatic cross-replica sharding of weight update in data-parallel training", 2020.
+    """
+
+    _node_memory: NodeMemory | None = None
+
+    @staticmethod
+    def cost(size: int, nbytes: int) -> Cost:
+        return Cost(steps=0, messages=0, bytes=0)
+
+    def connect(self, communicator: Communicator) -> "Exchange":
+        if len(communicator.nodes) > 1:
+            raise ValueError(
+                f"all ranks must be on one node for the exchange 'shared_memory'. Received: {len(communicator.nodes)} "
+                "nodes. Use 'hierarchical'"
+            )
+        return super().connect(communicator)
+
+    def allocate(self, length: int, dtype: str | np.dtype = "float32") -> np.ndarray:
+        if self.communicator.local_size == 1:
+            return super().allocate(length, dtype)
+        vector = self.lend(length, dtype)
+        vector[:] = 0
+        return vector
+
+    def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray:
+        if self.communicator.local_size == 1:
+            return super().lend(length, dtype)
+        return self._memory.lend(length, np.dtype(dtype), common)
+
+    def allreduce(self, buffer: np.ndarray) -> None:
+        self._check(buffer)
+        if self.communicator.size == 1 or buffer.dtype in HALF:
+            super().allreduce(buffer)
+        else:
+            self._memory.allreduce(buffer, self._shares)
+
+    def _reduce(self, buffer: np.ndarray) -> None:
+        self._memory.reduce(buffer, self._shares)
+
+    def _gather(self, buffer: np.ndarray) -> None:
+        self._memory.gather(buffer, self._shares)
+
+    @property
+    def _memory(self) -> NodeMemory:
+        if self._node_memory is None:
+            self._node_memory = NodeMemory.of(self.communicator)
+        return self._node_memory
+
+    def _shares(self, length: int) -> list[slice]:
+        return [self._share(length, rank) for rank in range(self.communicator.size)]
