@@ -83,7 +83,17 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
         callbacks.callbacks = [one for one in callbacks.callbacks if not isinstance(one, WRITERS)]
 
     def replace(name: str, replacement: Callable) -> None:
-        setattr(callbacks, name, functools.partial(replacement, getattr(callbacks, name)))
+        original = getattr(callbacks, name)
+
+        @functools.wraps(original)
+        def replaced(*args, **kwargs):
+            try:
+                replacement(original, *args, **kwargs)
+            except BaseException:
+                distribution.stop()
+                raise
+
+        setattr(callbacks, name, replaced)
 
     def on_train_begin(original, logs=None):
         original(logs)
@@ -132,9 +142,18 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
 
 
 def _deciding_hooks(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
-    """Return the hooks of a step in which a callback may decide something: the user's own, and a few of Keras's."""
+    """Return the hooks of a step in which a callback may decide or save: one of the user's own, or a few of Keras's.
+
+    While one worker saves, the others must be where they can give it their parts of the optimizer's state.
+    """
     deciding = (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallback)
-    callbacks = [one for one in callbacks if not type(one).__module__.startswith("keras.") or isinstance(one, deciding)]
+    callbacks = [
+        one
+        for one in callbacks
+        if not type(one).__module__.startswith("keras.")
+        or isinstance(one, deciding)
+        or getattr(one, "save_freq", "epoch") != "epoch"
+    ]
     return [
         hook for hook, older in _STEP_HOOKS.items() if any(_has(one, hook) or _has(one, older) for one in callbacks)
     ]

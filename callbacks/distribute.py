@@ -37,7 +37,8 @@ class Distribute(keras.callbacks.Callback):
             `easyscale launch --exchange` said, else `"auto"`.
         replication: String. `"between_graph"`. Defaults to `None`: what `easyscale launch --replication` said, else
             `"between_graph"`.
-        update: String. `"replicated"`. Defaults to `None`, which is the same.
+        update: String. `"replicated"` or `"sharded"`; see `DistributedOptimizer`. Defaults to `None`: `"sharded"` where
+            the model's optimizer allows it.
         bucket_bytes: Int. Gradients travel in vectors of about this size. Defaults to `None`: one for each dtype.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
         check_every: Int. After so many steps the workers' weights are compared. Defaults to `100`.

@@ -2,8 +2,8 @@
 
 Keras offers a callback no place inside a step. So a few of the model's methods are replaced on the instance, once, and
 do more than before while `Distribute` is at work: `train_step`, `test_step`, `evaluate`, `save`, `save_weights`,
-`export` and `get_compile_config`, which are public, and `_get_metrics_result_or_logs`, through which the logs of every
-epoch go on their way to the callbacks.
+`export`, `compile` and `get_compile_config`, which are public, and `_get_metrics_result_or_logs`, through which the
+logs of every epoch go on their way to the callbacks.
 """
 
 import functools
@@ -19,7 +19,7 @@ from easyscale.optimizer import DistributedOptimizer
 
 __all__ = ["Distribution"]
 
-_REPLACED = ("train_step", "test_step", "evaluate", "save", "save_weights", "export", "get_compile_config")
+_REPLACED = ("train_step", "test_step", "evaluate", "save", "save_weights", "export", "compile", "get_compile_config")
 
 
 class Distribution:
@@ -41,6 +41,7 @@ class Distribution:
         self._unseen_evaluation = False  # the first was under way before this object was made
         self._epoch = 0  # from 1; 0 outside of fit()
         self._fit: Fit | None = None
+        self._train_function: Callable | None = None  # that of the last fit(), traced; Keras has another meanwhile
         self.check_every = 100
         model.test_function = None  # it may have been made with what is replaced here
         for name in (*_REPLACED, "_get_metrics_result_or_logs"):
@@ -77,7 +78,7 @@ class Distribution:
             if wrapped is not value:
                 self._made.append(wrapped)
                 setattr(self._model, name, wrapped)
-                self._model.train_function = None  # it was made with the old one
+                self._model.train_function = self._train_function = None  # they were made with the old one
             if not any(wrapped is other for other in self.optimizers):
                 self.optimizers.append(wrapped)
         for optimizer in self.optimizers:
@@ -92,18 +93,20 @@ class Distribution:
         self._begin_phase(epoch=0)
         self._fit = Fit(self._model, self.optimizers, self.check_every)
         self._fit.begin(epochs, deciding_hooks)
-        if not hasattr(self._model.train_function, "explained"):
-            self._model.train_function = self._explained(self._model.train_function)
+        made = [self._model.run_eagerly, self._model.jit_compile, self._model.steps_per_execution]
+        if self._train_function is None or self._train_function.made != made:
+            self._train_function = self._explained(self._model.train_function)
+            self._train_function.made = made
+        self._model.train_function = self._train_function
 
     def _explained(self, train_function: Callable) -> Callable:
         @functools.wraps(train_function)
         def explained(iterator: object) -> object:
             if not self._training:
                 return train_function(iterator)
-            with self._workers.explained(on_failure=self._stop):
+            with self._workers.explained(on_failure=self.stop):
                 return self._fit.step(train_function, iterator)
 
-        explained.explained = True
         return explained
 
     def begin_epoch(self, epoch: int) -> None:
@@ -133,11 +136,15 @@ class Distribution:
     def end(self) -> None:
         """End a `fit()`, after its callbacks have."""
         self._fit.end()
-        self._stop()
+        self.stop()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Leave a `fit()`; if it was not ended, without the other workers."""
         self._training = False
         self._begin_phase(epoch=0)
+        for optimizer in self.optimizers:
+            optimizer.unshard(complete=False)
+        self._model.train_function = None  # what trains without the other workers is another function
 
     def _begin_phase(self, epoch: int, evaluates: bool | None = None) -> None:
         self._epoch = epoch
@@ -184,6 +191,10 @@ class Distribution:
             original(*args, **kwargs)
 
     save_weights = export = save
+
+    def compile(self, original: Callable, *args, **kwargs) -> None:
+        self._train_function = None
+        original(*args, **kwargs)
 
     def get_compile_config(self, original: Callable) -> dict:
         config = original()

@@ -55,6 +55,8 @@ class Fit:
         if self._model.built and optimizer is not None and not optimizer.built and self._model.trainable_variables:
             optimizer.build(self._model.trainable_variables)
         self._start_equal()
+        for optimizer in self._optimizers:
+            optimizer.shard()
 
     def _start_equal(self) -> None:
         variables = list(self._model.weights)
@@ -86,6 +88,8 @@ class Fit:
         if not self._model.built or not all(layer.built for layer in self._model.layers):
             self._workers.rehearse(self._model.train_step, iterator)
             self._start_equal()
+            for optimizer in self._optimizers:
+                optimizer.shard()
 
     @property
     def _weights(self) -> list:
@@ -170,6 +174,8 @@ class Fit:
         metrics.merge(self._model.metrics, self._communicator)
 
     def end(self) -> None:
-        """Compare the weights once more."""
+        """Compare the weights once more, and make optimizers whole."""
         self.reach(Purpose.CHECK, self._steps)
         self._compare(self._steps)
+        for optimizer in self._optimizers:
+            optimizer.unshard(complete=True)

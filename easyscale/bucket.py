@@ -5,7 +5,7 @@ become a TensorFlow tensor without a copy. NumPy only.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,13 +45,18 @@ class Bucket:
         gap = max(1, ALIGNMENT // self.dtype.itemsize)
         self.length = -(-(self.length + max(size, 1)) // gap) * gap
 
-    def pack(self, gradients: Sequence[np.ndarray], vector: np.ndarray, weight: float) -> None:
+    def round_up(self, parts: int) -> None:
+        """Make the vector so long that it can be cut into `parts` that begin where a slot could."""
+        gap = parts * max(1, ALIGNMENT // self.dtype.itemsize)
+        self.length = -(-self.length // gap) * gap
+
+    def pack(self, gradients: Mapping[int, np.ndarray], vector: np.ndarray, weight: float) -> None:
         """Write every gradient times `weight` to its slot. A weight of 0 writes zeros, whatever the gradient."""
         for slot in self.slots:
             place = vector[slot.start : slot.stop].reshape(slot.shape)
             if weight == 0:
                 place[...] = 0
-            else:
+            elif slot.index in gradients:
                 # A half type is multiplied in float32: a weight of 1/3 has no good half.
                 wide = np.promote_types(self.dtype, "float32") if self.dtype.itemsize < 4 else self.dtype
                 np.multiply(gradients[slot.index], wide.type(weight), out=place, dtype=wide, casting="unsafe")

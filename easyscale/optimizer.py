@@ -9,10 +9,12 @@ from easyscale import replication as replications
 from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError, unknown
 from easyscale.exchange import Exchange
+from easyscale.optimizers.element_wise import why_not_sharded
+from easyscale.optimizers.sharded import ShardedUpdate
 
 __all__ = ["DistributedOptimizer"]
 
-UPDATES = ["replicated"]
+UPDATES = ["replicated", "sharded"]
 
 
 @keras.saving.register_keras_serializable(package="easyscale")
@@ -35,13 +37,16 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             `"auto"`.
         replication: String. `"between_graph"`. Defaults to `None`: what `easyscale launch --replication` said, else
             `"between_graph"`.
-        update: String. `"replicated"`: every worker updates all weights. Defaults to `None`, which is the same.
+        update: String. `"replicated"`: every worker updates all weights. `"sharded"`: each worker updates the part of
+            them that it owns, and only there the inner optimizer has state; so it is between the begin and the end of a
+            `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer allows it.
         bucket_bytes: Int. Gradients travel in vectors of about this size. Defaults to `None`: one for each dtype.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
         name: String. The optimizer's name. Defaults to `None`: that of the inner one.
 
     Raises:
-        ValueError: If an argument is none of those that it can be.
+        ValueError: If an argument is none of those that it can be, or `update="sharded"` and the inner optimizer
+            looks at whole weights.
         DesyncError: If workers were given different exchanges, or exchange different gradients.
 
     Example:
@@ -65,6 +70,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             raise ValueError("`inner_optimizer` must not be a `DistributedOptimizer` itself. Pass its inner optimizer")
         if update not in (None, *UPDATES):
             raise ValueError(unknown("update", update, UPDATES))
+        if update == "sharded" and (reason := why_not_sharded(inner_optimizer, [])):
+            raise ValueError(_cannot_be_sharded(inner_optimizer, reason))
         if bucket_bytes is not None and not (isinstance(bucket_bytes, int) and bucket_bytes > 0):
             raise ValueError(f"`bucket_bytes` must be a positive integer or `None`. Received: {bucket_bytes=}")
         if keras.backend.backend() != "tensorflow":
@@ -84,6 +91,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         self.starts_equal = True  # at the first step, unless somebody has already seen to it
         self.is_scaled_outside = False  # stands inside a `LossScaleOptimizer`
         self._workers = None
+        self._sharded: ShardedUpdate | None = None
 
     @property
     def workers(self) -> object:
@@ -91,7 +99,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if self._workers is None:
             exchange = exchanges.get(self.exchange, self.communicator)
             kind = replications.check(self.replication)
-            chosen = exchange.communicator.share([exchange.name, kind, self.update or UPDATES[0], self.bucket_bytes])
+            chosen = exchange.communicator.share([exchange.name, kind, self.update or "auto", self.bucket_bytes])
             if any(other != chosen[0] for other in chosen):
                 differs = next(rank for rank, other in enumerate(chosen) if other != chosen[0])
                 raise DesyncError(
@@ -122,8 +130,44 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if self.starts_equal:
             self.starts_equal = False
             self.workers.start_equal([*variables, *state])
+        if self.is_sharded:
+            return self._sharded.apply(grads, variables)
         means = self.workers.average(grads, variables, self._accumulation(variables))
-        self.workers.update(self.inner_optimizer.apply, means, variables)
+        self.workers.update(self.inner_optimizer.apply, means, variables, _can_be_compiled(self.inner_optimizer))
+
+    # A fit() in which each worker updates its part
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each worker has only its part of the inner optimizer's state now."""
+        return self._sharded is not None and self._sharded.active
+
+    def shard(self) -> None:
+        """Divide the inner optimizer's state over workers, if it can be. It is built, and the same on all workers.
+
+        Raises:
+            ValueError: If `update="sharded"` and it cannot be divided.
+        """
+        self.unshard(complete=False)  # a fit() that was interrupted
+        if self.update == "replicated" or self.workers.communicator.size == 1 or not self.built:
+            return
+        if self._sharded is None:
+            inner, variables = self.inner_optimizer, self._trainable_variables
+            if reason := why_not_sharded(inner, variables):
+                if self.update == "sharded":
+                    raise ValueError(_cannot_be_sharded(inner, reason))
+                return
+            self._sharded = ShardedUpdate(inner, variables, self.workers, _can_be_compiled(inner))
+        self._sharded.begin()
+
+    def unshard(self, complete: bool) -> None:
+        """Make the inner optimizer's state whole again.
+
+        Args:
+            complete: Bool. Whether all workers do. If not, it is lost.
+        """
+        if self.is_sharded:
+            (self._sharded.end if complete else self._sharded.abandon)()
 
     def _accumulation(self, variables: list) -> object:
         """Return what the inner optimizer has accumulated, or `None` if it applies every gradient."""
@@ -145,7 +189,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list:
-        return self.inner_optimizer.variables
+        return self.inner_optimizer.variables  # without what is sharded
 
     @property
     def iterations(self) -> keras.Variable:
@@ -174,10 +218,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     # A model's file holds the inner optimizer's state where stock Keras looks for it, and once.
 
     def save_own_variables(self, store: dict) -> None:
-        self.inner_optimizer.save_own_variables(store)
+        (self._sharded if self.is_sharded else self.inner_optimizer).save_own_variables(store)
 
     def load_own_variables(self, store: dict) -> None:
-        self.inner_optimizer.load_own_variables(store)
+        (self._sharded if self.is_sharded else self.inner_optimizer).load_own_variables(store)
 
     def __dir__(self) -> list[str]:
         # Keras saves every attribute that dir() lists; the inner optimizer has been saved in this one's place.
@@ -210,6 +254,20 @@ def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
         optimizer = optimizer.inner_optimizer
     clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
     return type(optimizer) is keras.optimizers.SGD and not clips
+
+
+def _can_be_compiled(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether XLA can compile the optimizer's step: Keras's own, not one of the user's, who may call what it cannot."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return type(optimizer).__module__.partition(".")[0] in ("keras", "easyscale")
+
+
+def _cannot_be_sharded(optimizer: keras.optimizers.Optimizer, reason: str) -> str:
+    return (
+        f"`update='sharded'` needs an optimizer that treats each element of a weight by itself. Received: "
+        f"{type(optimizer).__name__}; {reason}. Use `update='replicated'`"
+    )
 
 
 def _is_called_by(kind: type) -> bool:

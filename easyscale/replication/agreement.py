@@ -27,6 +27,7 @@ class Purpose(enum.IntEnum):
     CHECK = 2  # whether the weights are equal
     ROWS = 3  # one row of numbers from each rank, inside a step
     GRADIENTS = 4  # inside a step
+    STATE = 5  # the parts of an optimizer's state, which one rank is about to save
 
 
 _ROW = np.dtype(
@@ -46,7 +47,7 @@ class Agreed(NamedTuple):
 
     Attributes:
         purpose: `Purpose`. The highest of all ranks.
-        detail: Int. Of gradients their signature, of rows their length, of a check the step.
+        detail: Int. Of gradients their signature, of rows their length, of a check the step, of a state its number.
         share: Float. By which this rank's gradients are multiplied before they are summed. The ranks' shares make 1.
         same_batch: Bool. Whether several ranks act, and all on the same data.
     """
@@ -97,7 +98,9 @@ class Agreement:
         rows = self._communicator.all_gather_rows(row)[:, 0]
         agreed = Purpose(rows["purpose"].max())
         acting = rows[rows["purpose"] == agreed]
-        if _differ(rows["phase"]) or {Purpose.ROWS, Purpose.GRADIENTS} <= set(rows["purpose"]):
+        if (_differ(rows["phase"]) and agreed != Purpose.STATE) or {Purpose.ROWS, Purpose.GRADIENTS} <= set(
+            rows["purpose"]
+        ):
             self._explain_phases(rows)
         if _differ(rows["exchange"]) or _differ(acting["detail"]):
             self._explain_details(agreed, kinds, rows)
@@ -142,6 +145,7 @@ def _describe(row: np.void) -> str:
         Purpose.CHECK: "compares weights",
         Purpose.ROWS: "is inside a step",
         Purpose.GRADIENTS: "exchanges gradients",
+        Purpose.STATE: "saves",
     }[row["purpose"]]
     return f"{doing} {f'of the validation {where}' if validates else where}"
 

@@ -13,6 +13,7 @@ from easyscale.replication.agreement import Agreed, Purpose
 from easyscale.replication.gradient_exchange import GradientExchange, Signature
 from easyscale.replication.shared import Shared
 from easyscale.replication.whole_batch import WholeBatch
+from easyscale.shards import Shards
 
 __all__ = ["BetweenGraph"]
 
@@ -51,7 +52,11 @@ class BetweenGraph(WholeBatch):
 
     @tf.autograph.experimental.do_not_convert
     def average(
-        self, gradients: Sequence[object], variables: Sequence[object], accumulation: Accumulation | None = None
+        self,
+        gradients: Sequence[object],
+        variables: Sequence[object],
+        accumulation: Accumulation | None = None,
+        shards: Shards | None = None,
     ) -> list:
         """Return the mean of all workers' gradients, in the graph, each worker's weighted by `batch_weight`.
 
@@ -60,6 +65,8 @@ class BetweenGraph(WholeBatch):
             variables: The variables they belong to.
             accumulation: `Accumulation`. With it, where it is not due, the workers' own gradients are returned, so
                 weighted that the sum over steps and workers is that of the means. Defaults to `None`.
+            shards: The `Shards` of the variables. With them, this worker's parts of the means are returned, flat.
+                Defaults to `None`.
         """
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
         if self.communicator.size == 1 or not present:
@@ -68,7 +75,7 @@ class BetweenGraph(WholeBatch):
             index for index in present if isinstance(gradients[index], tf.IndexedSlices) and accumulation is None
         ]
         dense = [index for index in present if index not in in_rows]
-        exchange = self._exchange_of(gradients, variables, dense, in_rows, accumulation is not None)
+        exchange = self._exchange_of(gradients, variables, dense, in_rows, accumulation is not None, shards)
 
         tensors = [tf.convert_to_tensor(gradients[index]) for index in dense]
         weight, due = tf.cast(self.batch_weight, tf.float64), True
@@ -86,13 +93,16 @@ class BetweenGraph(WholeBatch):
 
         averaged = list(gradients)
         for index in dense:
-            averaged[index] = tf.ensure_shape(means.pop(0), variables[index].shape)
+            shape = variables[index].shape if shards is None else _length(shards.parts[index])
+            averaged[index] = tf.ensure_shape(means.pop(0), shape)
         for variable in self.moving:
             variable.assign(tf.ensure_shape(means.pop(0), variable.shape))
         for index in in_rows:
             shape = variables[index].shape
             values, indices = tf.ensure_shape(means.pop(0), (None, *shape[1:])), tf.ensure_shape(means.pop(0), (None,))
             averaged[index] = tf.IndexedSlices(values, indices, tf.constant(tuple(shape), tf.int64))
+            if shards is not None:
+                averaged[index] = _elements(averaged[index], shards.parts[index])
         if accumulation is not None:
 
             def forget():
@@ -104,15 +114,27 @@ class BetweenGraph(WholeBatch):
 
     @tf.autograph.experimental.do_not_convert
     def update(
-        self, apply: Callable[[list, list], None], gradients: Sequence[object], variables: Sequence[object]
+        self,
+        apply: Callable[[list, list], None],
+        gradients: Sequence[object],
+        variables: Sequence[object],
+        compiles: bool = False,
     ) -> None:
         """Call `apply(gradients, variables)` in a graph of its own.
 
         TensorFlow optimizes each graph as a whole. So the same update, once behind a model's backward pass and once in
         a worker that only joins, would round differently, and the workers' weights would drift apart.
+
+        Args:
+            apply: Callable. Changes variables.
+            gradients: Tensors, `IndexedSlices` or `None`.
+            variables: The variables they belong to.
+            compiles: Bool. Whether XLA may compile that graph. It does where all gradients are dense: what is a
+                multiplication and an addition for each state becomes one loop over memory. Defaults to `False`.
         """
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        if self.communicator.size == 1 or not present:
+        compiles = compiles and not any(isinstance(one, tf.IndexedSlices) for one in gradients)
+        if not present or (self.communicator.size == 1 and not compiles):
             apply(list(gradients), list(variables))
         else:
             key = tuple(id(variables[index]) for index in present), *(type(gradients[index]) for index in present)
@@ -121,23 +143,72 @@ class BetweenGraph(WholeBatch):
                 self._updates[key] = tf.function(
                     lambda gradients: apply(gradients, chosen),
                     autograph=False,
+                    jit_compile=compiles or None,
                     reduce_retracing=True,
                     experimental_attributes={"_noinline": True},
                 )
             self._updates[key]([gradients[index] for index in present])
 
+    # Weights of which each worker owns a part
+
+    def shard(self, variables: Sequence[object]) -> Shards:
+        """Return which parts of `variables` each worker owns. All workers must call this alike."""
+        kinds = [(tuple(one.shape), tf.as_dtype(one.dtype).as_numpy_dtype) for one in variables]
+        return Shards(self.exchange, kinds, self.bucket_bytes)
+
+    def publish(self, shards: Shards, parts: dict[int, object], variables: Sequence[object]) -> None:
+        """Give all workers the parts of `variables`, by number, that each of them has computed.
+
+        The memory of what is assigned may be that of several workers. It is written to again when none has it any more.
+        """
+        numbers = list(parts)
+
+        def gather(*arrays):
+            wholes = shards.gather(dict(zip(numbers, arrays, strict=True)))
+            return [wholes[number] for number in numbers]
+
+        tensors = [tf.convert_to_tensor(part) for part in parts.values()]
+        wholes = self._shared.call(gather, tensors, [tensor.dtype for tensor in tensors])
+        for number, whole in zip(numbers, wholes, strict=True):
+            variables[number].assign(tf.ensure_shape(whole, variables[number].shape))
+
+    def total_of_squares(self, tensors: Sequence[object]) -> tf.Tensor:
+        """Return, for each tensor or `IndexedSlices`, the sum of its squares on all workers. Float64."""
+        squares = [tf.reduce_sum(tf.square(tf.cast(getattr(one, "values", one), tf.float64))) for one in tensors]
+        gather = self.communicator.all_gather_rows
+        (totals,) = self._shared.call(lambda row: gather(row).sum(axis=0), [tf.stack(squares)], [tf.float64])
+        return tf.ensure_shape(totals, len(squares))
+
+    def on_state(self, collect: Callable[[], object]) -> Callable[[], object]:
+        """Return a function that calls `collect` on all workers, whatever the others are doing in this `fit()`."""
+        self._shared.states.append(collect)
+        number = len(self._shared.states) - 1
+
+        def collect_on_all():
+            self._shared.meet(Purpose.STATE, number)
+            return collect()
+
+        return collect_on_all
+
     def _exchange_of(
-        self, gradients: Sequence, variables: Sequence, dense: list[int], in_rows: list[int], accumulates: bool
+        self,
+        gradients: Sequence,
+        variables: Sequence,
+        dense: list[int],
+        in_rows: list[int],
+        accumulates: bool,
+        shards: Shards | None,
     ) -> GradientExchange:
         def kinds(indices):
             return tuple((tuple(variables[index].shape), gradients[index].dtype) for index in indices)
 
         moving = tuple((tuple(one.shape), tf.convert_to_tensor(one).dtype) for one in self.moving)
-        what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, self._number)
+        what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, shards is not None, self._number)
         if what not in self._exchanges:
             chosen = [variables[index] for index in [*dense, *in_rows]]
+            owned = shards and (shards, dense)
             exchange = GradientExchange(
-                self.exchange, self._shared, what, chosen, self.moving, self.bucket_bytes, self.densify
+                self.exchange, self._shared, what, chosen, self.moving, self.bucket_bytes, self.densify, owned
             )
             self._exchanges[what] = self._by_signature[exchange.signature] = exchange
         return self._exchanges[what]
@@ -146,7 +217,7 @@ class BetweenGraph(WholeBatch):
 
     def meet(self, purpose: Purpose, detail: int = 0) -> Agreed:
         """Tell the others what this worker does next; return what they do. See `Agreement.meet`."""
-        return self._shared.agreement.meet(purpose, detail)
+        return self._shared.meet(purpose, detail)
 
     def join(self, agreed: Agreed, apply: Callable[[list, list], None]) -> bool:
         """Take part with weight zero in what other workers do inside a step.
@@ -244,3 +315,16 @@ class BetweenGraph(WholeBatch):
             if self._shared.failure is not None:
                 raise self._shared.failure from None
             raise
+
+
+def _length(part: slice) -> tuple[int]:
+    return (part.stop - part.start,)
+
+
+def _elements(rows: tf.IndexedSlices, part: slice) -> tf.IndexedSlices:
+    """Return the rows' elements that are in a part of the flat variable, as rows of one element."""
+    width = tf.size(rows.values, tf.int64) // tf.maximum(tf.size(rows.indices, tf.int64), 1)
+    places = tf.reshape(rows.indices[:, None] * width + tf.range(width)[None], [-1])
+    inside = (places >= part.start) & (places < part.stop)
+    values = tf.boolean_mask(tf.reshape(rows.values, [-1]), inside)
+    return tf.IndexedSlices(values, tf.boolean_mask(places, inside) - part.start, tf.constant(_length(part), tf.int64))

@@ -15,6 +15,7 @@ from easyscale import bucket
 from easyscale.exchange import Exchange
 from easyscale.replication.agreement import Agreed, Purpose, signature
 from easyscale.replication.shared import Shared
+from easyscale.shards import Shards
 
 __all__ = ["GradientExchange", "Signature"]
 
@@ -27,6 +28,7 @@ class Signature(NamedTuple):
         moving: Shape and dtype of each moving statistic that travels with them.
         sparse: Shape and dtype of each variable whose gradient is some of its rows.
         accumulates: Bool. Whether gradients are summed up over several steps before they are exchanged.
+        sharded: Bool. Whether each worker gets only the parts that it owns.
         number: Int. The optimizer's.
     """
 
@@ -34,6 +36,7 @@ class Signature(NamedTuple):
     moving: tuple
     sparse: tuple
     accumulates: bool
+    sharded: bool
     number: int
 
     @property
@@ -43,7 +46,7 @@ class Signature(NamedTuple):
         kinds = [f"{shape} {dtype.name}{whose}" for shape, dtype in self.dense]
         kinds += [f"{shape} {dtype.name} moving{whose}" for shape, dtype in self.moving]
         kinds += [f"{shape} {dtype.name} in rows{whose}" for shape, dtype in self.sparse]
-        return kinds + ["accumulated"] * self.accumulates
+        return kinds + ["accumulated"] * self.accumulates + ["sharded"] * self.sharded
 
 
 class GradientExchange:
@@ -57,6 +60,7 @@ class GradientExchange:
         moving: The variables of the moving statistics.
         bucket_bytes: Int or `None`. See `bucket.plan`.
         densify: Bool. Whether rows may travel as a whole matrix where that is less.
+        owned: The `Shards` of the optimizer's variables and, of each dense gradient, the number among them; or `None`.
     """
 
     def __init__(
@@ -68,13 +72,16 @@ class GradientExchange:
         moving: list,
         bucket_bytes: int | None,
         densify: bool,
+        owned: tuple[Shards, list[int]] | None,
     ):
         self._exchange, self._shared, self._what, self._densify = exchange, shared, what, densify
         self.variables, self.moving = variables, moving
         self._kinds = what.kinds
         self.signature = signature(self._kinds)
         self.idle_step = None
-        vectors = [(shape, dtype.as_numpy_dtype) for shape, dtype in what.dense + what.moving]
+        self._owned = owned
+        whole = what.moving if owned else what.dense + what.moving
+        vectors = [(shape, dtype.as_numpy_dtype) for shape, dtype in whole]
         self._buckets = bucket.plan(vectors, bucket_bytes)
 
     def nothing(self) -> list:
@@ -108,24 +115,35 @@ class GradientExchange:
         exchanges = bool(due) and not np.isnan(agreed.share)
         gradients, moving = len(self._what.dense), len(self._what.moving)
         flat, rest = arrays[: gradients + moving], arrays[gradients + moving :]
+        if self._owned:
+            shards, numbers = self._owned
+            parts = shards.reduce(dict(zip(numbers, flat, strict=False)), agreed.share)
+            results = [parts[number] for number in numbers]
+            results += self._average(flat[gradients:], agreed.share)
+            return [*results, *self._gather_rows(rest, agreed.share), np.array(exchanges)]
         accumulated, rows = (rest[:gradients], rest[gradients:]) if self._what.accumulates else ((), rest)
+        results = self._average(flat, agreed.share, exchanges, accumulated)
+        if not exchanges:
+            results[gradients:] = flat[gradients:]
+        return [*results, *self._gather_rows(rows, agreed.share), np.array(exchanges)]
+
+    def _average(
+        self, arrays: Sequence[np.ndarray], share: float, exchanges: bool = True, accumulated: Sequence[np.ndarray] = ()
+    ) -> list[np.ndarray]:
         means = {}
         for one in self._buckets:
             vector = self._exchange.lend(one.length, one.dtype)
-            one.pack(flat, vector, agreed.share)
+            one.pack(dict(enumerate(arrays)), vector, share)
             if exchanges:
                 one.add(accumulated, vector)
                 self._exchange.allreduce(vector)
             means.update(one.unpack(vector))
-        if not exchanges:
-            means.update({index: flat[index] for index in range(gradients, gradients + moving)})
-        results = [means[index] for index in range(gradients + moving)]
-        return [*results, *self._gather_rows(rows, agreed.share), np.array(exchanges)]
+        return [means[index] for index in range(len(arrays))]
 
     def _agree(self, weight: float, batch: float) -> Agreed:
         agreed, self._shared.agreed = self._shared.agreed, None
         if agreed is None:
-            agreed = self._shared.agreement.meet(Purpose.GRADIENTS, self.signature, weight, batch, self._kinds)
+            agreed = self._shared.meet(Purpose.GRADIENTS, self.signature, weight, batch, self._kinds)
         if self._shared.same_batch is None:
             self._shared.same_batch = agreed.same_batch
         return agreed

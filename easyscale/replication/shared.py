@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from easyscale.communicator import Communicator
-from easyscale.replication.agreement import Agreement
+from easyscale.replication.agreement import Agreed, Agreement, Purpose
 
 __all__ = ["Shared"]
 
@@ -20,6 +20,7 @@ class Shared:
         together: Bool. Whether all workers are in the same `fit()` or `evaluate()`. Rows are exchanged only then.
         same_batch: Bool. Whether all workers had the same data in the first exchange after this became `None`.
         failure: The exception that was last raised by a call, or `None`.
+        states: List of functions that take part, each in the collecting of one optimizer's state.
     """
 
     _of: dict[Communicator, "Shared"] = {}
@@ -30,6 +31,7 @@ class Shared:
         self.together = False
         self.same_batch: bool | None = None
         self.failure: Exception | None = None
+        self.states: list[Callable[[], object]] = []
         self._numbers = 0
         with tf.init_scope():
             # Each call reads it before and writes it after, so that TensorFlow makes the calls of one graph in the
@@ -47,6 +49,15 @@ class Shared:
         """Return 0 the first time, then 1, ..."""
         self._numbers += 1
         return self._numbers - 1
+
+    def meet(self, purpose: Purpose, *args, **kwargs) -> Agreed:
+        """Tell the others what this worker does next; return what they do. See `Agreement.meet`.
+
+        Before, take part in the collecting of states that others need.
+        """
+        while (agreed := self.agreement.meet(purpose, *args, **kwargs)).purpose == Purpose.STATE != purpose:
+            self.states[agreed.detail]()
+        return agreed
 
     def call(self, function: Callable, inputs: Sequence, dtypes: Sequence[tf.DType]) -> list[tf.Tensor]:
         """Call `function` with NumPy arrays from the graph; return the tensors that it returns, in a list."""

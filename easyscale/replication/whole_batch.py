@@ -73,7 +73,7 @@ class WholeBatch:
     def _rows(self, row: np.ndarray) -> np.ndarray:
         if not self._shared.together:
             return row[None]
-        self._shared.agreement.meet(Purpose.ROWS, row.size)
+        self._shared.meet(Purpose.ROWS, row.size)
         return self.communicator.all_gather_rows(row)
 
     def count_samples(self, tensors: Sequence[object]) -> tf.Tensor | float:

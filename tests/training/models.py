@@ -1,6 +1,7 @@
 """Models and data for tests of training, and the comparison with one process."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -9,6 +10,8 @@ from sklearn.datasets import load_digits
 import easyscale
 
 TOLERANCE = 1e-5
+
+_turn = itertools.count()
 
 
 def digits(count=240):
@@ -85,7 +88,7 @@ def equal(build, data=None, global_batch=24, epochs=2, exchanges=None, tolerance
         build: Function that returns a compiled model.
         data: `x, y` or `x, y, sample_weight`. Defaults to four batches and 2 samples of the digits: in the last batch
             some of three ranks and more have no part.
-        exchanges: List of names. Defaults to all.
+        exchanges: List of names. Defaults to all that there are.
         validates: Bool. Whether there is a validation, on the training data.
         options: For `fit()`.
 
@@ -101,24 +104,31 @@ def equal(build, data=None, global_batch=24, epochs=2, exchanges=None, tolerance
         common = {"epochs": epochs, "shuffle": False, "verbose": 0, **options}
         return model, model.fit(x, y, sample_weight=sample_weight, **common, **more)
 
-    switch, models = Switch(), []
+    made = {}  # by what ranks own: a model and the exchange that it was traced with
 
     def distributed(exchange):
+        new, switch = build(), Switch(exchange)
+        model, switch = made.setdefault(switch.owned(1000).stop, (new, switch)) if new.built else (new, switch)
         switch.turn_to(exchange)
-        new = build()
-        models[:] = [_as_new(models[0], new)] if models and new.built else [new]
         callbacks = [easyscale.callbacks.Distribute(switch)]
         mine, batch = easyscale.shard(*data), easyscale.local_batch(global_batch)
-        return fit(models[0], *mine, batch_size=batch, callbacks=callbacks)
+        return fit(_as_new(model, new), *mine, batch_size=batch, callbacks=callbacks)
 
-    if exchanges is None:  # one process has nothing to exchange
-        exchanges = easyscale.exchange.available() if easyscale.size() > 1 else ["ring"]
+    if exchanges is None:
+        exchanges = easyscale.exchange.available()
+        if easyscale.size() == 1:  # it has nothing to exchange
+            exchanges = exchanges[:1]
+        elif easyscale.size() > 3:  # these take long: one check after the other has another exchange beside the default
+            exchanges = ["auto", exchanges[next(_turn) % len(exchanges)]]
     runs = [functools.partial(distributed, name) for name in exchanges]
     return assert_as_one_process(runs, lambda: fit(build(), *data, batch_size=global_batch), tolerance)
 
 
 class Switch(easyscale.exchange.Exchange):
     """Now this exchange, now that: so a model is traced once, and trained with each."""
+
+    def __init__(self, name):
+        self.turn_to(name)
 
     def turn_to(self, name):
         self.connect(easyscale.communicator.get())
@@ -141,7 +151,9 @@ class Switch(easyscale.exchange.Exchange):
 
 
 def _as_new(model, new):
-    """Return `model`, which has been trained, as it was before."""
+    """Return `model`, which may have been trained, as it was before."""
+    if model is new:
+        return model
     new.optimizer.build(new.trainable_variables)
     for owner, theirs in ((model, new), (model.optimizer, new.optimizer)):
         for variable, value in zip(owner.variables, theirs.variables, strict=True):

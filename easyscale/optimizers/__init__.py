@@ -1,0 +1,1 @@
+"""What `DistributedOptimizer` knows of the optimizers inside it."""

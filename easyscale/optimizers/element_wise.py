@@ -1,0 +1,63 @@
+"""Which optimizers treat each element of a weight by itself, so that each worker can update a part of it."""
+
+import keras
+import numpy as np
+
+__all__ = ["copy_of", "is_element_wise", "why_not_sharded"]
+
+
+def why_not_sharded(optimizer: keras.optimizers.Optimizer, variables: list) -> str | None:
+    """Return the reason for which an optimizer's update cannot be divided over workers, or `None` if it can."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return "it skips a step by the gradients of all weights together"
+    if hasattr(optimizer, "optimizers"):
+        return "it chooses another optimizer by a weight's path"
+    if getattr(optimizer, "gradient_accumulation_steps", None):
+        return "it accumulates whole gradients on each worker"
+    if getattr(optimizer, "use_ema", False):
+        return "it keeps moving averages of whole weights, which callbacks put in their place"
+    if any(getattr(one, "constraint", None) is not None for one in variables):
+        return "a weight has a constraint, which looks at all of it"
+    if any(getattr(one, "overwrite_with_gradient", False) for one in variables):
+        return "a weight is overwritten with its gradient"
+    if not is_element_wise(optimizer):
+        return "its step for a part of a matrix is not that part of its step for the matrix"
+    return None
+
+
+def is_element_wise(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Return whether the optimizer does with a part of a matrix what it does with that part of the whole.
+
+    It is tried: two steps on a matrix, and on its two halves as vectors. Clipping by norms is left out, which the
+    workers do together.
+    """
+    generator = np.random.default_rng(0)
+    weights, *gradients = generator.normal(size=(3, 4, 6)).astype("float32")
+    parts = [slice(0, 24)], [slice(0, 10), slice(10, 24)]
+    shapes = [(4, 6)], [(10,), (14,)]
+    results = []
+    try:
+        for slices, forms in zip(parts, shapes, strict=True):
+            trial = copy_of(optimizer)
+            pieces = [
+                keras.Variable(weights.reshape(-1)[one].reshape(form), name="kernel")
+                for one, form in zip(slices, forms, strict=True)
+            ]
+            trial.build(pieces)
+            for gradient in gradients:
+                tensors = [
+                    keras.ops.convert_to_tensor(gradient.reshape(-1)[one].reshape(form))
+                    for one, form in zip(slices, forms, strict=True)
+                ]
+                trial.apply(tensors, pieces)
+            results.append(np.concatenate([keras.ops.convert_to_numpy(piece).reshape(-1) for piece in pieces]))
+    except Exception:  # an optimizer of the user's own, which cannot be tried like this
+        return False
+    return bool(np.allclose(*results, rtol=1e-5, atol=1e-7))
+
+
+def copy_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return an optimizer that is not built, with the same configuration but for clipping by norms."""
+    config = optimizer.get_config()
+    config |= {name: None for name in ("clipnorm", "global_clipnorm") if name in config}
+    return type(optimizer).from_config(config)

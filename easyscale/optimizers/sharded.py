@@ -1,0 +1,206 @@
+"""An optimizer of which each worker has a part: of its state, and of its work."""
+
+import warnings
+
+import keras
+import numpy as np
+
+from easyscale.errors import EasyScaleWarning
+from easyscale.optimizers.element_wise import copy_of
+
+__all__ = ["ShardedUpdate"]
+
+
+class ShardedUpdate:
+    """Has each worker update the part of the weights that it owns, during a `fit()`.
+
+        g_part = owned part of sum_r(n_r g_r) / sum_r(n_r)              reduce
+        w_part, state_part = optimizer(w_part, state_part, g_part)      update
+        w = all workers' parts                                          gather
+
+    The state of a part exists on its owner only. Before and after `fit()` it is whole, and in the optimizer itself.
+
+    Args:
+        optimizer: The optimizer inside the `DistributedOptimizer`. It treats each element by itself.
+        variables: The variables that it trains.
+        workers: The replication's view of all workers.
+        compiles: Bool. Whether XLA may compile the update.
+
+    Reference: Xu et al., "Automatic cross-replica sharding of weight update in data-parallel training", 2020.
+    """
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, variables: list, workers: object, compiles: bool):
+        self._optimizer, self._variables, self._workers, self._compiles = optimizer, list(variables), workers, compiles
+        self._numbers = {id(variable): number for number, variable in enumerate(self._variables)}
+        self._shards = workers.shard(self._variables)
+        self._pieces = [
+            keras.Variable(np.zeros(part.stop - part.start, variable.dtype), dtype=variable.dtype, name=variable.name)
+            for variable, part in zip(self._variables, self._shards.parts, strict=True)
+        ]
+        self._number_of = {id(piece): number for number, piece in enumerate(self._pieces)}
+        self._parts = copy_of(optimizer)  # the optimizer of the parts
+        _share_progress(optimizer, self._parts)
+        self._exclude_from_weight_decay()
+        self._owners: dict[int, int] = {}  # of a state: the number of its variable
+        add = self._parts.add_variable_from_reference
+
+        def add_variable_from_reference(reference_variable, *args, **kwargs):
+            state = add(reference_variable, *args, **kwargs)
+            self._owners[id(state)] = self._number_of[id(reference_variable)]
+            return state
+
+        object.__setattr__(self._parts, "add_variable_from_reference", add_variable_from_reference)
+        self._parts.build(self._pieces)
+        self._first = [_value(state) for state in self._states(self._parts)]  # what states start from
+        self.active = False
+        self.collect = workers.on_state(self._collect)
+
+    def begin(self) -> None:
+        """Take over from the optimizer, whose state is the same on all workers. All workers must call this."""
+        wholes = [_value(state) for state in self._states(self._optimizer)] if self._optimizer.built else []
+        if wholes:
+            self._set(wholes)
+        else:
+            for state, value in zip(self._states(self._parts), self._first, strict=True):
+                state.assign(value)
+        _forget(self._optimizer)
+        self.active = True
+
+    def end(self) -> None:
+        """Give the whole state back to the optimizer, and weights memory of their own. All workers must call this."""
+        wholes = self._collect()
+        self._optimizer.build(self._variables)
+        for state, whole in zip(self._states(self._optimizer), wholes, strict=True):
+            state.assign(whole.reshape(state.shape))
+        for variable in self._variables:
+            variable.assign(_value(variable))
+        self.active = False
+
+    def abandon(self) -> None:
+        """Let the optimizer start anew: other workers may not come to give their parts of its state."""
+        self._optimizer.build(self._variables)
+        self.active = False
+        warnings.warn(
+            f"the state of the optimizer '{self._optimizer.name}' is lost, because each worker had a part of it when "
+            "`fit()` was interrupted. To go on with it let `BackupAndRestore` or `ModelCheckpoint` save it",
+            EasyScaleWarning,
+            stacklevel=2,
+        )
+
+    def apply(self, gradients: list, variables: list) -> None:
+        """Do what `optimizer.apply(gradients, variables)` would do with the mean of all workers' gradients."""
+        by_number = dict(zip((self._numbers[id(variable)] for variable in variables), gradients, strict=True))
+        gradients = [by_number.get(number) for number in range(len(self._variables))]
+        parts = self._workers.average(gradients, self._variables, shards=self._shards)
+        numbers = [number for number, part in enumerate(parts) if part is not None]
+        parts, pieces = self._clip([parts[number] for number in numbers]), [self._pieces[number] for number in numbers]
+        self._workers.update(self._update, parts, pieces, self._compiles)
+        self._workers.publish(self._shards, dict(zip(numbers, pieces, strict=True)), self._variables)
+
+    def _update(self, parts: list, pieces: list) -> None:
+        for piece in pieces:
+            number = self._number_of[id(piece)]
+            piece.assign(keras.ops.reshape(self._variables[number], (-1,))[self._shards.parts[number]])
+        self._parts.apply(parts, pieces)
+
+    def _clip(self, parts: list) -> list:
+        """Clip by norms as Keras does; the norms are those of the whole gradients."""
+        clipnorm, global_clipnorm = self._optimizer.clipnorm, self._optimizer.global_clipnorm
+        if not (clipnorm or global_clipnorm):
+            return parts
+        scale = self._optimizer.loss_scale_factor or 1.0
+        norms = keras.ops.sqrt(self._workers.total_of_squares(parts)) / scale
+        if clipnorm:
+            factors = clipnorm / keras.ops.maximum(norms, clipnorm)
+        else:
+            norm = keras.ops.sqrt(keras.ops.sum(keras.ops.square(norms)))
+            factor = global_clipnorm * keras.ops.minimum(1 / norm, 1 / global_clipnorm)
+            factors = keras.ops.broadcast_to(factor, norms.shape)
+        return [part * keras.ops.cast(factors[index], part.dtype) for index, part in enumerate(parts)]
+
+    # The whole state, in the order in which Keras has it
+
+    def _states(self, optimizer: keras.optimizers.Optimizer) -> list:
+        shared = {id(variable) for variable in _progress(optimizer)}
+        return [variable for variable in optimizer.variables if id(variable) not in shared]
+
+    def _collect(self) -> list[np.ndarray]:
+        return [
+            _value(state)
+            if (number := self._owners.get(id(state))) is None
+            else self._shards.collect(number, _value(state))
+            for state in self._states(self._parts)
+        ]
+
+    def _set(self, wholes: list[np.ndarray]) -> None:
+        for state, whole in zip(self._states(self._parts), wholes, strict=True):
+            number = self._owners.get(id(state))
+            state.assign(whole if number is None else whole.reshape(-1)[self._shards.parts[number]])
+
+    def save_own_variables(self, store: dict) -> None:
+        """Write what the optimizer would write if its state were whole. One rank may call this alone."""
+        wholes = iter(zip(self._states(self._parts), self.collect(), strict=True))
+        shared = {id(variable) for variable in _progress(self._parts)}
+        for index, variable in enumerate(self._parts.variables):
+            if id(variable) in shared:
+                value = _value(variable)
+            else:
+                state, value = next(wholes)
+                number = self._owners.get(id(state))
+                value = value if number is None else value.reshape(self._variables[number].shape)
+            store[str(index)] = value
+
+    def load_own_variables(self, store: dict) -> None:
+        """Read what `save_own_variables` writes. All workers must call this."""
+        variables = self._parts.variables
+        values = [np.array(store[str(index)]) for index in range(len(variables))]
+        shared = {id(variable) for variable in _progress(self._parts)}
+        for variable, value in zip(variables, values, strict=True):
+            if id(variable) in shared:
+                variable.assign(value)
+        self._set([value for variable, value in zip(variables, values, strict=True) if id(variable) not in shared])
+
+    def _exclude_from_weight_decay(self) -> None:
+        original, parts = self._optimizer, self._parts
+        pattern = getattr(original, "_exclude_from_weight_decay_pattern", None)
+        keys = getattr(original, "_exclude_from_weight_decay", set())
+        excluded = [
+            piece
+            for piece, variable in zip(self._pieces, self._variables, strict=True)
+            if original._var_key(variable) in keys
+        ]
+        if excluded or pattern is not None:
+            parts.exclude_from_weight_decay(excluded, pattern and [pattern.pattern])
+
+
+def _progress(optimizer: keras.optimizers.Optimizer) -> list:
+    """The variables of an optimizer that are no state of a weight: steps so far, and the learning rate."""
+    rate = optimizer._learning_rate
+    return [optimizer._iterations, *([rate] if isinstance(rate, keras.Variable) else [])]
+
+
+def _share_progress(one: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer) -> None:
+    """Let `other` count and learn by the same variables as `one`."""
+    replaced = dict(zip(map(id, _progress(other)), _progress(one), strict=False))
+    variables = [replaced.get(id(variable), variable) for variable in other._variables]
+    object.__setattr__(other, "_variables", variables)  # past TensorFlow, which forbids to replace what it tracks
+    matches, _ = other._tracker.config["variables"]
+    other._tracker.config["variables"] = (matches, variables)
+    object.__setattr__(other, "_iterations", one._iterations)
+    object.__setattr__(other, "_learning_rate", one._learning_rate)
+
+
+def _forget(optimizer: keras.optimizers.Optimizer) -> None:
+    """Make an optimizer as it was before it was built, so that its state takes no memory."""
+    if optimizer.built:
+        new = type(optimizer).from_config(optimizer.get_config())
+        _share_progress(optimizer, new)
+        for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+            if hasattr(optimizer, name):
+                object.__setattr__(new, name, getattr(optimizer, name))
+        vars(optimizer).clear()
+        vars(optimizer).update(vars(new))
+
+
+def _value(variable: object) -> np.ndarray:
+    return np.array(keras.ops.convert_to_numpy(variable))

@@ -1,0 +1,84 @@
+"""The parts of a model's variables that each rank owns, and how they travel. NumPy only."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from easyscale import bucket
+from easyscale.exchange import Exchange
+
+__all__ = ["Shards"]
+
+
+class Shards:
+    """Arrays laid end to end in buckets, of which each rank owns what the exchange says.
+
+    A rank's part of a bucket is in one piece, so its part of an array is one as well; it may be empty.
+
+    Args:
+        exchange: A connected `Exchange`. All ranks must make this alike.
+        kinds: Shape and dtype of each array.
+        bucket_bytes: Int or `None`. See `bucket.plan`.
+
+    Attributes:
+        parts: List of slices, one for each array: which of its elements, counted flat, this rank owns.
+        everyones: For each rank a list of such slices.
+    """
+
+    def __init__(
+        self, exchange: Exchange, kinds: Sequence[tuple[Sequence[int], np.dtype]], bucket_bytes: int | None = None
+    ):
+        self._exchange = exchange
+        self._buckets = bucket.plan(kinds, bucket_bytes)
+        self._places: dict[int, slice] = {}  # where in its bucket the owned part of an array is
+        self.parts: list[slice] = [slice(0, 0)] * len(kinds)
+        for one in self._buckets:
+            one.round_up(exchange.communicator.size)
+            own = exchange.owned(one.length)
+            for slot in one.slots:
+                start = min(max(own.start, slot.start), slot.stop)
+                stop = max(start, min(own.stop, slot.stop))
+                self._places[slot.index] = slice(start, stop)
+                self.parts[slot.index] = slice(start - slot.start, stop - slot.start)
+        everyones = exchange.communicator.share([[part.start, part.stop] for part in self.parts])
+        self.everyones = [[slice(*part) for part in parts] for parts in everyones]
+
+    def reduce(self, arrays: Mapping[int, np.ndarray], share: float) -> dict[int, np.ndarray]:
+        """Return this rank's parts of the sums over ranks of `arrays` times `share`, without a copy.
+
+        Args:
+            arrays: Arrays by number. Some may be missing, the same on all ranks.
+            share: Float. Another on each rank.
+        """
+        sums = {}
+        for one in self._buckets:
+            vector = self._exchange.lend(one.length, one.dtype)
+            one.pack(arrays, vector, share)
+            self._exchange.reduce(vector)
+            sums |= {slot.index: vector[self._places[slot.index]] for slot in one.slots if slot.index in arrays}
+        return sums
+
+    def gather(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """Return the whole arrays of which each rank gives its own parts.
+
+        The ranks of a node may be given the same memory. It is lent: see `Exchange.lend`.
+        """
+        wholes = {}
+        for one in self._buckets:
+            vector = self._exchange.lend(one.length, one.dtype, common=True)
+            for slot in one.slots:
+                if slot.index in parts:
+                    vector[self._places[slot.index]] = parts[slot.index]
+            self._exchange.gather(vector)
+            wholes |= {index: whole for index, whole in one.unpack(vector).items() if index in parts}
+        return wholes
+
+    def collect(self, index: int, part: np.ndarray) -> np.ndarray:
+        """Return a whole array, flat, that is divided as array `index` is, with memory of its own."""
+        parts = [everyones[index] for everyones in self.everyones]
+        counts = [one.stop - one.start for one in parts]
+        joined = self._exchange.communicator.all_gather_parts(np.ascontiguousarray(part), counts)
+        whole = np.empty_like(joined)
+        for own, values in zip(parts, np.split(joined, np.cumsum(counts)[:-1]), strict=True):
+            whole[own] = values
+        return whole
