@@ -95,7 +95,7 @@ def test_what_is_packed_comes_out_again_without_a_copy(dtype):
     gradients = _gradients(SHAPES, dtype)
     (bucket,) = plan([(gradient.shape, dtype) for gradient in gradients])
     vector = aligned(bucket.length, dtype)
-    bucket.pack(gradients, vector, 1.0)
+    bucket.pack(dict(enumerate(gradients)), vector, 1.0)
     unpacked = bucket.unpack(vector)
     assert list(unpacked) == list(range(len(SHAPES)))
     for index, gradient in enumerate(gradients):
@@ -114,7 +114,7 @@ def test_gradients_go_to_the_bucket_that_has_their_index():
     unpacked = {}
     for bucket in plan(kinds):
         vector = aligned(bucket.length, bucket.dtype)
-        bucket.pack(gradients, vector, 1.0)
+        bucket.pack(dict(enumerate(gradients)), vector, 1.0)
         unpacked.update(bucket.unpack(vector))
     assert {index: (one.dtype.name, one.tolist()) for index, one in unpacked.items()} == {
         0: ("float32", [1, 1]),
@@ -128,7 +128,7 @@ def test_gradients_are_multiplied_by_the_weight(dtype):
     gradients = _gradients([(3,), (2, 2)], dtype, start=4)
     (bucket,) = plan([(gradient.shape, dtype) for gradient in gradients])
     vector = aligned(bucket.length, dtype)
-    bucket.pack(gradients, vector, 0.25)
+    bucket.pack(dict(enumerate(gradients)), vector, 0.25)
     unpacked = bucket.unpack(vector)
     assert unpacked[0].astype(float).tolist() == [1, 1.25, 1.5]
     assert unpacked[1].astype(float).tolist() == [[1, 1.25], [1.5, 1.75]]
@@ -141,7 +141,7 @@ def test_weight_0_makes_zeros_of_anything(dtype):
     (bucket,) = plan([((4,), dtype)])
     vector = aligned(bucket.length, dtype)
     vector[:] = 7  # of an earlier step
-    bucket.pack(gradients, vector, 0.0)
+    bucket.pack(dict(enumerate(gradients)), vector, 0.0)
     assert bucket.unpack(vector)[0].astype(float).tolist() == [0, 0, 0, 0]
 
 
@@ -160,7 +160,7 @@ def test_half_types_are_multiplied_in_float32(dtype, expected, in_half):
     assert five * third == in_half
     (bucket,) = plan([((1,), dtype)])
     vector = aligned(bucket.length, dtype)
-    bucket.pack([np.full(1, five)], vector, 1 / 3)
+    bucket.pack({0: np.full(1, five)}, vector, 1 / 3)
     assert bucket.unpack(vector)[0][0] == expected
 
 
@@ -168,5 +168,5 @@ def test_pack_takes_gradients_that_are_not_contiguous():
     gradient = np.arange(12, dtype="float32").reshape(3, 4).T
     (bucket,) = plan([((4, 3), "float32")])
     vector = aligned(bucket.length, "float32")
-    bucket.pack([gradient], vector, 2.0)
+    bucket.pack({0: gradient}, vector, 2.0)
     np.testing.assert_array_equal(bucket.unpack(vector)[0], 2 * gradient)

@@ -56,6 +56,7 @@ LAYERS = [
     {"communicator"},
     {"exchange", "workers", "data"},
     {"bucket"},
+    {"shards"},
     {"replication"},
     {"optimizer", "optimizers"},
     {"callbacks"},

@@ -52,11 +52,19 @@ class ShardedUpdate:
         object.__setattr__(self._parts, "add_variable_from_reference", add_variable_from_reference)
         self._parts.build(self._pieces)
         self._first = [_value(state) for state in self._states(self._parts)]  # what states start from
-        self.active = False
+        self.active = self._lost = False
         self.collect = workers.on_state(self._collect)
 
     def begin(self) -> None:
         """Take over from the optimizer, whose state is the same on all workers. All workers must call this."""
+        if self._lost:
+            self._lost = False
+            warnings.warn(
+                f"the state of the optimizer '{self._optimizer.name}' starts anew: each worker had a part of it when "
+                "an earlier `fit()` was interrupted. Use `BackupAndRestore` to go on with it",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
         wholes = [_value(state) for state in self._states(self._optimizer)] if self._optimizer.built else []
         if wholes:
             self._set(wholes)
@@ -79,13 +87,7 @@ class ShardedUpdate:
     def abandon(self) -> None:
         """Let the optimizer start anew: other workers may not come to give their parts of its state."""
         self._optimizer.build(self._variables)
-        self.active = False
-        warnings.warn(
-            f"the state of the optimizer '{self._optimizer.name}' is lost, because each worker had a part of it when "
-            "`fit()` was interrupted. To go on with it let `BackupAndRestore` or `ModelCheckpoint` save it",
-            EasyScaleWarning,
-            stacklevel=2,
-        )
+        self.active, self._lost = False, True
 
     def apply(self, gradients: list, variables: list) -> None:
         """Do what `optimizer.apply(gradients, variables)` would do with the mean of all workers' gradients."""

@@ -17,28 +17,49 @@ class Counted(Exchange):
     """Counts the vectors that it sums."""
 
     def __init__(self):
-        self.lengths = []
-
-    def allreduce(self, buffer):
-        self.lengths.append(buffer.size)
-        self.communicator.all_reduce(buffer)
+        self.lengths, self.gathered = [], []
+        self._ring = easyscale.exchange.get("ring")
 
     def _reduce(self, buffer):
-        raise NotImplementedError
+        self.lengths.append(buffer.size)
+        self._ring.reduce(buffer)
 
-    _gather = _reduce
+    def _gather(self, buffer):
+        self.gathered.append(buffer.size)
+        self._ring.gather(buffer)
 
 
-def _lengths(model, x=None, y=None):
+def _lengths(model, x=None, y=None, update=None):
     counted = Counted()
     if x is None:
         x, y = easyscale.shard(*digits(8 * comm.size * STEPS))
-    model.fit(x, y, batch_size=8, verbose=0, callbacks=[Distribute(counted)])
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[Distribute(counted, update=update)])
+    assert counted.lengths == counted.gathered
     return counted.lengths
 
 
 def check_one_exchange_a_step():
-    assert len(_lengths(classify(conv_net(), "sgd"))) == STEPS
+    for update in (None, "replicated"):
+        lengths = _lengths(classify(conv_net(), "sgd"), update=update)
+        assert len(lengths) == STEPS and len(set(lengths)) == 1
+
+
+def check_each_rank_has_its_part_of_the_optimizers_state():
+    sizes = []
+
+    class Size(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            states = self.model.optimizer._sharded._parts.variables
+            sizes.append(sum(int(np.prod(one.shape)) for one in states))
+
+    model = classify(conv_net(), "adam")
+    x, y = easyscale.shard(*digits(8 * comm.size * 2))
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[Size(), Distribute("ring")])
+    whole = sum(int(np.prod(one.shape)) for one in model.optimizer.variables)  # after fit()
+    assert whole == 2 + 2 * model.count_params()
+    parts = [size for size, _ in comm.share([sizes[0], sizes[-1]])]
+    assert sum(parts) == whole + 2 * (comm.size - 1)
+    assert max(parts) < whole / comm.size + 100
 
 
 def check_accumulation_over_k_steps_exchanges_once_in_k_steps():
@@ -50,7 +71,7 @@ def check_accumulation_over_k_steps_exchanges_once_in_k_steps():
 def check_moving_statistics_travel_in_the_same_vector():
     layers = [keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
     model = classify(keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(10)]), "sgd")
-    lengths = _lengths(model)
+    lengths = _lengths(model, update="replicated")
     assert len(lengths) == STEPS and len(set(lengths)) == 1
     assert sum(int(np.prod(one.shape)) for one in model.weights) <= lengths[0]
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import classify, conv_net, different_start, digits
+from models import assert_equal_ranks, classify, conv_net, different_start, digits
 
 import easyscale
 from easyscale.callbacks import Distribute
@@ -21,9 +21,9 @@ def _fit(callbacks=(), model=None, data=None, batch=8, **options):
     model = model or classify(conv_net(), "sgd")
     xs, ys = data or easyscale.shard(*digits(8 * comm.size * 10))
     options = {"shuffle": False, "verbose": 0, **options}
-    return model.fit(
-        xs, ys, batch_size=batch, callbacks=[*callbacks, Distribute(**options.pop("distribute", {}))], **options
-    )
+    # Where each rank updates its part, what another has assigned to that part does not last.
+    distribute = Distribute(**{"update": "replicated", **options.pop("distribute", {})})
+    return model.fit(xs, ys, batch_size=batch, callbacks=[*callbacks, distribute], **options)
 
 
 class Assign(keras.callbacks.Callback):
@@ -61,6 +61,16 @@ def check_a_weight_assigned_on_one_rank_is_named_at_the_next_comparison():
         callbacks=[Assign(LAST, batch=4)],
         distribute={"check_every": 3},
     )
+
+
+def check_a_weight_assigned_on_one_rank_is_that_of_its_owner_after_the_next_step():
+    model = classify(conv_net(), "sgd")
+    _fit(model=model, callbacks=[Assign(LAST, batch=4)], distribute={"check_every": 3, "update": "sharded"})
+    assert_equal_ranks(model.get_weights())
+
+
+def check_a_weight_assigned_after_the_last_step_is_found_where_each_rank_updates_its_part():
+    _desync(r"of rank \d", callbacks=[Assign(LAST, batch=9)], distribute={"update": "sharded"})
 
 
 def check_a_weight_assigned_on_the_chief_is_found_at_the_end_of_fit():

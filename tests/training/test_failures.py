@@ -39,7 +39,7 @@ def test_an_exception_on_one_rank_ends_all_and_is_shown_once(case, message):
         (
             "different_exchanges",
             "DesyncError: all ranks must use the same exchange, replication, update and bucket_bytes. Received: "
-            "['ring', 'between_graph', 'replicated', None] on rank 0, ['tree', 'between_graph', 'replicated', None] "
+            "['ring', 'between_graph', 'auto', None] on rank 0, ['tree', 'between_graph', 'auto', None] "
             "on rank 1. Start all ranks with one command",
         ),
         (
