@@ -8,20 +8,17 @@
 Every rank runs `main`.
 """
 
-import importlib.metadata
 import json
-import os
-import platform
 import sys
 import time
 
 import numpy as np
 
-import easyscale
 from easyscale import communicator as communicators
 from easyscale import exchange as exchanges
+from easyscale.machine import describe_machine
 
-__all__ = ["expected", "machine", "measure"]
+__all__ = ["expected", "measure"]
 
 BUDGET = 1.0  # seconds of measuring for each size and exchange
 FEWEST, MOST = 7, 1000  # repetitions
@@ -31,7 +28,7 @@ def main() -> None:
     wanted = json.loads(sys.argv[1])
     communicator = communicators.get()
     say = _say if communicator.rank == 0 else lambda message: None
-    say({"machine": machine(communicator.size)})
+    say({"machine": describe_machine(communicator)})
     connected = {name: exchanges.get(name, communicator) for name in wanted["exchanges"]}
     for nbytes in wanted["sizes"]:
         for row in measure(communicator, connected, nbytes, wanted["dtype"], wanted["repeats"], wanted["warmup"], say):
@@ -89,21 +86,6 @@ def expected(length: int, dtype: np.dtype, size: int) -> np.ndarray:
     return (np.arange(length) % 13 * size + size * (size - 1) // 2).astype("float32").astype(dtype)
 
 
-def machine(ranks: int) -> dict:
-    """Return what the figures depend on beside the code."""
-    return {
-        "ranks": ranks,
-        "cores": os.cpu_count(),
-        "cpu": _cpu(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "mpi": communicators.get().library,
-        "mpi4py": importlib.metadata.version("mpi4py"),
-        "easyscale": easyscale.__version__,
-    }
-
-
 def _dtype(name: str) -> np.dtype:
     import ml_dtypes
 
@@ -112,14 +94,6 @@ def _dtype(name: str) -> np.dtype:
 
 def _values(length: int, dtype: np.dtype, rank: int) -> np.ndarray:
     return (np.arange(length) % 13 + rank).astype("float32").astype(dtype)
-
-
-def _cpu() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
 
 
 def _say(message: dict) -> None:

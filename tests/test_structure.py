@@ -54,7 +54,7 @@ def _root(name):
 LAYERS = [
     {"errors", "settings"},
     {"communicator"},
-    {"exchange", "workers", "data"},
+    {"exchange", "workers", "data", "machine"},
     {"bucket"},
     {"shards"},
     {"replication"},

@@ -1,15 +1,11 @@
 """`easyscale bench exchange`: how fast each exchange sums vectors over ranks, all measured in one run, in turns."""
 
-import importlib.util
-import json
-import os
-import sys
-
 import click
 
+from easyscale.cli import bench_ranks
 from easyscale.cli import sizes as units
 from easyscale.cli.group import Command
-from easyscale.errors import EasyScaleError, LaunchError, unknown
+from easyscale.errors import EasyScaleError, unknown
 
 __all__ = ["command"]
 
@@ -50,14 +46,13 @@ def command(
             raise click.UsageError(f"{option} must be {least} or more. Received: {option} {value}")
     wanted = {
         "sizes": _sizes(sizes),
-        "exchanges": _exchanges(exchanges),
+        "exchanges": bench_ranks.parse_exchanges(exchanges, also=[]),
         "dtype": _dtype(dtype),
         "repeats": repeats,
         "warmup": warmup,
     }
     for option, file in (("--json", json_file), ("--plot", plot_file)):
-        if file is not None:
-            _check_file(option, file)
+        bench_ranks.check_file(option, file)
     _run(ranks, wanted, json_file, plot_file)
 
 
@@ -76,42 +71,13 @@ def _run(ranks: int, wanted: dict, json_file: str | None, plot_file: str | None)
 
 
 def _measure(ranks: int, wanted: dict) -> tuple[dict, list[dict]]:
-    """Start the ranks, show progress on stderr, and return what they measured."""
-    import rich.console
-    import rich.progress
+    """Start the ranks and return what they measured."""
 
-    from easyscale.cli import job, runtime
-    from easyscale.cli.output import Screen
+    def describe(message: dict) -> str | None:
+        return f"{units.text(message['bytes'])} {message['measuring']}" if "measuring" in message else None
 
-    mpi = runtime.find()
-    if importlib.util.find_spec("mpi4py") is None:
-        raise LaunchError(f"several ranks need mpi4py in this Python, {sys.executable}. {runtime.INSTALL}")
-    messages = []
-    partial = b""
-    progress = rich.progress.Progress(
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.TimeElapsedColumn(),
-        console=rich.console.Console(stderr=True),
-        transient=True,
-        refresh_per_second=2,  # the ranks need the cores
-    )
-
-    def take(data: bytes) -> None:
-        nonlocal partial
-        *lines, partial = (partial + data).split(b"\n")
-        for message in map(json.loads, lines):
-            messages.append(message)
-            if "measuring" in message:
-                progress.update(task, description=f"{units.text(message['bytes'])} {message['measuring']}")
-            progress.advance(task, "row" in message)
-
-    start = job.worker_command(["-m", "easyscale.cli.bench_exchange", json.dumps(wanted)])
-    line = mpi.command(ranks, start, [], {}, len(os.sched_getaffinity(0)))
-    with progress:
-        task = progress.add_task(f"starting {ranks} ranks", total=len(wanted["sizes"]) * len(wanted["exchanges"]))
-        code = job.Job(mpi, line, Screen(chief=take), on_this_host=True).run()
+    total = len(wanted["sizes"]) * len(wanted["exchanges"])
+    messages = bench_ranks.run_ranks(ranks, "easyscale.cli.bench_exchange", wanted, total, describe)
     found = {name: value for message in messages for name, value in message.items()}
     if "wrong" in found:
         wrong = found["wrong"]
@@ -119,8 +85,6 @@ def _measure(ranks: int, wanted: dict) -> tuple[dict, list[dict]]:
             f"an allreduce must give the sum over ranks. Received: another from '{wrong['exchange']}' for "
             f"{units.text(wrong['bytes'])} on the ranks {wrong['ranks']}. The exchange is not right"
         )
-    if code:
-        sys.exit(code)
     return found["machine"], [message["row"] for message in messages if "row" in message]
 
 
@@ -131,32 +95,7 @@ def _sizes(text: str) -> list[int]:
         raise click.UsageError(str(error)) from None
 
 
-def _exchanges(text: str | None) -> list[str]:
-    from easyscale import exchange
-
-    valid = exchange.available()
-    names = list(dict.fromkeys(text.split(","))) if text is not None else valid
-    for name in names:
-        if name not in valid:
-            raise click.UsageError(unknown("--exchanges", name, valid))
-    return names
-
-
 def _dtype(name: str) -> str:
     if name not in _DTYPES:
         raise click.UsageError(unknown("--dtype", name, _DTYPES))
     return name
-
-
-def _check_file(option: str, path: str) -> None:
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
-        raise click.UsageError(
-            f"{option} must be a file in a folder that exists and may be written. Received: {option} {path}"
-        )
-    if option == "--plot":
-        if importlib.util.find_spec("matplotlib") is None:
-            raise EasyScaleError("--plot needs matplotlib. Run: pip install 'easyscale[plot]'")
-        valid = [".png", ".pdf", ".svg"]
-        if os.path.splitext(path)[1].lower() not in valid:
-            raise click.UsageError(f"--plot must be a file that ends in one of {valid}. Received: --plot {path}")

@@ -1,0 +1,113 @@
+"""The ranks' side of `easyscale bench fit`: trains and measures, and the chief writes a JSON object a line to stdout.
+
+    {"machine": ...}      once
+    {"measuring": ...}    a batch size, before
+    {"row": ...}          for each batch size and exchange, after
+
+Every rank runs `main`.
+"""
+
+import importlib.metadata
+import json
+import sys
+import time
+
+import keras
+import numpy as np
+
+from easyscale import communicator as communicators
+from easyscale.callbacks.distribute import Distribute
+from easyscale.machine import describe_machine
+
+__all__ = ["StepTimes", "build", "main"]
+
+BOUND, ALONE = "no exchange", "Keras, 1 process"
+CLASSES = 10
+SETTLING = 2  # steps at the begin of each turn that do not count
+
+
+class StepTimes(keras.callbacks.Callback):
+    """Takes the time of every step of a `fit()`: `seconds`."""
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        self.seconds = []
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        self._start = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        self.seconds.append(time.perf_counter() - self._start)
+
+
+def build(name: str, optimizer: str, image_size: int) -> keras.Model:
+    """Return a compiled model: an MLP of 24 million weights, or one of `keras.applications` without its weights."""
+    if name == "mlp":
+        units = [keras.layers.Dense(count, activation="relu") for count in (4096, 4096, 1024)]
+        model = keras.Sequential([keras.Input((784,)), *units, keras.layers.Dense(CLASSES)])
+    else:
+        made = {one.lower(): getattr(keras.applications, one) for one in dir(keras.applications)}
+        shape = (image_size, image_size, 3)
+        model = made[name](weights=None, input_shape=shape, classes=CLASSES, classifier_activation=None)
+    inner = keras.optimizers.SGD(0.01, momentum=0.9) if optimizer == "momentum" else optimizer
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(inner, loss, jit_compile=False)
+    return model
+
+
+def main() -> None:
+    """Measure what the argument of this process asks for."""
+    wanted = json.loads(sys.argv[1])
+    communicator = communicators.get()
+    say = _say if communicator.rank == 0 else lambda message: None
+    say({"machine": _machine(communicator)})
+    for batch in wanted["batches"]:
+        say({"measuring": f"batch {batch}"})
+        for name, times in _measure(communicator, wanted, batch).items():
+            row = {"ranks": communicator.size, "batch": batch, "exchange": name, "times": times}
+            say({"row": row})
+
+
+def _measure(communicator, wanted: dict, batch: int) -> dict[str, list[float]]:
+    """Return the seconds of each step, by exchange; the mean over ranks."""
+    generator = np.random.default_rng(communicator.rank)
+    models = {
+        name: build(wanted["model"], wanted["optimizer"], wanted["image_size"])
+        for name in [*wanted["exchanges"], BOUND]
+    }
+    shape = models[BOUND].input_shape[1:]
+    count = batch * (SETTLING + wanted["steps"])
+    x, y = generator.normal(size=(count, *shape)).astype("float32"), generator.integers(0, CLASSES, count)
+
+    def train(name: str) -> list[float]:
+        clock = StepTimes()
+        callbacks = [clock] if name in (BOUND, ALONE) else [Distribute(name, check_every=10**6), clock]
+        model = models[BOUND if name == ALONE else name]
+        model.fit(x, y, batch_size=batch, shuffle=False, verbose=0, callbacks=callbacks)
+        return clock.seconds[SETTLING:]
+
+    for name in models:
+        train(name)  # traces
+    times = {name: [] for name in [*models, ALONE]}
+    for _ in range(wanted["rounds"]):
+        for name, taken in times.items():
+            communicator.barrier()
+            if name != ALONE or communicator.rank == 0:
+                taken += train(name)
+    communicator.barrier()
+    alone = times.pop(ALONE)
+    means = {name: communicator.all_gather_rows(np.array(taken)).mean(axis=0).tolist() for name, taken in times.items()}
+    return means | {ALONE: alone}
+
+
+def _machine(communicator) -> dict:
+    package = importlib.metadata.packages_distributions()["tensorflow"][0]  # it has more than one name
+    tensorflow = importlib.metadata.version(package)
+    return {**describe_machine(communicator), "tensorflow": tensorflow, "keras": keras.__version__}
+
+
+def _say(message: dict) -> None:
+    print(json.dumps(message), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""`easyscale bench fit`: how fast models train on several ranks, beside Keras alone, all measured in turns."""
+
+import click
+
+from easyscale.cli import bench_ranks
+from easyscale.cli.group import Command
+from easyscale.errors import unknown
+
+__all__ = ["command"]
+
+_MODELS = ["mlp", "resnet50", "mobilenetv2", "efficientnetb0", "vgg16"]
+
+
+@click.command(cls=Command)
+@click.option("-n", "-np", "--np", "ranks", default="2", show_default=True, metavar="N,N,...", help="Numbers of ranks.")
+@click.option("--model", default="mlp", show_default=True, help=f"One of {', '.join(_MODELS)}.")
+@click.option(
+    "--batch-size",
+    "batches",
+    default="32",
+    show_default=True,
+    metavar="B,B,...",
+    help="Samples of a rank in a step.",
+)
+@click.option("--exchanges", default="auto", show_default=True, metavar="NAME,NAME,...", help="What to compare.")
+@click.option("--optimizer", default="adam", show_default=True, help="As in compile(); 'momentum' is SGD with it.")
+@click.option("--image-size", type=int, default=64, show_default=True, metavar="N", help="N by N pixels; not for mlp.")
+@click.option("--steps", type=int, default=10, show_default=True, metavar="N", help="In a turn, after two more.")
+@click.option("--rounds", type=int, default=3, show_default=True, metavar="N", help="How many turns each has.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the time of every step here.")
+@click.option("--plot", "plot_file", metavar="FILE.png", help="Draw the speed-up over ranks.")
+def command(
+    ranks: str,
+    model: str,
+    batches: str,
+    exchanges: str,
+    optimizer: str,
+    image_size: int,
+    steps: int,
+    rounds: int,
+    json_file: str | None,
+    plot_file: str | None,
+) -> None:
+    """Train on synthetic data with each exchange, and compare with Keras alone.
+
+    Beside each other, in turns: all ranks with an exchange; all ranks without any, which is the bound, as if an
+    exchange were free; and stock Keras in one process while the others rest. A rank has the same cores in all of them.
+    """
+    numbers = _numbers("-n", ranks)
+    if model not in _MODELS:
+        raise click.UsageError(unknown("--model", model, _MODELS))
+    for option, value in (("--steps", steps), ("--rounds", rounds), ("--image-size", image_size)):
+        if value < 1:
+            raise click.UsageError(f"{option} must be 1 or more. Received: {option} {value}")
+    wanted = {
+        "model": model,
+        "batches": _numbers("--batch-size", batches),
+        "exchanges": bench_ranks.parse_exchanges(exchanges, also=["auto"]),
+        "optimizer": optimizer,
+        "image_size": image_size,
+        "steps": steps,
+        "rounds": rounds,
+    }
+    for option, file in (("--json", json_file), ("--plot", plot_file)):
+        bench_ranks.check_file(option, file)
+    _run(numbers, wanted, json_file, plot_file)
+
+
+def _run(numbers: list[int], wanted: dict, json_file: str | None, plot_file: str | None) -> None:
+    import rich.console
+
+    from easyscale.cli import fit_report as report
+
+    rows, machine = [], {}
+    for ranks in numbers:
+
+        def describe(message: dict, ranks: int = ranks) -> str | None:
+            return f"{ranks} ranks, {message['measuring']}" if "measuring" in message else None
+
+        total = len(wanted["batches"]) * (len(wanted["exchanges"]) + 2)
+        messages = bench_ranks.run_ranks(ranks, "easyscale.callbacks.benchmark", wanted, total, describe)
+        rows += [message["row"] for message in messages if "row" in message]
+        machine = next(message["machine"] for message in messages if "machine" in message)
+    rows = report.summarise(rows)
+    rich.console.Console().print(report.table(rows, machine, wanted))
+    if json_file is not None:
+        report.write(json_file, rows, machine, wanted)
+    if plot_file is not None:
+        report.plot(plot_file, rows, machine, wanted)
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise click.UsageError(f"{option} must be numbers of 1 or more, with commas. Received: {option} {text}")
+    return sorted({int(part) for part in parts})

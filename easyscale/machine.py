@@ -1,0 +1,35 @@
+"""What the figures of a benchmark depend on beside the code."""
+
+import importlib.metadata
+import os
+import platform
+
+import numpy as np
+
+import easyscale
+from easyscale.communicator import Communicator
+
+__all__ = ["describe_machine"]
+
+
+def describe_machine(communicator: Communicator) -> dict:
+    """Return the numbers of ranks and cores, the processor, and versions, for JSON."""
+    return {
+        "ranks": communicator.size,
+        "cores": os.cpu_count(),
+        "cpu": _cpu(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "mpi": communicator.library,
+        "mpi4py": importlib.metadata.version("mpi4py"),
+        "easyscale": easyscale.__version__,
+    }
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()

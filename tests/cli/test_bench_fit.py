@@ -1,0 +1,62 @@
+"""`easyscale bench fit`."""
+
+import json
+
+import pytest
+
+from easyscale.callbacks import benchmark
+from easyscale.cli import fit_report
+
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "1,x"], "-n must be numbers of 1 or more, with commas. Received: -n 1,x"),
+        (["--batch-size", "0"], "--batch-size must be numbers of 1 or more, with commas. Received: --batch-size 0"),
+        (["--model", "resnet"], "Received: --model='resnet'. Did you mean 'resnet50'?"),
+        (["--exchanges", "rign"], "Received: --exchanges='rign'. Did you mean 'ring'?"),
+        (["--steps", "0"], "--steps must be 1 or more. Received: --steps 0"),
+        (["--json", "/nowhere/a.json"], "--json must be a file in a folder that exists and may be written"),
+        (["--plot", "a.mp3"], "--plot must be a file that ends in one of ['.png', '.pdf', '.svg']"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(cli, arguments, message):
+    result = cli("bench", "fit", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.startswith("easyscale bench fit: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_speed_up_and_efficiency_by_hand():
+    rows = [
+        {"ranks": 2, "batch": 32, "exchange": "ring", "times": [0.5, 0.4, 0.3]},
+        {"ranks": 2, "batch": 32, "exchange": fit_report.ALONE, "times": [0.6, 0.6, 0.7]},
+    ]
+    ring, alone = fit_report.summarise(rows)
+    assert (ring["median"], ring["p10"], ring["p90"]) == (0.4, 0.3, 0.5)
+    assert ring["samples_per_second"] == pytest.approx(80)
+    assert ring["efficiency"] == pytest.approx(1.5)
+    assert ring["speedup"] == pytest.approx(3.0)
+    assert alone["speedup"] == alone["efficiency"] == 1.0
+
+
+def test_both_sides_use_the_same_names():
+    assert (benchmark.BOUND, benchmark.ALONE) == (fit_report.BOUND, fit_report.ALONE)
+
+
+def test_two_ranks_make_a_table_json_and_a_plot(ranks, tmp_path):
+    files = ["--json", tmp_path / "a.json", "--plot", tmp_path / "a.png"]
+    options = ["--model", "mobilenetv2", "--image-size", "32", "--batch-size", "2", "--steps", "2", "--rounds", "1"]
+    done = ranks.run("bench", "fit", "-n", "2", *options, "--optimizer", "sgd", *files, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert [word for line in done.stdout.splitlines() for word in line.split()[2:3] if "%" in line] == [
+        "auto", "no", "Keras,",
+    ]  # fmt: skip
+    written = json.loads((tmp_path / "a.json").read_text())
+    assert written["machine"]["ranks"] == 2
+    assert [row["exchange"] for row in written["rows"]] == ["auto", fit_report.BOUND, fit_report.ALONE]
+    assert all(len(row["times"]) == 2 and min(row["times"]) > 0 for row in written["rows"])
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
