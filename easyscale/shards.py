@@ -40,6 +40,9 @@ class Shards:
                 stop = max(start, min(own.stop, slot.stop))
                 self._places[slot.index] = slice(start, stop)
                 self.parts[slot.index] = slice(start - slot.start, stop - slot.start)
+            # Where there is no room for it that shows now and not in the first step. Weights take turns in two places.
+            exchange.lend(one.length, one.dtype)
+            [exchange.lend(one.length, one.dtype, common=True) for _ in range(2)]
         everyones = exchange.communicator.share([[part.start, part.stop] for part in self.parts])
         self.everyones = [[slice(*part) for part in parts] for parts in everyones]
 

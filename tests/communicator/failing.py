@@ -1,5 +1,7 @@
 """A script that fails in the way its first argument names. NumPy only, so that it starts quickly."""
 
+import os
+import signal
 import sys
 
 import numpy as np
@@ -49,6 +51,22 @@ def one_rank_leaves_with_a_code():
     if comm.rank == 1:
         sys.exit(3)
     comm.barrier()
+
+
+def one_rank_leaves_shared_memory():
+    vector = exchange.get("shared_memory", comm).allocate(1_000_000)
+    if comm.rank == 1:
+        sys.exit(0)
+    exchange.get("shared_memory", comm).allreduce(vector)
+
+
+def one_rank_is_killed_in_shared_memory():
+    one = exchange.get("shared_memory", comm)
+    vector = one.allocate(1_000_000)
+    for number in range(1000):
+        if comm.rank == 1 and number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        one.allreduce(vector)
 
 
 def longer_message_than_expected():

@@ -58,7 +58,14 @@ def test_an_error_of_easyscale_is_one_line_without_a_traceback():
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("way", ["one_rank_leaves", "one_rank_leaves_with_a_code"])
+def test_a_rank_that_is_killed_in_shared_memory_ends_all():
+    code, out, err = _fail("one_rank_is_killed_in_shared_memory")
+    assert code == 128 + 9
+    assert "exited on signal 9" in " ".join(err.split())
+    assert out == ""
+
+
+@pytest.mark.parametrize("way", ["one_rank_leaves", "one_rank_leaves_with_a_code", "one_rank_leaves_shared_memory"])
 def test_a_rank_that_leaves_while_others_wait_is_named(way):
     code, out, err = _fail(way)
     assert code != 0

@@ -7,7 +7,9 @@ import threading
 
 import ml_dtypes
 import numpy as np
+import pytest
 
+import easyscale
 from easyscale import communicator, exchange
 
 comm = communicator.get()
@@ -114,3 +116,24 @@ def check_exchanges_run_on_any_thread():
         thread.start()
         thread.join()
         np.testing.assert_array_equal(buffer, _sums(10_000), name)
+
+
+def check_windows_for_which_there_is_no_room_are_an_error_on_every_rank():
+    from easyscale.communicator import mpi
+
+    if comm.size == 1:
+        return
+    before, mpi._room = mpi._room, lambda: 3_000_000
+    try:
+        one = exchange.get("shared_memory", comm)
+        with pytest.raises(easyscale.SharedMemoryError) as raised:
+            one.allocate(1_500_000)  # 6 MB for each rank
+    finally:
+        mpi._room = before
+    message = str(raised.value)
+    assert f"Received: {6 * comm.size} MB to share, 3 MB free. Make it larger" in message and "\n" not in message
+    assert "--shm-size" in message and "choose the exchange 'ring'" in message
+    vector = one.allocate(1_500_000)
+    vector[:] = 1
+    one.allreduce(vector)
+    assert (vector == comm.size).all()
