@@ -39,6 +39,26 @@ class OwnStep(keras.Model):
         return [self.mean_loss]
 
 
+class Measuring(keras.Sequential):
+    """Reads weights before their update and uses what it has read after it."""
+
+    def train_step(self, data):
+        before = [tf.identity(variable) for variable in self.trainable_variables]
+        logs = super().train_step(data)
+        pairs = zip(before, self.trainable_variables, strict=True)
+        return {"moved": sum(tf.reduce_sum(tf.abs(old - new)) for old, new in pairs), **logs}
+
+
+def check_weights_that_were_read_before_the_update_stay_what_they_were():
+    """The ranks of a node have one copy of the weights in common: nobody may write to what another still reads."""
+
+    def build():
+        layers = [keras.layers.Flatten(), keras.layers.Dense(500), keras.layers.Dense(10)]
+        return classify(Measuring([keras.Input((8, 8, 1)), *layers]), _sgd())
+
+    equal(build, data=digits(24 * 8), epochs=3)
+
+
 def check_a_train_step_of_ones_own():
     def build():
         model = OwnStep()
