@@ -89,7 +89,8 @@ class Fit:
             self._workers.rehearse(self._model.train_step, iterator)
             self._start_equal()
             for optimizer in self._optimizers:
-                optimizer.shard()
+                if not optimizer.is_sharded:
+                    optimizer.shard()
 
     @property
     def _weights(self) -> list:

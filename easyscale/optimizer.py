@@ -16,6 +16,9 @@ __all__ = ["DistributedOptimizer"]
 
 UPDATES = ["replicated", "sharded"]
 
+# What is not the inner optimizer's, though that may have something of the same name.
+_OWN = {"name", "inner_optimizer", "exchange", "replication", "update", "bucket_bytes", "communicator", "learning_rate"}
+
 
 @keras.saving.register_keras_serializable(package="easyscale")
 class DistributedOptimizer(keras.optimizers.Optimizer):
@@ -92,6 +95,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         self.is_scaled_outside = False  # stands inside a `LossScaleOptimizer`
         self._workers = None
         self._sharded: ShardedUpdate | None = None
+        self._hyperparameters = tuple(set(inner_optimizer.get_config()) - _OWN)
 
     @property
     def workers(self) -> object:
@@ -173,19 +177,34 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         """Return what the inner optimizer has accumulated, or `None` if it applies every gradient."""
         inner = self.inner_optimizer
         may_overflow = isinstance(inner, keras.optimizers.LossScaleOptimizer)
+        scale = keras.ops.convert_to_tensor(inner.dynamic_scale if may_overflow else 1.0)
         inner = inner.inner_optimizer if may_overflow else inner
+        scale = scale * (inner.loss_scale_factor or 1.0)
         steps = inner.gradient_accumulation_steps
         if not steps:
             return None
         sums = [inner._accumulated_gradients[inner._get_variable_index(variable)] for variable in variables]
         due = keras.ops.equal((inner._iterations + 1) % steps, 0)  # `iterations` counts updates
-        return None if any(one is None for one in sums) else replications.Accumulation(due, sums, may_overflow)
+        return None if any(one is None for one in sums) else replications.Accumulation(due, sums, may_overflow, scale)
 
     def join(self, agreed: object) -> bool:
         """Take part with weight zero in a step of the others; see `BetweenGraph.join`."""
         return self.workers.join(agreed, self.apply)
 
-    # To Keras this is its inner optimizer.
+    # To Keras and to callbacks this is its inner optimizer.
+
+    def __setattr__(self, name: str, value: object) -> None:
+        inner = vars(self).get("inner_optimizer")
+        if inner is None or name not in vars(self).get("_hyperparameters", ()):
+            return super().__setattr__(name, value)
+        setattr(inner, name, value)
+        if self._sharded is not None:
+            self._sharded.set(name, value)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_") or "inner_optimizer" not in vars(self):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self.inner_optimizer, name)
 
     @property
     def variables(self) -> list:

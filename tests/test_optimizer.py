@@ -146,10 +146,20 @@ def test_a_wrong_argument_is_named_with_those_that_can_be(arguments, message):
         assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["lamb", "adafactor", "muon"])
+def test_what_is_set_or_read_on_it_is_that_of_the_inner_optimizer():
+    adam = keras.optimizers.Adam(0.1)
+    optimizer = easyscale.DistributedOptimizer(adam)
+    optimizer.beta_1, optimizer.clipnorm, optimizer.exchange = 0.5, 0.25, "ring"
+    assert (adam.beta_1, adam.clipnorm, optimizer.beta_1) == (0.5, 0.25, 0.5)
+    assert not hasattr(adam, "exchange")
+    with pytest.raises(AttributeError):
+        optimizer.beta_3  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Adafactor", "Muon"])
 def test_an_update_that_looks_at_whole_weights_is_not_sharded(name):
     with pytest.raises(ValueError, match="its step for a part of a matrix is not that part of its step for the matrix"):
-        easyscale.DistributedOptimizer(name, update="sharded")
+        easyscale.DistributedOptimizer(getattr(keras.optimizers, name)(), update="sharded")
 
 
 def test_a_distributed_optimizer_inside_another_is_refused():

@@ -89,6 +89,11 @@ class ShardedUpdate:
         self._optimizer.build(self._variables)
         self.active, self._lost = False, True
 
+    def set(self, name: str, value: object) -> None:
+        """Set a hyperparameter, as it has been set on the optimizer; clipping by norms is looked up there."""
+        if name not in ("clipnorm", "global_clipnorm"):
+            setattr(self._parts, name, value)
+
     def apply(self, gradients: list, variables: list) -> None:
         """Do what `optimizer.apply(gradients, variables)` would do with the mean of all workers' gradients."""
         by_number = dict(zip((self._numbers[id(variable)] for variable in variables), gradients, strict=True))

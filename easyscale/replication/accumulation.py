@@ -13,8 +13,10 @@ class Accumulation(NamedTuple):
         gradients: List of variables. For each trainable variable what has been summed up so far. All become zero
             where gradients are exchanged.
         may_overflow: Bool. Whether a gradient that is not finite makes all workers skip the step.
+        scale: Scalar tensor or number. How many times as large gradients are as those that have been summed up.
     """
 
     due: object
     gradients: list
     may_overflow: bool
+    scale: object = 1.0

@@ -86,7 +86,8 @@ class BetweenGraph(WholeBatch):
                 weight = tf.where(finite, weight, np.nan)
         tensors += [tf.convert_to_tensor(variable) for variable in self.moving]
         if accumulation is not None:
-            tensors += [tf.convert_to_tensor(accumulation.gradients[index]) for index in dense]
+            sums = [tf.convert_to_tensor(accumulation.gradients[index]) for index in dense]
+            tensors += [one * tf.cast(accumulation.scale, one.dtype) for one in sums]
         for index in in_rows:
             tensors += [gradients[index].values, tf.cast(gradients[index].indices, tf.int64)]
         *means, exchanged = exchange.in_graph(weight, tf.cast(self.batch, tf.float64), due, tensors)

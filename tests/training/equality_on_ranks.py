@@ -73,6 +73,18 @@ def check_gradient_accumulation_steps():
     return equal(_dense(lambda: _sgd(gradient_accumulation_steps=2)))
 
 
+def check_gradient_accumulation_under_loss_scaling():
+    def optimizer():
+        inner = _sgd(gradient_accumulation_steps=2)
+        return keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
+
+    return equal(_dense(optimizer))
+
+
+def check_gradient_accumulation_with_a_loss_scale_factor():
+    return equal(_dense(lambda: _sgd(gradient_accumulation_steps=2, loss_scale_factor=64.0)))
+
+
 def check_gradient_accumulation_over_the_end_of_an_epoch():
     return equal(_dense(lambda: keras.optimizers.Adam(gradient_accumulation_steps=3, global_clipnorm=1.0)))
 
