@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import keras
 
+from easyscale.errors import EasyScaleError
 from easyscale.optimizer import DistributedOptimizer
 
 __all__ = ["WRITERS", "on_set_model", "share"]
@@ -89,8 +90,11 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
         def replaced(*args, **kwargs):
             try:
                 replacement(original, *args, **kwargs)
-            except BaseException:
+            except EasyScaleError:
                 distribution.stop()
+                raise
+            except BaseException:
+                distribution.fail(name)
                 raise
 
         setattr(callbacks, name, replaced)

@@ -6,6 +6,7 @@ do more than before while `Distribute` is at work: `train_step`, `test_step`, `e
 logs of every epoch go on their way to the callbacks.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -136,6 +137,17 @@ class Distribution:
     def end(self) -> None:
         """End a `fit()`, after its callbacks have."""
         self._fit.end()
+        self.stop()
+
+    def fail(self, hook: str) -> None:
+        """Leave a `fit()` in which a callback has raised an exception, on this worker or on all.
+
+        Workers meet as they would have at the end of the hook: the chief may be in a callback that saves, and need the
+        others' parts of the optimizer's state.
+        """
+        if self._training and hook in ("on_epoch_begin", "on_epoch_end", *self._fit.deciding_hooks):
+            with contextlib.suppress(Exception):  # the callback's exception is the one to be shown
+                self._fit.decide()
         self.stop()
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ from unittest import mock
 
 import keras
 import numpy as np
+import pytest
 import tensorflow.summary as summary  # not `tf.summary`, which this import replaces
 from keras.callbacks import (
     BackupAndRestore,
@@ -130,6 +131,20 @@ def check_backup_and_restore_of_every_second_batch():
         return _train_interrupted(folder / "alone", list, False, STEPS + 3, 2)
 
     _restored_as_one_process(steps=STEPS + 3, save_freq=2, alone=interrupted)
+
+
+class _Raising(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise KeyError("in a callback")
+
+
+def check_an_exception_on_all_ranks_while_the_chief_saves_can_be_caught():
+    folder = new_folder()
+    for _ in range(2):
+        with pytest.raises(KeyError, match="in a callback"):
+            train([ModelCheckpoint(folder / "{epoch}.keras"), _Raising(), Distribute()], shard=True)
+    train([ModelCheckpoint(folder / "{epoch}.keras"), Distribute()], shard=True)
+    done_with(folder)
 
 
 def check_the_progress_bar_and_history_have_the_metrics_of_all_ranks():
