@@ -98,9 +98,8 @@ class Agreement:
         rows = self._communicator.all_gather_rows(row)[:, 0]
         agreed = Purpose(rows["purpose"].max())
         acting = rows[rows["purpose"] == agreed]
-        if (_differ(rows["phase"]) and agreed != Purpose.STATE) or {Purpose.ROWS, Purpose.GRADIENTS} <= set(
-            rows["purpose"]
-        ):
+        in_one_phase = agreed == Purpose.STATE or not _differ(rows["phase"])
+        if not in_one_phase or {Purpose.ROWS, Purpose.GRADIENTS} <= set(rows["purpose"]):
             self._explain_phases(rows)
         if _differ(rows["exchange"]) or _differ(acting["detail"]):
             self._explain_details(agreed, kinds, rows)
