@@ -11,6 +11,7 @@ from easyscale.replication import equality
 from easyscale.replication.accumulation import Accumulation
 from easyscale.replication.agreement import Agreed, Purpose
 from easyscale.replication.gradient_exchange import GradientExchange, Signature
+from easyscale.replication.owned_parts import OwnedParts, elements_of, length_of
 from easyscale.replication.shared import Shared
 from easyscale.replication.whole_batch import WholeBatch
 from easyscale.shards import Shards
@@ -18,7 +19,7 @@ from easyscale.shards import Shards
 __all__ = ["BetweenGraph"]
 
 
-class BetweenGraph(WholeBatch):
+class BetweenGraph(WholeBatch, OwnedParts):
     """The workers of one optimizer, seen from the graph of one of them.
 
     Args:
@@ -94,7 +95,7 @@ class BetweenGraph(WholeBatch):
 
         averaged = list(gradients)
         for index in dense:
-            shape = variables[index].shape if shards is None else _length(shards.parts[index])
+            shape = variables[index].shape if shards is None else length_of(shards.parts[index])
             averaged[index] = tf.ensure_shape(means.pop(0), shape)
         for variable in self.moving:
             variable.assign(tf.ensure_shape(means.pop(0), variable.shape))
@@ -103,7 +104,7 @@ class BetweenGraph(WholeBatch):
             values, indices = tf.ensure_shape(means.pop(0), (None, *shape[1:])), tf.ensure_shape(means.pop(0), (None,))
             averaged[index] = tf.IndexedSlices(values, indices, tf.constant(tuple(shape), tf.int64))
             if shards is not None:
-                averaged[index] = _elements(averaged[index], shards.parts[index])
+                averaged[index] = elements_of(averaged[index], shards.parts[index])
         if accumulation is not None:
 
             def forget():
@@ -149,47 +150,6 @@ class BetweenGraph(WholeBatch):
                     experimental_attributes={"_noinline": True},
                 )
             self._updates[key]([gradients[index] for index in present])
-
-    # Weights of which each worker owns a part
-
-    def shard(self, variables: Sequence[object]) -> Shards:
-        """Return which parts of `variables` each worker owns. All workers must call this alike."""
-        kinds = [(tuple(one.shape), tf.as_dtype(one.dtype).as_numpy_dtype) for one in variables]
-        return Shards(self.exchange, kinds, self.bucket_bytes)
-
-    def publish(self, shards: Shards, parts: dict[int, object], variables: Sequence[object]) -> None:
-        """Give all workers the parts of `variables`, by number, that each of them has computed.
-
-        The memory of what is assigned may be that of several workers. It is written to again when none has it any more.
-        """
-        numbers = list(parts)
-
-        def gather(*arrays):
-            wholes = shards.gather(dict(zip(numbers, arrays, strict=True)))
-            return [wholes[number] for number in numbers]
-
-        tensors = [tf.convert_to_tensor(part) for part in parts.values()]
-        wholes = self._shared.call(gather, tensors, [tensor.dtype for tensor in tensors])
-        for number, whole in zip(numbers, wholes, strict=True):
-            variables[number].assign(tf.ensure_shape(whole, variables[number].shape))
-
-    def total_of_squares(self, tensors: Sequence[object]) -> tf.Tensor:
-        """Return, for each tensor or `IndexedSlices`, the sum of its squares on all workers. Float64."""
-        squares = [tf.reduce_sum(tf.square(tf.cast(getattr(one, "values", one), tf.float64))) for one in tensors]
-        gather = self.communicator.all_gather_rows
-        (totals,) = self._shared.call(lambda row: gather(row).sum(axis=0), [tf.stack(squares)], [tf.float64])
-        return tf.ensure_shape(totals, len(squares))
-
-    def on_state(self, collect: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that calls `collect` on all workers, whatever the others are doing in this `fit()`."""
-        self._shared.states.append(collect)
-        number = len(self._shared.states) - 1
-
-        def collect_on_all():
-            self._shared.meet(Purpose.STATE, number)
-            return collect()
-
-        return collect_on_all
 
     def _exchange_of(
         self,
@@ -316,16 +276,3 @@ class BetweenGraph(WholeBatch):
             if self._shared.failure is not None:
                 raise self._shared.failure from None
             raise
-
-
-def _length(part: slice) -> tuple[int]:
-    return (part.stop - part.start,)
-
-
-def _elements(rows: tf.IndexedSlices, part: slice) -> tf.IndexedSlices:
-    """Return the rows' elements that are in a part of the flat variable, as rows of one element."""
-    width = tf.size(rows.values, tf.int64) // tf.maximum(tf.size(rows.indices, tf.int64), 1)
-    places = tf.reshape(rows.indices[:, None] * width + tf.range(width)[None], [-1])
-    inside = (places >= part.start) & (places < part.stop)
-    values = tf.boolean_mask(tf.reshape(rows.values, [-1]), inside)
-    return tf.IndexedSlices(values, tf.boolean_mask(places, inside) - part.start, tf.constant(_length(part), tf.int64))

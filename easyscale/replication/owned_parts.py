@@ -1,0 +1,77 @@
+"""Weights of which each worker owns a part, seen from the graph."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from easyscale.communicator import Communicator
+from easyscale.exchange import Exchange
+from easyscale.replication.agreement import Purpose
+from easyscale.replication.shared import Shared
+from easyscale.shards import Shards
+
+__all__ = ["OwnedParts", "elements_of", "length_of"]
+
+
+class OwnedParts:
+    """What an optimizer asks of the other workers when each of them updates its own part of the weights."""
+
+    exchange: Exchange
+    communicator: Communicator
+    bucket_bytes: int | None
+    _shared: Shared
+
+    def shard(self, variables: Sequence[object]) -> Shards:
+        """Return which parts of `variables` each worker owns. All workers must call this alike."""
+        kinds = [(tuple(one.shape), tf.as_dtype(one.dtype).as_numpy_dtype) for one in variables]
+        return Shards(self.exchange, kinds, self.bucket_bytes)
+
+    def publish(self, shards: Shards, parts: dict[int, object], variables: Sequence[object]) -> None:
+        """Give all workers the parts of `variables`, by number, that each of them has computed.
+
+        The memory of what is assigned may be that of several workers. It is written to again when none has it any more.
+        """
+        numbers = list(parts)
+
+        def gather(*arrays):
+            wholes = shards.gather(dict(zip(numbers, arrays, strict=True)))
+            return [wholes[number] for number in numbers]
+
+        tensors = [tf.convert_to_tensor(part) for part in parts.values()]
+        wholes = self._shared.call(gather, tensors, [tensor.dtype for tensor in tensors])
+        for number, whole in zip(numbers, wholes, strict=True):
+            variables[number].assign(tf.ensure_shape(whole, variables[number].shape))
+
+    def total_of_squares(self, tensors: Sequence[object]) -> tf.Tensor:
+        """Return, for each tensor or `IndexedSlices`, the sum of its squares on all workers. Float64."""
+        squares = [tf.reduce_sum(tf.square(tf.cast(getattr(one, "values", one), tf.float64))) for one in tensors]
+        gather = self.communicator.all_gather_rows
+        (totals,) = self._shared.call(lambda row: gather(row).sum(axis=0), [tf.stack(squares)], [tf.float64])
+        return tf.ensure_shape(totals, len(squares))
+
+    def on_state(self, collect: Callable[[], object]) -> Callable[[], object]:
+        """Return a function that calls `collect` on all workers, whatever the others are doing in this `fit()`."""
+        self._shared.states.append(collect)
+        number = len(self._shared.states) - 1
+
+        def collect_on_all():
+            self._shared.meet(Purpose.STATE, number)
+            return collect()
+
+        return collect_on_all
+
+
+def length_of(part: slice) -> tuple[int]:
+    """Return the shape of a part of a flat variable."""
+    return (part.stop - part.start,)
+
+
+def elements_of(rows: tf.IndexedSlices, part: slice) -> tf.IndexedSlices:
+    """Return the rows' elements that are in a part of the flat variable, as rows of one element."""
+    width = tf.size(rows.values, tf.int64) // tf.maximum(tf.size(rows.indices, tf.int64), 1)
+    places = tf.reshape(rows.indices[:, None] * width + tf.range(width)[None], [-1])
+    inside = (places >= part.start) & (places < part.stop)
+    values = tf.boolean_mask(tf.reshape(rows.values, [-1]), inside)
+    return tf.IndexedSlices(
+        values, tf.boolean_mask(places, inside) - part.start, tf.constant(length_of(part), tf.int64)
+    )
