@@ -1,5 +1,6 @@
 """Weights of which each worker owns a part, seen from the graph."""
 
+import weakref
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -50,13 +51,18 @@ class OwnedParts:
         return tf.ensure_shape(totals, len(squares))
 
     def on_state(self, collect: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that calls `collect` on all workers, whatever the others are doing in this `fit()`."""
-        self._shared.states.append(collect)
+        """Return a function that calls `collect` on all workers, whatever the others are doing in this `fit()`.
+
+        Args:
+            collect: A method, whose object is not kept alive.
+        """
+        method = weakref.WeakMethod(collect)
+        self._shared.states.append(method)
         number = len(self._shared.states) - 1
 
         def collect_on_all():
             self._shared.meet(Purpose.STATE, number)
-            return collect()
+            return method()()
 
         return collect_on_all
 

@@ -1,6 +1,7 @@
 """What all optimizers of a process that use one communicator have in common."""
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -20,7 +21,7 @@ class Shared:
         together: Bool. Whether all workers are in the same `fit()` or `evaluate()`. Rows are exchanged only then.
         same_batch: Bool. Whether all workers had the same data in the first exchange after this became `None`.
         failure: The exception that was last raised by a call, or `None`.
-        states: List of functions that take part, each in the collecting of one optimizer's state.
+        states: List of references to methods that take part, each in the collecting of one optimizer's state.
     """
 
     _of: dict[Communicator, "Shared"] = {}
@@ -31,7 +32,7 @@ class Shared:
         self.together = False
         self.same_batch: bool | None = None
         self.failure: Exception | None = None
-        self.states: list[Callable[[], object]] = []
+        self.states: list[weakref.WeakMethod] = []
         self._numbers = 0
         with tf.init_scope():
             # Each call reads it before and writes it after, so that TensorFlow makes the calls of one graph in the
@@ -56,7 +57,7 @@ class Shared:
         Before, take part in the collecting of states that others need.
         """
         while (agreed := self.agreement.meet(purpose, *args, **kwargs)).purpose == Purpose.STATE != purpose:
-            self.states[agreed.detail]()
+            self.states[agreed.detail]()()
         return agreed
 
     def call(self, function: Callable, inputs: Sequence, dtypes: Sequence[tf.DType]) -> list[tf.Tensor]:
