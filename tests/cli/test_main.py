@@ -56,7 +56,7 @@ def test_help_lists_the_commands(cli, arguments):
         ),
         (
             ["bench", "exchnge"],
-            "the command must be one of ['exchange']. Received: 'exchnge'. Did you mean 'exchange'?",
+            "the command must be one of ['exchange', 'fit']. Received: 'exchnge'. Did you mean 'exchange'?",
         ),
         (["--versoin"], "there is no option '--versoin'. Did you mean '--version'?"),
         (["launch", "--exchnge", "ring"], "there is no option '--exchnge'. Did you mean '--exchange'?"),
