@@ -2,7 +2,6 @@
 
 import functools
 import operator
-import weakref
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -50,11 +49,9 @@ class NodeMemory:
     @classmethod
     def of(cls, communicator: Communicator) -> "NodeMemory":
         """Return what belongs to `communicator`; make it the first time."""
-        if communicator not in cls._of:
-            cls._of[communicator] = cls(communicator)
-        return cls._of[communicator]
-
-    _of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        if "_node_memory" not in vars(communicator):  # it goes when the communicator goes
+            communicator._node_memory = cls(communicator)
+        return communicator._node_memory
 
     def lend(self, length: int, dtype: np.dtype, common: bool) -> np.ndarray:
         """Return a vector in a window: one that is summed up where it is, or one and the same on all ranks.
