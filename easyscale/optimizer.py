@@ -177,12 +177,12 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         """Return what the inner optimizer has accumulated, or `None` if it applies every gradient."""
         inner = self.inner_optimizer
         may_overflow = isinstance(inner, keras.optimizers.LossScaleOptimizer)
-        scale = keras.ops.convert_to_tensor(inner.dynamic_scale if may_overflow else 1.0)
+        dynamic_scale = inner.dynamic_scale if may_overflow else 1.0
         inner = inner.inner_optimizer if may_overflow else inner
-        scale = scale * (inner.loss_scale_factor or 1.0)
         steps = inner.gradient_accumulation_steps
         if not steps:
             return None
+        scale = keras.ops.convert_to_tensor(dynamic_scale) * (inner.loss_scale_factor or 1.0)
         sums = [inner._accumulated_gradients[inner._get_variable_index(variable)] for variable in variables]
         due = keras.ops.equal((inner._iterations + 1) % steps, 0)  # `iterations` counts updates
         return None if any(one is None for one in sums) else replications.Accumulation(due, sums, may_overflow, scale)
