@@ -79,7 +79,7 @@ class ShardedUpdate:
         wholes = self._collect()
         self._optimizer.build(self._variables)
         for state, whole in zip(self._states(self._optimizer), wholes, strict=True):
-            state.assign(whole.reshape(state.shape))
+            state.assign(whole)
         for variable in self._variables:
             variable.assign(_value(variable))
         self.active = False
@@ -125,19 +125,19 @@ class ShardedUpdate:
             factors = keras.ops.broadcast_to(factor, norms.shape)
         return [part * keras.ops.cast(factors[index], part.dtype) for index, part in enumerate(parts)]
 
-    # The whole state, in the order in which Keras has it
+    # The whole state, in the order and the shapes in which Keras has it
 
     def _states(self, optimizer: keras.optimizers.Optimizer) -> list:
-        shared = {id(variable) for variable in _progress(optimizer)}
-        return [variable for variable in optimizer.variables if id(variable) not in shared]
+        return [variable for variable in optimizer.variables if not _is_progress(optimizer, variable)]
 
     def _collect(self) -> list[np.ndarray]:
-        return [
-            _value(state)
-            if (number := self._owners.get(id(state))) is None
-            else self._shards.collect(number, _value(state))
-            for state in self._states(self._parts)
-        ]
+        wholes = []
+        for state in self._states(self._parts):
+            whole, number = _value(state), self._owners.get(id(state))
+            if number is not None:
+                whole = self._shards.collect(number, whole).reshape(self._variables[number].shape)
+            wholes.append(whole)
+        return wholes
 
     def _set(self, wholes: list[np.ndarray]) -> None:
         for state, whole in zip(self._states(self._parts), wholes, strict=True):
@@ -146,26 +146,20 @@ class ShardedUpdate:
 
     def save_own_variables(self, store: dict) -> None:
         """Write what the optimizer would write if its state were whole. One rank may call this alone."""
-        wholes = iter(zip(self._states(self._parts), self.collect(), strict=True))
-        shared = {id(variable) for variable in _progress(self._parts)}
+        wholes = iter(self.collect())
         for index, variable in enumerate(self._parts.variables):
-            if id(variable) in shared:
-                value = _value(variable)
-            else:
-                state, value = next(wholes)
-                number = self._owners.get(id(state))
-                value = value if number is None else value.reshape(self._variables[number].shape)
-            store[str(index)] = value
+            store[str(index)] = _value(variable) if _is_progress(self._parts, variable) else next(wholes)
 
     def load_own_variables(self, store: dict) -> None:
         """Read what `save_own_variables` writes. All workers must call this."""
-        variables = self._parts.variables
-        values = [np.array(store[str(index)]) for index in range(len(variables))]
-        shared = {id(variable) for variable in _progress(self._parts)}
-        for variable, value in zip(variables, values, strict=True):
-            if id(variable) in shared:
+        wholes = []
+        for index, variable in enumerate(self._parts.variables):
+            value = np.array(store[str(index)])
+            if _is_progress(self._parts, variable):
                 variable.assign(value)
-        self._set([value for variable, value in zip(variables, values, strict=True) if id(variable) not in shared])
+            else:
+                wholes.append(value)
+        self._set(wholes)
 
     def _exclude_from_weight_decay(self) -> None:
         original, parts = self._optimizer, self._parts
@@ -184,6 +178,10 @@ def _progress(optimizer: keras.optimizers.Optimizer) -> list:
     """The variables of an optimizer that are no state of a weight: steps so far, and the learning rate."""
     rate = optimizer._learning_rate
     return [optimizer._iterations, *([rate] if isinstance(rate, keras.Variable) else [])]
+
+
+def _is_progress(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+    return any(variable is one for one in _progress(optimizer))
 
 
 def _share_progress(one: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer) -> None:
