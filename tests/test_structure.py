@@ -109,6 +109,13 @@ def test_every_library_that_is_imported_is_a_dependency():
     assert imported <= known
 
 
+def test_every_folder_is_installed():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    folders = {name if file.name == "__init__.py" else name.rpartition(".")[0] for name, file in MODULES.items()}
+    assert sorted(folders) == config["options"]["packages"].split()
+
+
 def _loaded(script):
     """Run a script in a Python of its own and return which of the heavy libraries it has loaded."""
     script += "\nimport sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
