@@ -2,6 +2,8 @@
 #
 # PYTHON=python3.12   the Python to use; by default the first of the supported ones that is found
 # VENV=.venv          where everything is installed
+#
+# `make bench` measures EasyScale beside others, which it installs into $(VENV)-bench.
 
 VENV ?= .venv
 SUPPORTED = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
@@ -11,7 +13,7 @@ RUN = $(VENV)/bin/
 PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN)python -m pip install --quiet
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
@@ -23,14 +25,23 @@ lint: $(VENV)/.test
 	$(RUN)ruff check .
 	$(RUN)ruff format --check .
 
+bench: $(VENV)-bench/.done
+	$(VENV)-bench/bin/python benchmarks/compare.py
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(VENV)-bench build *.egg-info
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.10 to 3.13 was found. Install one, or name it: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c "import ensurepip" 2>/dev/null || \
 		{ echo "This Python cannot make a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)-bench/.done: $(VENV)/bin/python setup.cfg constraints.txt
+	@echo "Installing EasyScale and the others, PyTorch among them, into $(VENV)-bench; this takes about 8 GB and some minutes."
+	$(VENV)/bin/python -m venv $(VENV)-bench
+	$(subst $(RUN)python,$(VENV)-bench/bin/python,$(PIP)) --editable '.[tensorflow,mpi,examples,plot,bench]'
+	@touch $@
 
 $(VENV)/.demo: $(VENV)/bin/python setup.cfg constraints.txt
 	@echo "Installing EasyScale with TensorFlow and an MPI runtime into $(VENV); this takes a minute or two."

@@ -24,7 +24,9 @@ def mlp(*units):
 
 for name, units, batch in (("50 thousand weights", (64,), 16), ("24 million weights", (4096, 4096, 1024), 128)):
     model, ends = mlp(*units), []
-    clock = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, ends=ends: ends.append(time.perf_counter()))
+    clock = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs, ends=ends: ends.append(time.perf_counter())
+    )
     generator = np.random.default_rng(easyscale.rank())
     x, y = generator.normal(size=(batch * STEPS, 784)).astype("float32"), generator.integers(0, 10, batch * STEPS)
     model.fit(x, y, batch_size=batch, verbose=0, callbacks=[Distribute(check_every=STEPS * 2), clock])

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import launches  # noqa: E402
+from pages import replace  # noqa: E402
 
 CHECKS = ROOT / "tests" / "training" / "equality_on_ranks.py"
 PAGE = ROOT / "docs" / "equivalence.md"
@@ -54,9 +55,7 @@ def table(measured: dict[int, dict[str, float]]) -> str:
 
 def main() -> None:
     measured = {size: measure(size) for size in SIZES}
-    before, start, rest = PAGE.read_text().partition("<!-- table -->\n")
-    _, end, after = rest.partition("<!-- end of table -->\n")
-    PAGE.write_text(before + start + table(measured) + "\n" + end + after)
+    replace(PAGE, "table", table(measured).splitlines())
 
 
 if __name__ == "__main__":

@@ -88,12 +88,12 @@ class Distribution:
 
     # A fit() or evaluate() of two workers or more
 
-    def begin(self, epochs: int, deciding_hooks: list[str]) -> None:
+    def begin(self, params: dict, deciding_hooks: list[str]) -> None:
         """Start a `fit()`, after its callbacks have: equal workers, and errors that say what happened."""
         self._training, self._evaluations = True, []
         self._begin_phase(epoch=0)
-        self._fit = Fit(self._model, self.optimizers, self.check_every)
-        self._fit.begin(epochs, deciding_hooks)
+        self._fit = Fit(self._model, self.optimizers, self.check_every, bool(params.get("verbose")))
+        self._fit.begin(params.get("epochs"), deciding_hooks)
         made = [self._model.run_eagerly, self._model.jit_compile, self._model.steps_per_execution]
         if self._train_function is None or self._train_function.made != made:
             self._train_function = self._explained(self._model.train_function)

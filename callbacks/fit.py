@@ -19,16 +19,19 @@ class Fit:
         model: The model.
         optimizers: List of its `DistributedOptimizer`s.
         check_every: Int. After so many steps the workers' weights are compared.
+        verbose: Bool. Whether the chief says which exchange has been chosen, and why. Defaults to `False`.
 
     Attributes:
         deciding_hooks: Set of the hooks of a step in which a callback of any worker may decide something.
     """
 
-    def __init__(self, model: keras.Model, optimizers: list, check_every: int):
+    def __init__(self, model: keras.Model, optimizers: list, check_every: int, verbose: bool = False):
         self._model, self._optimizers, self._check_every = model, optimizers, check_every
         self._workers = optimizers[0].workers
+        self._verbose = verbose and self._workers.communicator.rank == 0
         self._communicator = self._workers.communicator
         self._steps = 0
+        self._said: list = []
         self.deciding_hooks: set[str] = set()
 
     # The begin
@@ -54,9 +57,10 @@ class Fit:
         optimizer = getattr(self._model, "optimizer", None)
         if self._model.built and optimizer is not None and not optimizer.built and self._model.trainable_variables:
             optimizer.build(self._model.trainable_variables)
-        self._start_equal()
         for optimizer in self._optimizers:
-            optimizer.shard()
+            optimizer.unshard(complete=False)  # if an earlier fit() was interrupted
+        self._start_equal()
+        self._shard()
 
     def _start_equal(self) -> None:
         variables = list(self._model.weights)
@@ -88,9 +92,16 @@ class Fit:
         if not self._model.built or not all(layer.built for layer in self._model.layers):
             self._workers.rehearse(self._model.train_step, iterator)
             self._start_equal()
-            for optimizer in self._optimizers:
-                if not optimizer.is_sharded:
-                    optimizer.shard()
+            self._shard()
+
+    def _shard(self) -> None:
+        for optimizer in self._optimizers:
+            if not optimizer.is_sharded:
+                optimizer.shard()
+            choice = optimizer.workers.choice
+            if self._verbose and choice and choice.reason and choice not in self._said:
+                self._said.append(choice)
+                print(f"EasyScale: {choice.reason}", flush=True)
 
     @property
     def _weights(self) -> list:

@@ -44,6 +44,8 @@ def share(cores: list[int], local_rank: int, local_size: int) -> list[int]:
 def thread_settings(environment: Mapping[str, str], threads: int, rank: int) -> dict[str, str]:
     """Return the variables that keep a rank to its `threads`; only those that the user has not set."""
     wanted = dict.fromkeys(_THREADS, str(threads))
+    # One that sends the gradients of the last layers, while another computes those of the first.
+    wanted["TF_NUM_INTEROP_THREADS"] = str(max(2, threads))
     wanted["PYTHONUNBUFFERED"] = "1"  # output streams as it comes
     if rank > 0:
         wanted["TF_CPP_MIN_LOG_LEVEL"] = "1"  # what TensorFlow says of the machine, once is enough

@@ -9,7 +9,7 @@ import numpy as np
 import easyscale
 from easyscale.communicator import Communicator
 
-__all__ = ["describe_machine"]
+__all__ = ["describe_cpu", "describe_machine"]
 
 
 def describe_machine(communicator: Communicator) -> dict:
@@ -17,7 +17,7 @@ def describe_machine(communicator: Communicator) -> dict:
     return {
         "ranks": communicator.size,
         "cores": os.cpu_count(),
-        "cpu": _cpu(),
+        "cpu": describe_cpu(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -27,7 +27,8 @@ def describe_machine(communicator: Communicator) -> dict:
     }
 
 
-def _cpu() -> str:
+def describe_cpu() -> str:
+    """Return the name of the processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))

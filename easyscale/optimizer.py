@@ -131,6 +131,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
                 "a step together. Received: one inside. Pass `easyscale.callbacks.Distribute()` to `fit()`, or write "
                 "`DistributedOptimizer(LossScaleOptimizer(optimizer))` and `compile(auto_scale_loss=False)`"
             )
+        self._choose(variables)
         if self.starts_equal:
             self.starts_equal = False
             self.workers.start_equal([*variables, *state])
@@ -152,8 +153,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         Raises:
             ValueError: If `update="sharded"` and it cannot be divided.
         """
-        self.unshard(complete=False)  # a fit() that was interrupted
-        if self.update == "replicated" or self.workers.communicator.size == 1 or not self.built:
+        if not self.built or self.workers.communicator.size == 1:
+            return
+        self._choose(self._trainable_variables)
+        if self.update == "replicated":
             return
         if self._sharded is None:
             inner, variables = self.inner_optimizer, self._trainable_variables
@@ -172,6 +175,9 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         """
         if self.is_sharded:
             (self._sharded.end if complete else self._sharded.abandon)()
+
+    def _choose(self, variables: list) -> None:
+        self.workers.choose(variables, fixed=not exchanges.is_open(self.exchange))
 
     def _accumulation(self, variables: list) -> object:
         """Return what the inner optimizer has accumulated, or `None` if it applies every gradient."""

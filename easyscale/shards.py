@@ -21,6 +21,7 @@ class Shards:
         bucket_bytes: Int or `None`. See `bucket.plan`.
 
     Attributes:
+        buckets: List of `Bucket`, whose slots have the numbers of the arrays.
         parts: List of slices, one for each array: which of its elements, counted flat, this rank owns.
         everyones: For each rank a list of such slices.
     """
@@ -29,10 +30,10 @@ class Shards:
         self, exchange: Exchange, kinds: Sequence[tuple[Sequence[int], np.dtype]], bucket_bytes: int | None = None
     ):
         self._exchange = exchange
-        self._buckets = bucket.plan(kinds, bucket_bytes)
+        self.buckets = bucket.plan(kinds, bucket_bytes)
         self._places: dict[int, slice] = {}  # where in its bucket the owned part of an array is
         self.parts: list[slice] = [slice(0, 0)] * len(kinds)
-        for one in self._buckets:
+        for one in self.buckets:
             one.round_up(exchange.communicator.size)
             own = exchange.owned(one.length)
             for slot in one.slots:
@@ -46,20 +47,9 @@ class Shards:
         everyones = exchange.communicator.share([[part.start, part.stop] for part in self.parts])
         self.everyones = [[slice(*part) for part in parts] for parts in everyones]
 
-    def reduce(self, arrays: Mapping[int, np.ndarray], share: float) -> dict[int, np.ndarray]:
-        """Return this rank's parts of the sums over ranks of `arrays` times `share`, without a copy.
-
-        Args:
-            arrays: Arrays by number. Some may be missing, the same on all ranks.
-            share: Float. Another on each rank.
-        """
-        sums = {}
-        for one in self._buckets:
-            vector = self._exchange.lend(one.length, one.dtype)
-            one.pack(arrays, vector, share)
-            self._exchange.reduce(vector)
-            sums |= {slot.index: vector[self._places[slot.index]] for slot in one.slots if slot.index in arrays}
-        return sums
+    def own_parts(self, one: bucket.Bucket, vector: np.ndarray) -> dict[int, np.ndarray]:
+        """Return this rank's parts of the arrays of one of `buckets`, laid out in `vector`, without a copy."""
+        return {slot.index: vector[self._places[slot.index]] for slot in one.slots}
 
     def gather(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Return the whole arrays of which each rank gives its own parts.
@@ -67,7 +57,7 @@ class Shards:
         The ranks of a node may be given the same memory. It is lent: see `Exchange.lend`.
         """
         wholes = {}
-        for one in self._buckets:
+        for one in self.buckets:
             vector = self._exchange.lend(one.length, one.dtype, common=True)
             for slot in one.slots:
                 if slot.index in parts:

@@ -29,8 +29,8 @@ def mpirun(size: int) -> list[str]:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """The environment of the ranks: one thread each, quiet TensorFlow."""
-    quiet = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+    """The environment of the ranks: the launcher's threads for one core each, quiet TensorFlow."""
+    quiet = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
     quiet |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONUNBUFFERED": "1"}
     return {"HOME": "/tmp", **os.environ, **quiet, **changes}
 

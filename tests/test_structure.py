@@ -56,7 +56,7 @@ LAYERS = [
     {"communicator"},
     {"exchange", "workers", "data", "machine"},
     {"bucket"},
-    {"shards"},
+    {"shards", "choice"},
     {"replication"},
     {"optimizers"},
     {"optimizer"},

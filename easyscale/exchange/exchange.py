@@ -83,6 +83,11 @@ class Exchange(abc.ABC):
         """
         return None
 
+    @classmethod
+    def suits(cls, communicator: Communicator) -> bool:
+        """Return whether "auto" may choose this exchange for these ranks. By default it may."""
+        return True
+
     def allocate(self, length: int, dtype: str | np.dtype = "float32") -> np.ndarray:
         """Return a vector of zeros in the memory that this exchange moves fastest. All ranks must call this alike.
 

@@ -48,6 +48,10 @@ class Hierarchical(SharedMemory):
     def cost(size: int, nbytes: int) -> Cost | None:
         return None  # it depends on the nodes
 
+    @classmethod
+    def suits(cls, communicator: Communicator) -> bool:
+        return len(communicator.nodes) > 1
+
     def connect(self, communicator: Communicator) -> "Exchange":
         Exchange.connect(self, communicator)  # on any number of nodes
         self._lanes = min(map(len, communicator.nodes))

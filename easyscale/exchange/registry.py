@@ -11,7 +11,7 @@ from easyscale.communicator import Communicator
 from easyscale.errors import unknown
 from easyscale.exchange.exchange import Exchange
 
-__all__ = ["available", "check", "get", "register"]
+__all__ = ["available", "candidates", "check", "get", "is_open", "register"]
 
 DEFAULT = "auto"
 _AUTO = ("shared_memory", "hierarchical")  # what "auto" stands for on one node, and on several
@@ -53,6 +53,21 @@ def available() -> list[str]:
     """
     _discover()
     return sorted(_classes)
+
+
+def candidates(communicator: Communicator) -> list[Exchange]:
+    """Return one exchange of each kind and option that "auto" may choose for these ranks, connected."""
+    made = []
+    for name in available():
+        if (cls := _classes[name]).suits(communicator):
+            made += [cls(), *(cls(option) for option in cls.options)]
+    by_name = {one.name: one for one in reversed(made)}  # an option that is the default has the plain name
+    return [by_name[name].connect(communicator) for name in sorted(by_name)]
+
+
+def is_open(identifier: str | Exchange | type[Exchange] | None) -> bool:
+    """Return whether `identifier` leaves the choice to EasyScale."""
+    return _resolve(identifier) is None
 
 
 def check(identifier: str | Exchange | type[Exchange] | None) -> None:

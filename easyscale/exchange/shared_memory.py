@@ -35,8 +35,12 @@ class SharedMemory(Exchange):
     def cost(size: int, nbytes: int) -> Cost:
         return Cost(steps=0, messages=0, bytes=0)
 
+    @classmethod
+    def suits(cls, communicator: Communicator) -> bool:
+        return len(communicator.nodes) == 1
+
     def connect(self, communicator: Communicator) -> "Exchange":
-        if len(communicator.nodes) > 1:
+        if not self.suits(communicator):
             raise ValueError(
                 f"all ranks must be on one node for the exchange 'shared_memory'. Received: {len(communicator.nodes)} "
                 "nodes. Use 'hierarchical'"

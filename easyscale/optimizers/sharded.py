@@ -51,7 +51,6 @@ class ShardedUpdate:
 
         object.__setattr__(self._parts, "add_variable_from_reference", add_variable_from_reference)
         self._parts.build(self._pieces)
-        self._first = [_value(state) for state in self._states(self._parts)]  # what states start from
         self.active = self._lost = False
         self.collect = workers.on_state(self._collect)
 
@@ -65,12 +64,9 @@ class ShardedUpdate:
                 EasyScaleWarning,
                 stacklevel=2,
             )
-        wholes = [_value(state) for state in self._states(self._optimizer)] if self._optimizer.built else []
-        if wholes:
-            self._set(wholes)
-        else:
-            for state, value in zip(self._states(self._parts), self._first, strict=True):
-                state.assign(value)
+        if not self._optimizer.built:
+            self._optimizer.build(self._variables)
+        self._set([_value(state) for state in self._states(self._optimizer)])
         _forget(self._optimizer)
         self.active = True
 

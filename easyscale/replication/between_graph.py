@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
+from easyscale.choice import Choice, choose
 from easyscale.exchange import Exchange
 from easyscale.replication import equality
 from easyscale.replication.accumulation import Accumulation
@@ -31,6 +32,7 @@ class BetweenGraph(WholeBatch, OwnedParts):
         batch_weight: Scalar tensor or number. The weight of this worker's gradients in the mean over workers: the
             number of samples that they were made from. 1 unless something sets it.
         batch: Scalar tensor or number. Stands for the data of this step; 0 unless something sets it.
+        choice: The `Choice` of exchange and buckets, or `None` if there has been none yet.
         moving: List of variables that each worker moves by itself in every step, such as the moving statistics of
             batch normalization. With every exchange of gradients they become their mean over workers.
     """
@@ -43,11 +45,24 @@ class BetweenGraph(WholeBatch, OwnedParts):
         self.batch_weight = 1.0
         self.batch = 0.0
         self.moving: list = []
+        self.choice: Choice | None = None
         self._shared = Shared.of(self.communicator)
         self._number = self._shared.new_number()
         self._exchanges: dict[Signature, GradientExchange] = {}
         self._by_signature: dict[int, GradientExchange] = {}
         self._updates: dict[tuple, Callable] = {}
+
+    def choose(self, variables: Sequence[object], fixed: bool) -> None:
+        """Choose, the first time, what is left open of exchange and buckets. All workers must call this alike.
+
+        Args:
+            variables: The variables whose gradients will be exchanged.
+            fixed: Bool. Whether the exchange has been asked for.
+        """
+        if self.choice is None and self.communicator.size > 1:
+            kinds = [(tuple(one.shape), tf.as_dtype(one.dtype).as_numpy_dtype) for one in variables]
+            self.choice = choose(self.exchange, kinds, fixed, self.bucket_bytes)
+            self.exchange, self.bucket_bytes = self.choice.exchange, self.choice.bucket_bytes
 
     # Gradients
 

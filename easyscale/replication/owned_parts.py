@@ -31,17 +31,25 @@ class OwnedParts:
         """Give all workers the parts of `variables`, by number, that each of them has computed.
 
         The memory of what is assigned may be that of several workers. It is written to again when none has it any more.
+        The parts become views of it, so that no weight is there twice.
+
+        Args:
+            shards: The `Shards` of the variables.
+            parts: Variables, the worker's own parts, flat.
+            variables: The variables.
         """
         numbers = list(parts)
 
         def gather(*arrays):
             wholes = shards.gather(dict(zip(numbers, arrays, strict=True)))
-            return [wholes[number] for number in numbers]
+            whole = [wholes[number] for number in numbers]
+            return whole + [wholes[number].reshape(-1)[shards.parts[number]] for number in numbers]
 
         tensors = [tf.convert_to_tensor(part) for part in parts.values()]
-        wholes = self._shared.call(gather, tensors, [tensor.dtype for tensor in tensors])
-        for number, whole in zip(numbers, wholes, strict=True):
-            variables[number].assign(tf.ensure_shape(whole, variables[number].shape))
+        shared = self._shared.call(gather, tensors, [tensor.dtype for tensor in tensors] * 2)
+        assigned = [*(variables[number] for number in numbers), *parts.values()]
+        for variable, value in zip(assigned, shared, strict=True):
+            variable.assign(tf.ensure_shape(value, variable.shape))
 
     def total_of_squares(self, tensors: Sequence[object]) -> tf.Tensor:
         """Return, for each tensor or `IndexedSlices`, the sum of its squares on all workers. Float64."""

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from easyscale.communicator import Communicator
 from easyscale.replication.agreement import Agreed, Agreement, Purpose
+from easyscale.replication.background import Background
 
 __all__ = ["Shared"]
 
@@ -21,6 +22,7 @@ class Shared:
         together: Bool. Whether all workers are in the same `fit()` or `evaluate()`. Rows are exchanged only then.
         same_batch: Bool. Whether all workers had the same data in the first exchange after this became `None`.
         failure: The exception that was last raised by a call, or `None`.
+        background: The `Background` that exchanges while the graph computes.
         states: List of references to methods that take part, each in the collecting of one optimizer's state.
     """
 
@@ -32,6 +34,7 @@ class Shared:
         self.together = False
         self.same_batch: bool | None = None
         self.failure: Exception | None = None
+        self.background = Background()
         self.states: list[weakref.WeakMethod] = []
         self._numbers = 0
         with tf.init_scope():
@@ -72,7 +75,7 @@ class Shared:
                 raise
 
         with tf.control_dependencies([self._order.read_value()]):
-            outputs = tf.numpy_function(guarded, inputs, dtypes)
-        with tf.control_dependencies(outputs):
+            called = tf.numpy_function(guarded, inputs, dtypes)
+        with tf.control_dependencies(called if dtypes else [called] * (called is not None)):
             self._order.assign_add(1)
-        return outputs
+        return called if dtypes else []

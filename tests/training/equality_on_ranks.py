@@ -94,18 +94,12 @@ def check_learning_rate_schedule():
     return equal(_dense(lambda: keras.optimizers.SGD(schedule, momentum=0.9)))
 
 
-def check_many_small_buckets():
-    def distributed():
-        model = classify(conv_net(), _sgd())
-        callbacks = [easyscale.callbacks.Distribute("ring", bucket_bytes=512)]
-        xs, ys = easyscale.shard(*UNEVEN)
-        return model, model.fit(xs, ys, easyscale.local_batch(24), shuffle=False, verbose=0, callbacks=callbacks)
+def check_gradients_that_leave_in_buckets():
+    return equal(_conv(keras.optimizers.Adam), distribute={"bucket_bytes": 512})
 
-    def single():
-        model = classify(conv_net(), _sgd())
-        return model, model.fit(*UNEVEN, 24, shuffle=False, verbose=0)
 
-    return assert_as_one_process(distributed, single)
+def check_gradients_that_leave_in_buckets_to_replicated_updates():
+    return equal(_conv(_sgd), distribute={"bucket_bytes": 512, "update": "replicated"})
 
 
 def check_steps_per_execution():

@@ -81,7 +81,17 @@ def assert_as_one_process(distributed, single, tolerance=TOLERANCE):
     return max(deltas)
 
 
-def equal(build, data=None, global_batch=24, epochs=2, exchanges=None, tolerance=TOLERANCE, validates=False, **options):
+def equal(
+    build,
+    data=None,
+    global_batch=24,
+    epochs=2,
+    exchanges=None,
+    tolerance=TOLERANCE,
+    validates=False,
+    distribute=None,
+    **options,
+):
     """Train as one process, and by all ranks with each exchange, on the same batches; compare.
 
     Args:
@@ -90,6 +100,7 @@ def equal(build, data=None, global_batch=24, epochs=2, exchanges=None, tolerance
             some of three ranks and more have no part.
         exchanges: List of names. Defaults to all that there are.
         validates: Bool. Whether there is a validation, on the training data.
+        distribute: Dict. Options for `Distribute`.
         options: For `fit()`.
 
     Returns:
@@ -104,15 +115,23 @@ def equal(build, data=None, global_batch=24, epochs=2, exchanges=None, tolerance
         common = {"epochs": epochs, "shuffle": False, "verbose": 0, **options}
         return model, model.fit(x, y, sample_weight=sample_weight, **common, **more)
 
-    made = {}  # by what ranks own: a model and the exchange that it was traced with
+    made = {}  # by what ranks own: a model, its first variables, and the exchange that it was traced with
 
     def distributed(exchange):
-        new, switch = build(), Switch(exchange)
-        model, switch = made.setdefault(switch.owned(1000).stop, (new, switch)) if new.built else (new, switch)
+        owner = easyscale.exchange.get(exchange).owned(1000).stop
+        if owner in made:
+            model, first, switch = made[owner]
+            for variable, value in zip(_variables(model), first, strict=True):
+                variable.assign(value)
+        else:
+            model, switch = build(), Switch()
+            if model.built:
+                model.optimizer.build(model.trainable_variables)
+                made[owner] = model, [np.array(variable) for variable in _variables(model)], switch
         switch.turn_to(exchange)
-        callbacks = [easyscale.callbacks.Distribute(switch)]
+        callbacks = [easyscale.callbacks.Distribute(switch, **(distribute or {}))]
         mine, batch = easyscale.shard(*data), easyscale.local_batch(global_batch)
-        return fit(_as_new(model, new), *mine, batch_size=batch, callbacks=callbacks)
+        return fit(model, *mine, batch_size=batch, callbacks=callbacks)
 
     if exchanges is None:
         exchanges = easyscale.exchange.available()
@@ -126,9 +145,6 @@ def equal(build, data=None, global_batch=24, epochs=2, exchanges=None, tolerance
 
 class Switch(easyscale.exchange.Exchange):
     """Now this exchange, now that: so a model is traced once, and trained with each."""
-
-    def __init__(self, name):
-        self.turn_to(name)
 
     def turn_to(self, name):
         self.connect(easyscale.communicator.get())
@@ -150,15 +166,8 @@ class Switch(easyscale.exchange.Exchange):
         self.now.gather(buffer)
 
 
-def _as_new(model, new):
-    """Return `model`, which may have been trained, as it was before."""
-    if model is new:
-        return model
-    new.optimizer.build(new.trainable_variables)
-    for owner, theirs in ((model, new), (model.optimizer, new.optimizer)):
-        for variable, value in zip(owner.variables, theirs.variables, strict=True):
-            variable.assign(value)
-    return model
+def _variables(model):
+    return [*model.variables, *model.optimizer.variables]
 
 
 def _with_history(result):

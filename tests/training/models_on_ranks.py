@@ -1,7 +1,10 @@
 """Models of all kinds."""
 
+import threading
+
 import keras
 import numpy as np
+import tensorflow as tf
 from models import (
     assert_equal_ranks,
     classify,
@@ -115,4 +118,35 @@ def check_moving_averages_are_one_when_gradients_are_accumulated():
     classify(model, keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))
     xs, ys = easyscale.shard(*digits(6 * 8 * easyscale.size()))  # the last exchange is not in the last step
     model.fit(xs, ys, batch_size=8, callbacks=[Distribute()], verbose=0)
+    assert_equal_ranks(model.get_weights())
+
+
+def check_gradients_of_the_last_layers_leave_while_those_of_the_first_are_computed():
+    exchanged, in_time = threading.Event(), []
+
+    class Noting(easyscale.exchange.get("ring").__class__):
+        def _reduce(self, buffer):
+            super()._reduce(buffer)
+            exchanged.set()
+
+    @tf.custom_gradient
+    def late(inputs):
+        def gradient(upstream):
+            def wait(value):
+                in_time.append(exchanged.wait(10))
+                return value
+
+            return tf.ensure_shape(tf.numpy_function(wait, [upstream], upstream.dtype, stateful=False), upstream.shape)
+
+        return tf.identity(inputs), gradient
+
+    different_start()
+    dense = [keras.layers.Dense(8) for _ in range(3)]
+    model = keras.Sequential([keras.Input((8,)), dense[0], keras.layers.Lambda(late), *dense[1:]])
+    model.compile("sgd", "mse")
+    x = np.ones((16, 8), "float32")
+    callbacks = [Distribute(Noting(), bucket_bytes=64)]
+    callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: exchanged.clear()))
+    model.fit(x, x, batch_size=4, verbose=0, callbacks=callbacks)
+    assert in_time == [True] * 4
     assert_equal_ranks(model.get_weights())

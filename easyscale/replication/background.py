@@ -1,0 +1,37 @@
+"""A thread that does one thing after the other while the graph goes on. No TensorFlow."""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+__all__ = ["Background"]
+
+
+class Background:
+    """Calls functions in the order in which they come, in a thread of its own.
+
+    A pool of `concurrent.futures` would let a process that has failed wait at its end for what other ranks never send.
+    """
+
+    def __init__(self):
+        self._calls: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, function: Callable, *args) -> Future:
+        """Return a future of `function(*args)`."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="easyscale-exchange", daemon=True)
+            self._thread.start()
+        future = Future()
+        self._calls.put((future, function, args))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, function, args = self._calls.get()
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:
+                future.set_exception(error)
+            del future, function, args  # while it waits it keeps nothing alive
