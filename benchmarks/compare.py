@@ -6,6 +6,7 @@ All that is compared runs at the same time, but only one group of processes work
 benchmarks/results/ as JSON, with every single time, and as plots; the tables go to README.md. It takes half an hour.
 """
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -27,7 +28,7 @@ README = HERE.parent / "README.md"
 SIZES = {4_000: 300, 64_000: 300, 1_000_000: 60, 16_000_000: 8, 100_000_000: 3}  # bytes: repetitions in a turn
 RANKS = [2, 4]
 SUMS = ["shared_memory", "ring", "MPI_Allreduce", "Gloo"]
-ROUNDS = 7  # turns for each, after one that does not count
+ROUNDS = 5  # turns for each, after one that does not count
 
 KERAS, TF_KERAS, TORCH = "EasyScale", "MultiWorkerMirroredStrategy", "PyTorch DDP"
 STACKS = {KERAS: "Keras 3", TF_KERAS: "tf_keras", TORCH: "PyTorch"}
@@ -35,10 +36,12 @@ STACKS = {KERAS: "Keras 3", TF_KERAS: "tf_keras", TORCH: "PyTorch"}
 
 def easyscale_group(script: str, ranks: int, *arguments: str) -> Group:
     command = [str(Path(sys.executable).with_name("easyscale")), "launch", "-n", str(ranks)]
-    return Group(script, [[*command, str(HERE / "peers" / script), *arguments]], ranks, lambda rank: _imports())
+    # The launcher gives each process its cores.
+    line = [*command, str(HERE / "peers" / script), *arguments]
+    return Group(script, [line], ranks, pinned=False, environment=lambda rank: _imports())
 
 
-def peer_group(script: str, ranks: int, *arguments: str) -> Group:
+def peer_group(script: str, ranks: int, *arguments: str, pinned: bool = True) -> Group:
     """Processes that find each other by what torch.distributed and TensorFlow read from the environment."""
     ports = _free_ports(ranks)
 
@@ -50,7 +53,7 @@ def peer_group(script: str, ranks: int, *arguments: str) -> Group:
         return _imports() | {name: str(value) for name, value in (torch | threads | config).items()}
 
     command = [sys.executable, str(HERE / "peers" / script), *arguments]
-    return Group(script, [command] * ranks, environment=environment)
+    return Group(script, [command] * ranks, pinned=pinned, environment=environment)
 
 
 def _imports() -> dict[str, str]:
@@ -73,7 +76,7 @@ def measure_sums() -> list[dict]:
     """Return a row for each number of ranks, size and exchange, with the slowest rank's seconds of each repetition."""
     rows = []
     for ranks in RANKS:
-        with easyscale_group("sum_easyscale.py", ranks) as ours, peer_group("sum_gloo.py", ranks) as gloo:
+        with easyscale_group("sum_easyscale.py", ranks) as ours, peer_group("sum_gloo.py", ranks, pinned=False) as gloo:
             for nbytes, repeats in SIZES.items():
                 times = {name: [] for name in SUMS}
                 for turn in range(1 + ROUNDS):
@@ -108,25 +111,25 @@ def sums_table(rows: list[dict]) -> list[str]:
 def measure_training() -> list[dict]:
     """Return a row for each workload and stack and way, with the seconds of each step, the mean over processes."""
     rows = []
+    ways = {"alone": (True, False), "apart": (False, False), "together": (False, True)}
     for key, workload in WORKLOADS.items():
-        groups = {
-            KERAS: easyscale_group("train_keras.py", 2, key),
-            TF_KERAS: peer_group("train_tf_keras.py", 2, key),
-            TORCH: peer_group("train_torch.py", 2, key),
-        }
-        ways = {"alone": (True, False), "apart": (False, False), "together": (False, True)}
-        times = {(stack, way): [] for way in ways for stack in groups}
-        for group in groups.values():
-            group.turn(together=False), group.turn(together=True)  # traces
-        for _ in range(ROUNDS):
-            for (stack, way), taken in times.items():
-                alone, together = ways[way]
-                found = groups[stack].turn(alone=alone, together=together)
-                taken += [statistics.mean(each) for each in zip(*found, strict=True)]
-        for group in groups.values():
-            group.__exit__()
-        rows += [{"workload": key, "stack": stack, "way": way, "times": times[stack, way]} for stack, way in times}
-        print(f"{workload.title}:", _medians({f"{stack} {way}": t for (stack, way), t in times.items()}, 1e3), "ms")
+        times = {(stack, way): [] for way in ways for stack in STACKS}
+        with contextlib.ExitStack() as stack:
+            groups = {
+                KERAS: stack.enter_context(easyscale_group("train_keras.py", 2, key)),
+                TF_KERAS: stack.enter_context(peer_group("train_tf_keras.py", 2, key)),
+                TORCH: stack.enter_context(peer_group("train_torch.py", 2, key)),
+            }
+            for group in groups.values():
+                group.turn(together=False), group.turn(together=True)  # traces
+            for _ in range(ROUNDS):
+                for (name, way), taken in times.items():
+                    alone, together = ways[way]
+                    found = groups[name].turn(alone=alone, together=together)
+                    taken += [statistics.mean(each) for each in zip(*found, strict=True)]
+        rows += [{"workload": key, "stack": name, "way": way, "times": taken} for (name, way), taken in times.items()]
+        shown = {f"{name} {way}": taken for (name, way), taken in times.items()}
+        print(f"{workload.title}:", _medians(shown, 1e3), "ms", flush=True)
     return rows
 
 

@@ -49,6 +49,7 @@ class Group:
         name: String. For errors.
         commands: A command for each process, or one that starts them all.
         size: Int. How many processes there will be. Defaults to `None`: as many as commands.
+        pinned: Bool. Whether each command has a core of its own. Defaults to `True`.
         environment: What each command gets beside the environment of this process, by its number. Defaults to nothing.
     """
 
@@ -57,6 +58,7 @@ class Group:
         name: str,
         commands: list[list[str]],
         size: int | None = None,
+        pinned: bool = True,
         environment: Callable[[int], dict[str, str]] = lambda rank: {},
     ):
         self._name, self._size = name, size or len(commands)
@@ -71,15 +73,14 @@ class Group:
         with self._said.open("w") as said:
             for rank, command in enumerate(commands):
                 own = {_SOCKET: path, _RANK: str(rank)}
-                # One command for all sees to it by itself that each has its own cores.
-                pinned = {cores[rank % len(cores)]} if len(commands) > 1 else set(cores)
+                own_cores = {cores[rank % len(cores)]} if pinned else set(cores)
                 process = subprocess.Popen(
                     command,
                     env={**os.environ, **environment(rank), **own},
                     stdout=said,
                     stderr=said,
                     start_new_session=True,
-                    preexec_fn=lambda pinned=pinned: os.sched_setaffinity(0, pinned),
+                    preexec_fn=lambda own_cores=own_cores: os.sched_setaffinity(0, own_cores),
                 )
                 self._processes.append(process)
         with self._killed_if_it_fails():

@@ -3,6 +3,7 @@
     {"machine": ...}      once
     {"measuring": ...}    a batch size, before
     {"row": ...}          for each batch size and exchange, after
+    {"choice": ...}       once, if "auto" is one of the exchanges: what it has chosen, and of what
 
 Every rank runs `main`.
 """
@@ -17,6 +18,7 @@ import numpy as np
 
 from easyscale import communicator as communicators
 from easyscale.callbacks.distribute import Distribute
+from easyscale.choice import Choice
 from easyscale.machine import describe_machine
 
 __all__ = ["StepTimes", "build", "main"]
@@ -62,13 +64,18 @@ def main() -> None:
     say({"machine": _machine(communicator)})
     for batch in wanted["batches"]:
         say({"measuring": f"batch {batch}"})
-        for name, times in _measure(communicator, wanted, batch).items():
+        measured, choice = _measure(communicator, wanted, batch)
+        for name, times in measured.items():
             row = {"ranks": communicator.size, "batch": batch, "exchange": name, "times": times}
             say({"row": row})
+    if choice is not None:
+        timings = [timing._asdict() for timing in choice.timings]
+        chosen = {"exchange": choice.exchange.name, "bucket_bytes": choice.bucket_bytes}
+        say({"choice": {"ranks": communicator.size, "chosen": chosen, "timings": timings}})
 
 
-def _measure(communicator, wanted: dict, batch: int) -> dict[str, list[float]]:
-    """Return the seconds of each step, by exchange; the mean over ranks."""
+def _measure(communicator, wanted: dict, batch: int) -> tuple[dict[str, list[float]], Choice | None]:
+    """Return the seconds of each step, by exchange, the mean over ranks; and what "auto" has chosen."""
     generator = np.random.default_rng(communicator.rank)
     models = {
         name: build(wanted["model"], wanted["optimizer"], wanted["image_size"])
@@ -96,7 +103,8 @@ def _measure(communicator, wanted: dict, batch: int) -> dict[str, list[float]]:
     communicator.barrier()
     alone = times.pop(ALONE)
     means = {name: communicator.all_gather_rows(np.array(taken)).mean(axis=0).tolist() for name, taken in times.items()}
-    return means | {ALONE: alone}
+    workers = models["auto"].optimizer.workers if "auto" in models else None
+    return means | {ALONE: alone}, workers and workers.choice
 
 
 def _machine(communicator) -> dict:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import rich.table
 
-__all__ = ["ALONE", "BOUND", "plot", "summarise", "table", "write"]
+__all__ = ["ALONE", "BOUND", "choices_table", "plot", "summarise", "table", "write"]
 
 BOUND = "no exchange"  # all ranks train, each for itself
 ALONE = "Keras, 1 process"
@@ -69,10 +69,38 @@ def table(rows: list[dict], machine: dict, wanted: dict) -> "rich.table.Table":
     return made
 
 
-def write(path: str, rows: list[dict], machine: dict, wanted: dict) -> None:
+def choices_table(choices: list[dict]) -> "rich.table.Table":
+    """Return a table of what "auto" has measured, and what it has chosen for each number of ranks."""
+    import rich.box
+    import rich.table
+
+    made = rich.table.Table(
+        title="what 'auto' chose from: gradients summed up, nothing else done", box=rich.box.SIMPLE_HEAD
+    )
+    made.add_column("ranks", justify="right")
+    made.add_column("exchange", no_wrap=True)
+    made.add_column("vectors")
+    made.add_column("ms", justify="right")
+    made.add_column("")
+    for choice in choices:
+        for timing in choice["timings"]:
+            size = timing["bucket_bytes"]
+            made.add_row(
+                str(choice["ranks"]),
+                timing["exchange"],
+                "one" if size is None else f"of {size / 1e6:.0f} MB",
+                f"{1e3 * timing['seconds']:.1f}",
+                "chosen" if {name: timing[name] for name in choice["chosen"]} == choice["chosen"] else "",
+            )
+    return made
+
+
+def write(path: str, rows: list[dict], machine: dict, wanted: dict, choices: list[dict]) -> None:
     """Write everything, also the time of every step, as JSON."""
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"benchmark": "fit", "machine": machine, "wanted": wanted, "rows": rows}, file, indent=1)
+        json.dump(
+            {"benchmark": "fit", "machine": machine, "wanted": wanted, "rows": rows, "choices": choices}, file, indent=1
+        )
         file.write("\n")
 
 

@@ -1,4 +1,4 @@
-"""Which exchange and which buckets are chosen, on threads that stand for ranks, which sleep as long as exchanges take."""
+"""Which exchange and which buckets are chosen, by threads that stand for ranks and sleep as long as exchanges take."""
 
 import time
 

@@ -16,7 +16,7 @@ workload = WORKLOADS[sys.argv[1]]
 ring = tf.distribute.experimental.CommunicationOptions(
     implementation=tf.distribute.experimental.CommunicationImplementation.RING
 )
-strategy = tf.distribute.MultiWorkerMirroredStrategy(ring)
+strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
 workers = strategy.num_replicas_in_sync
 
 

@@ -71,7 +71,7 @@ def _run(numbers: list[int], wanted: dict, json_file: str | None, plot_file: str
 
     from easyscale.cli import fit_report as report
 
-    rows, machine = [], {}
+    rows, choices, machine = [], [], {}
     for ranks in numbers:
 
         def describe(message: dict, ranks: int = ranks) -> str | None:
@@ -80,11 +80,14 @@ def _run(numbers: list[int], wanted: dict, json_file: str | None, plot_file: str
         total = len(wanted["batches"]) * (len(wanted["exchanges"]) + 2)
         messages = bench_ranks.run_ranks(ranks, "easyscale.callbacks.benchmark", wanted, total, describe)
         rows += [message["row"] for message in messages if "row" in message]
+        choices += [message["choice"] for message in messages if "choice" in message]
         machine = next(message["machine"] for message in messages if "machine" in message)
     rows = report.summarise(rows)
     rich.console.Console().print(report.table(rows, machine, wanted))
+    if any(choice["timings"] for choice in choices):
+        rich.console.Console().print(report.choices_table(choices))
     if json_file is not None:
-        report.write(json_file, rows, machine, wanted)
+        report.write(json_file, rows, machine, wanted, choices)
     if plot_file is not None:
         report.plot(plot_file, rows, machine, wanted)
 
