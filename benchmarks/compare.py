@@ -28,7 +28,7 @@ README = HERE.parent / "README.md"
 SIZES = {4_000: 300, 64_000: 300, 1_000_000: 60, 16_000_000: 8, 100_000_000: 3}  # bytes: repetitions in a turn
 RANKS = [2, 4]
 SUMS = ["shared_memory", "ring", "MPI_Allreduce", "Gloo"]
-ROUNDS = 5  # turns for each, after one that does not count
+ROUNDS = 3  # turns for each, after one that does not count
 
 KERAS, TF_KERAS, TORCH = "EasyScale", "MultiWorkerMirroredStrategy", "PyTorch DDP"
 STACKS = {KERAS: "Keras 3", TF_KERAS: "tf_keras", TORCH: "PyTorch"}

@@ -25,7 +25,7 @@ from workloads import CLASSES, WORKLOADS, steps_of  # noqa: E402
 import easyscale  # noqa: E402
 from easyscale.callbacks.benchmark import build  # noqa: E402
 
-ROUNDS = 2
+ROUNDS = 1
 RESULT = Path(__file__).parent / "results" / "optimizers.json"
 workload = WORKLOADS["mlp-adam"]
 generator = np.random.default_rng(0)

@@ -47,7 +47,8 @@ def build(name: str, optimizer: str, image_size: int) -> keras.Model:
         units = [keras.layers.Dense(count, activation="relu") for count in (4096, 4096, 1024)]
         model = keras.Sequential([keras.Input((784,)), *units, keras.layers.Dense(CLASSES)])
     else:
-        made = {one.lower(): getattr(keras.applications, one) for one in dir(keras.applications)}
+        found = {one: getattr(keras.applications, one) for one in dir(keras.applications)}
+        made = {one.lower(): make for one, make in found.items() if callable(make)}
         shape = (image_size, image_size, 3)
         model = made[name](weights=None, input_shape=shape, classes=CLASSES, classifier_activation=None)
     inner = keras.optimizers.SGD(0.01, momentum=0.9) if optimizer == "momentum" else optimizer

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from easyscale.exchange.exchange import ALIGNMENT
+from easyscale.exchange.exchange import ALIGNMENT, Exchange
 
-__all__ = ["Bucket", "Slot", "plan"]
+__all__ = ["Bucket", "Slot", "lend", "plan"]
 
 
 class Slot(NamedTuple):
@@ -94,3 +94,17 @@ def plan(kinds: Sequence[tuple[Sequence[int], np.dtype]], bucket_bytes: int | No
             buckets.append(bucket)
         bucket.reserve(index, shape)
     return buckets
+
+
+def lend(buckets: Sequence[Bucket], exchange: Exchange, common: bool = False) -> list[np.ndarray]:
+    """Return a vector for each bucket: pieces of one that `exchange.lend` returns for each dtype.
+
+    So the memory does not depend on the size of buckets. All ranks must call this alike.
+    """
+    lengths: dict[np.dtype, int] = {}
+    starts = []
+    for one in buckets:
+        starts.append(lengths.get(one.dtype, 0))
+        lengths[one.dtype] = starts[-1] + one.length
+    vectors = {dtype: exchange.lend(length, dtype, common=common) for dtype, length in lengths.items()}
+    return [vectors[one.dtype][start : start + one.length] for one, start in zip(buckets, starts, strict=True)]

@@ -110,13 +110,13 @@ def _room(exchange: Exchange, kinds: Sequence, bucket_bytes: int | None) -> str 
 
 def _lend(exchange: Exchange, kinds: Sequence, bucket_bytes: int | None) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each bucket a vector for the gradients, and one for the weights, which take turns in two."""
-    lent = []
-    for one in bucket.plan(kinds, bucket_bytes):
+    buckets = bucket.plan(kinds, bucket_bytes)
+    for one in buckets:
         one.round_up(exchange.communicator.size)
-        gradients, weights, _ = (exchange.lend(one.length, one.dtype, common=common) for common in (False, True, True))
-        gradients[:] = 0
-        lent.append((gradients, weights))
-    return lent
+    gradients, weights, _ = (bucket.lend(buckets, exchange, common) for common in (False, True, True))
+    for vector in gradients:
+        vector[:] = 0
+    return list(zip(gradients, weights, strict=True))
 
 
 def _measure(exchange: Exchange, kinds: Sequence, bucket_bytes: int | None, least: float | None = None) -> Timing:

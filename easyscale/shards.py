@@ -41,9 +41,8 @@ class Shards:
                 stop = max(start, min(own.stop, slot.stop))
                 self._places[slot.index] = slice(start, stop)
                 self.parts[slot.index] = slice(start - slot.start, stop - slot.start)
-            # Where there is no room for it that shows now and not in the first step. Weights take turns in two places.
-            exchange.lend(one.length, one.dtype)
-            [exchange.lend(one.length, one.dtype, common=True) for _ in range(2)]
+        # Where there is no room, that shows now and not in the first step. Weights take turns in two places.
+        _lent = [bucket.lend(self.buckets, exchange, common) for common in (False, True, True)]
         everyones = exchange.communicator.share([[part.start, part.stop] for part in self.parts])
         self.everyones = [[slice(*part) for part in parts] for parts in everyones]
 
@@ -57,8 +56,7 @@ class Shards:
         The ranks of a node may be given the same memory. It is lent: see `Exchange.lend`.
         """
         wholes = {}
-        for one in self.buckets:
-            vector = self._exchange.lend(one.length, one.dtype, common=True)
+        for one, vector in zip(self.buckets, bucket.lend(self.buckets, self._exchange, common=True), strict=True):
             for slot in one.slots:
                 if slot.index in parts:
                     vector[self._places[slot.index]] = parts[slot.index]

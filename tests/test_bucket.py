@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from easyscale.bucket import Slot, plan
+from easyscale.bucket import Slot, lend, plan
 from easyscale.exchange.exchange import ALIGNMENT, aligned
 
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ["float16", "bfloat16", "float32", "float64"]}
@@ -170,3 +170,23 @@ def test_pack_takes_gradients_that_are_not_contiguous():
     vector = aligned(bucket.length, "float32")
     bucket.pack({0: gradient}, vector, 2.0)
     np.testing.assert_array_equal(bucket.unpack(vector)[0], 2 * gradient)
+
+
+def test_vectors_of_all_buckets_are_pieces_of_one_for_each_dtype():
+    kinds = [((100,), "float32"), ((50,), "float64"), ((300,), "float32"), ((7,), "float32")]
+    buckets = plan(kinds, bucket_bytes=256)
+    lent = []
+
+    class Noting:
+        def lend(self, length, dtype="float32", common=False):
+            lent.append((length, np.dtype(dtype).name, common))
+            return aligned(length, dtype)
+
+    vectors = lend(buckets, Noting(), common=True)
+    assert [(one.size, one.dtype) for one in vectors] == [(one.length, one.dtype) for one in buckets]
+    # Slots are rounded up to 16 elements of float32, to 8 of float64: 112 + 304 + 16, and 56.
+    assert lent == [(432, "float32", True), (56, "float64", True)]
+    assert all(one.ctypes.data % ALIGNMENT == 0 for one in vectors)
+    for number, vector in enumerate(vectors):
+        vector[:] = number
+    assert [set(vector) for vector in vectors] == [{number} for number in range(len(vectors))]

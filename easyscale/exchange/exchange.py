@@ -13,7 +13,7 @@ import numpy as np
 from easyscale.communicator import Communicator
 from easyscale.exchange.lending import Lending
 
-__all__ = ["Cost", "Exchange", "aligned", "segments"]
+__all__ = ["Cost", "Exchange", "aligned", "capacity", "segments"]
 
 HALF = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))  # summed in float32
 _DTYPES = (*HALF, *map(np.dtype, ("float32", "float64", "int32", "int64")))
@@ -108,10 +108,10 @@ class Exchange(abc.ABC):
             common: Bool. Whether the ranks of a node may be given one and the same vector, if the exchange has such: to
                 write what they own to and `gather` it. Defaults to `False`.
         """
-        key = length, np.dtype(dtype)
+        key = capacity(length), np.dtype(dtype)
         if key not in self._lendings:
             self._lendings[key] = Lending(lambda: self.allocate(*key))
-        return self._lendings[key].lend()
+        return self._lendings[key].lend()[:length]
 
     def owned(self, length: int) -> slice:
         """Return the part of a vector of `length` elements that this rank owns: by default the rank's `1 / P`."""
@@ -184,6 +184,12 @@ class Exchange(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} exchange>"
+
+
+def capacity(length: int) -> int:
+    """Return `length` rounded up by an eighth at most, so that vectors of nearly one length use the same memory."""
+    step = 1 << max(0, length.bit_length() - 4)
+    return -(-length // step) * step
 
 
 def aligned(length: int, dtype: str | np.dtype) -> np.ndarray:

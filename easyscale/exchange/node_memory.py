@@ -8,7 +8,7 @@ import numpy as np
 
 from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError
-from easyscale.exchange.exchange import ALIGNMENT
+from easyscale.exchange.exchange import ALIGNMENT, capacity
 from easyscale.exchange.lending import loan
 
 __all__ = ["NodeMemory"]
@@ -64,7 +64,7 @@ class NodeMemory:
         fits = [one for one in self._windows if one.common == common and nbytes <= one.nbytes <= 2 * nbytes][:62]
         self._meet(nbytes, sum(one.free << bit for bit, one in enumerate(fits)))
         free = functools.reduce(operator.and_, self._words)
-        window = fits[(free & -free).bit_length() - 1] if free else self._add_window(nbytes, common)
+        window = fits[(free & -free).bit_length() - 1] if free else self._add_window(capacity(nbytes), common)
         window.free = False
         return loan(window.parts[window.own][:nbytes].view(dtype), functools.partial(setattr, window, "free", True))
 

@@ -196,7 +196,7 @@ class GradientExchange:
         return [*self._take(vectors), *self._gather_rows(rows, share), np.array(True)]
 
     def _lend(self) -> list[np.ndarray]:
-        return [self._exchange.lend(route.bucket.length, route.bucket.dtype) for route in self._routes]
+        return bucket.lend([route.bucket for route in self._routes], self._exchange)
 
     def _take(self, vectors: list[np.ndarray]) -> list[np.ndarray]:
         results = {}

@@ -6,6 +6,7 @@ import pytest
 
 from easyscale.callbacks import benchmark
 from easyscale.cli import fit_report
+from easyscale.cli.commands.bench.fit import _MODELS
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -41,6 +42,13 @@ def test_speed_up_and_efficiency_by_hand():
     assert ring["efficiency"] == pytest.approx(1.5)
     assert ring["speedup"] == pytest.approx(3.0)
     assert alone["speedup"] == alone["efficiency"] == 1.0
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_each_model_can_be_built(name):
+    model = benchmark.build(name, "momentum", 32)
+    assert model.input_shape == ((None, 784) if name == "mlp" else (None, 32, 32, 3))
+    assert model.output_shape == (None, benchmark.CLASSES)
 
 
 def test_both_sides_use_the_same_names():
