@@ -39,7 +39,8 @@ class Distribute(keras.callbacks.Callback):
             `"between_graph"`.
         update: String. `"replicated"` or `"sharded"`; see `DistributedOptimizer`. Defaults to `None`: `"sharded"` where
             the model's optimizer allows it.
-        bucket_bytes: Int. Gradients travel in vectors of about this size. Defaults to `None`: one for each dtype.
+        bucket_bytes: Int. Gradients travel in vectors of about this size, while the backward pass goes on. Defaults to
+            `None`: one vector behind it on one node, and what is found to be good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
         check_every: Int. After so many steps the workers' weights are compared. Defaults to `100`.
 

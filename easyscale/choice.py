@@ -2,6 +2,7 @@
 
 import statistics
 import time
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from easyscale import bucket
 from easyscale import exchange as exchanges
-from easyscale.errors import SharedMemoryError
+from easyscale.errors import EasyScaleWarning, SharedMemoryError
 from easyscale.exchange import Exchange
 
 __all__ = ["Choice", "Timing", "choose"]
@@ -72,14 +73,21 @@ def choose(
     timings: list[Timing] = []
     problem = None if fixed else _room(exchange, kinds, bucket_bytes)
     if problem or (not fixed and nbytes >= SHORT_BYTES):
-        exchange, timings = _fastest(exchange, kinds, bucket_bytes, is_usable=not problem)
+        usual = exchange
+        exchange, timings = _fastest(usual, kinds, bucket_bytes, is_usable=not problem)
+        if problem and usual.communicator.rank == 0:
+            warnings.warn(
+                f"the exchange '{exchange.name}' is used instead of '{usual.name}': {problem}",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
     if bucket_bytes is None and len(exchange.communicator.nodes) > 1 and nbytes >= SHORT_BYTES:
         sizes = [size for size in BUCKETS if size < nbytes]
         pieces = [_measure(exchange, kinds, size) for size in [*sizes, None]]
         timings = [*pieces, *(one for one in timings if one.exchange != exchange.name)]
         enough = SLOWER * min(one.seconds for one in pieces)
         bucket_bytes = next(one.bucket_bytes for one in pieces if one.seconds <= enough)
-    return Choice(exchange, bucket_bytes, timings, _explain(exchange, bucket_bytes, nbytes, timings, problem))
+    return Choice(exchange, bucket_bytes, timings, _explain(exchange, bucket_bytes, nbytes, timings))
 
 
 def _fastest(
@@ -136,9 +144,7 @@ def _measure(exchange: Exchange, kinds: Sequence, bucket_bytes: int | None, leas
             return Timing(exchange.name, bucket_bytes, statistics.median(times[1:] or times))
 
 
-def _explain(
-    exchange: Exchange, bucket_bytes: int | None, nbytes: int, timings: list[Timing], problem: str | None
-) -> str:
+def _explain(exchange: Exchange, bucket_bytes: int | None, nbytes: int, timings: list[Timing]) -> str:
     own = next((one for one in timings if (one.exchange, one.bucket_bytes) == (exchange.name, bucket_bytes)), None)
     if own is None:
         return ""
@@ -146,7 +152,7 @@ def _explain(
     names = [_pieces(one.bucket_bytes) if one.exchange == own.exchange else one.exchange for one in others]
     times = "".join(f", {name} {1e3 * one.seconds:.3g} ms" for name, one in zip(names, others, strict=True))
     chosen = f"exchange '{own.exchange}', {_pieces(bucket_bytes)}: {nbytes / 1e6:.0f} MB in {1e3 * own.seconds:.3g} ms"
-    return chosen + times + (f". {problem}" if problem else "")
+    return chosen + times
 
 
 def _pieces(bucket_bytes: int | None) -> str:

@@ -37,13 +37,14 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     Args:
         inner_optimizer: A `keras.optimizers.Optimizer`, or what `keras.optimizers.get` takes.
         exchange: What `easyscale.exchange.get` takes. Defaults to `None`: what `easyscale launch --exchange` said, else
-            `"auto"`.
+            `"auto"`, which is chosen by measuring.
         replication: String. `"between_graph"`. Defaults to `None`: what `easyscale launch --replication` said, else
             `"between_graph"`.
         update: String. `"replicated"`: every worker updates all weights. `"sharded"`: each worker updates the part of
             them that it owns, and only there the inner optimizer has state; so it is between the begin and the end of a
             `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer allows it.
-        bucket_bytes: Int. Gradients travel in vectors of about this size. Defaults to `None`: one for each dtype.
+        bucket_bytes: Int. Gradients travel in vectors of about this size, while the backward pass goes on. Defaults to
+            `None`: one vector behind it on one node, and what is found to be good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
         name: String. The optimizer's name. Defaults to `None`: that of the inner one.
 
