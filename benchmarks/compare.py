@@ -1,6 +1,6 @@
 """Measure EasyScale beside what else there is, on the same work and in turns: `make bench`.
 
-    python benchmarks/compare.py [sums] [training]
+    python benchmarks/compare.py [sums] [mlp-adam] [mlp-momentum] [resnet50]
 
 All that is compared runs at the same time, but only one group of processes works while the others sleep. Results go to
 benchmarks/results/ as JSON, with every single time, and as plots; the tables go to README.md. It takes half an hour.
@@ -15,23 +15,18 @@ import statistics
 import sys
 from pathlib import Path
 
-from pages import replace
+from report import STACKS, SUMS, plot_sums, plot_training, read, sums_table, training_table, write
 from turns import Group
 from workloads import WORKLOADS
 
 from easyscale.machine import describe_cpu
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
-README = HERE.parent / "README.md"
-
 SIZES = {4_000: 300, 64_000: 300, 1_000_000: 60, 16_000_000: 8, 100_000_000: 3}  # bytes: repetitions in a turn
 RANKS = [2, 4]
-SUMS = ["shared_memory", "ring", "MPI_Allreduce", "Gloo"]
 ROUNDS = 3  # turns for each, after one that does not count
 
-KERAS, TF_KERAS, TORCH = "EasyScale", "MultiWorkerMirroredStrategy", "PyTorch DDP"
-STACKS = {KERAS: "Keras 3", TF_KERAS: "tf_keras", TORCH: "PyTorch"}
+KERAS, TF_KERAS, TORCH = STACKS
 
 
 def easyscale_group(script: str, ranks: int, *arguments: str) -> Group:
@@ -89,68 +84,29 @@ def measure_sums() -> list[dict]:
     return rows
 
 
-def sums_table(rows: list[dict]) -> list[str]:
-    medians = {(row["ranks"], row["bytes"], row["exchange"]): statistics.median(row["times"]) for row in rows}
-    lines = [
-        "| processes | vector | `shared_memory` | `ring` | `MPI_Allreduce` | Gloo | beside MPI | beside Gloo |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for ranks in RANKS:
-        for nbytes in SIZES:
-            of = {name: medians[ranks, nbytes, name] for name in SUMS}
-            ours = of["shared_memory"]
-            cells = [_seconds(of[name]) for name in SUMS]
-            ratios = [f"{of[name] / ours:.1f} times as fast" for name in ("MPI_Allreduce", "Gloo")]
-            lines.append(f"| {ranks} | {_bytes(nbytes)} | {' | '.join([*cells, *ratios])} |")
-    return lines
-
-
 # Training
 
 
-def measure_training() -> list[dict]:
-    """Return a row for each workload and stack and way, with the seconds of each step, the mean over processes."""
-    rows = []
+def measure_training(key: str) -> list[dict]:
+    """Return a row for each stack and way of one workload, with the seconds of each step, the mean over processes."""
     ways = {"alone": (True, False), "apart": (False, False), "together": (False, True)}
-    for key, workload in WORKLOADS.items():
-        times = {(stack, way): [] for way in ways for stack in STACKS}
-        with contextlib.ExitStack() as stack:
-            groups = {
-                KERAS: stack.enter_context(easyscale_group("train_keras.py", 2, key)),
-                TF_KERAS: stack.enter_context(peer_group("train_tf_keras.py", 2, key)),
-                TORCH: stack.enter_context(peer_group("train_torch.py", 2, key)),
-            }
-            for group in groups.values():
-                group.turn(together=False), group.turn(together=True)  # traces
-            for _ in range(ROUNDS):
-                for (name, way), taken in times.items():
-                    alone, together = ways[way]
-                    found = groups[name].turn(alone=alone, together=together)
-                    taken += [statistics.mean(each) for each in zip(*found, strict=True)]
-        rows += [{"workload": key, "stack": name, "way": way, "times": taken} for (name, way), taken in times.items()]
-        shown = {f"{name} {way}": taken for (name, way), taken in times.items()}
-        print(f"{workload.title}:", _medians(shown, 1e3), "ms", flush=True)
-    return rows
-
-
-def efficiency(rows: list[dict], workload: str, stack: str, beside: str = "alone") -> float:
-    """How many times as many samples a process trains on in the same time as one `alone`, or `apart`."""
-    of = {row["way"]: row["times"] for row in rows if (row["workload"], row["stack"]) == (workload, stack)}
-    return statistics.median(of[beside]) / statistics.median(of["together"])
-
-
-def training_table(rows: list[dict]) -> list[str]:
-    lines = [
-        f"| | in | {' | '.join(workload.title for workload in WORKLOADS.values())} |",
-        f"|---|---|{'---|' * len(WORKLOADS)}",
-    ]
-    for stack, of in STACKS.items():
-        cells = [f"{efficiency(rows, key, stack):.0%}" for key in WORKLOADS]
-        lines.append(f"| {stack} | {of} | {' | '.join(cells)} |")
-    return lines
-
-
-# What is written
+    times = {(stack, way): [] for way in ways for stack in STACKS}
+    with contextlib.ExitStack() as stack:
+        groups = {
+            KERAS: stack.enter_context(easyscale_group("train_keras.py", 2, key)),
+            TF_KERAS: stack.enter_context(peer_group("train_tf_keras.py", 2, key)),
+            TORCH: stack.enter_context(peer_group("train_torch.py", 2, key)),
+        }
+        for group in groups.values():
+            group.turn(together=False), group.turn(together=True)  # traces
+        for _ in range(ROUNDS):
+            for (name, way), taken in times.items():
+                alone, together = ways[way]
+                found = groups[name].turn(alone=alone, together=together)
+                taken += [statistics.mean(each) for each in zip(*found, strict=True)]
+    shown = {f"{name} {way}": taken for (name, way), taken in times.items()}
+    print(f"{WORKLOADS[key].title}:", _medians(shown, 1e3), "ms", flush=True)
+    return [{"workload": key, "stack": name, "way": way, "times": taken} for (name, way), taken in times.items()]
 
 
 def describe() -> dict:
@@ -164,76 +120,24 @@ def describe() -> dict:
     }
 
 
-def write(name: str, rows: list[dict], table: list[str], machine: dict) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    rounded = [{**row, "times": [float(f"{seconds:.4g}") for seconds in row["times"]]} for row in rows]
-    lines = ",\n".join(map(json.dumps, rounded))
-    RESULTS.joinpath(f"{name}.json").write_text(f'{{"machine": {json.dumps(machine)},\n"rows": [\n{lines}\n]}}\n')
-    where = f"{machine['cores']} cores ({machine['cpu']})"
-    source = f"On {where}, medians of {ROUNDS} turns: [{name}.json](benchmarks/results/{name}.json)."
-    replace(README, name, [*table, "", source])
-    print("\n".join(table))
-
-
-def plot_sums(rows: list[dict], machine: dict) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    for axes, ranks in zip(figure.subplots(1, len(RANKS)), RANKS, strict=True):
-        for name in SUMS:
-            own = [row for row in rows if (row["ranks"], row["exchange"]) == (ranks, name)]
-            at = [row["bytes"] for row in own]
-            deciles = [statistics.quantiles(row["times"], n=10) for row in own]
-            (line,) = axes.plot(at, [1e6 * statistics.median(row["times"]) for row in own], marker="o", label=name)
-            low, high = ([1e6 * one[place] for one in deciles] for place in (0, -1))
-            axes.fill_between(at, low, high, alpha=0.15, color=line.get_color())
-        axes.set(title=f"{ranks} processes", xscale="log", yscale="log", xlabel="bytes", ylabel="µs")
-        axes.grid(True, alpha=0.3)
-        axes.legend()
-    figure.suptitle(f"sum of a float32 vector, median and 10 % to 90 %, on {machine['cores']} cores ({machine['cpu']})")
-    figure.savefig(RESULTS / "sums.png", dpi=110)
-
-
-def plot_training(rows: list[dict], machine: dict) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for number, stack in enumerate(STACKS):
-        values = [efficiency(rows, key, stack) for key in WORKLOADS]
-        bars = axes.bar([place + 0.27 * (number - 1) for place in range(len(WORKLOADS))], values, 0.25, label=stack)
-        axes.bar_label(bars, [f"{value:.0%}" for value in values])
-    axes.axhline(1, color="gray", linestyle=":")
-    axes.set_xticks(range(len(WORKLOADS)), [workload.title for workload in WORKLOADS.values()], fontsize=8)
-    axes.set(ylabel="throughput of each of two processes,\nbeside one alone in the same stack")
-    axes.legend()
-    figure.suptitle(f"{machine['cores']} cores ({machine['cpu']})")
-    figure.savefig(RESULTS / "training.png", dpi=110)
-
-
 def _medians(times: dict[str, list[float]], factor: float) -> str:
     return ", ".join(f"{name} {factor * statistics.median(taken):.1f}" for name, taken in times.items())
 
 
-def _seconds(value: float) -> str:
-    return f"{1e3 * value:.1f} ms" if value >= 1e-3 else f"{1e6 * value:.0f} µs"
-
-
-def _bytes(value: int) -> str:
-    return f"{value // 10**6} MB" if value >= 10**6 else f"{value // 1000} KB"
-
-
 def main() -> None:
     machine = describe()
-    chosen = sys.argv[1:] or ["sums", "training"]
-    if "sums" in chosen:
-        rows = measure_sums()
-        write("sums", rows, sums_table(rows), machine)
-        plot_sums(rows, machine)
-    if "training" in chosen:
-        rows = measure_training()
-        write("training", rows, training_table(rows), machine)
-        plot_training(rows, machine)
+    chosen = sys.argv[1:] or ["sums", *WORKLOADS]
+    if wrong := [name for name in chosen if name not in ("sums", *WORKLOADS)]:
+        sys.exit(f"what to measure must be of {['sums', *WORKLOADS]}. Received: {wrong[0]}")
+    for name in chosen:
+        if name == "sums":
+            rows = measure_sums()
+            write("sums", rows, sums_table(rows), machine, ROUNDS)
+            plot_sums(rows, machine)
+        else:
+            rows = [row for row in read("training") if row["workload"] != name] + measure_training(name)
+            write("training", rows, training_table(rows), machine, ROUNDS)
+            plot_training(rows, machine)
 
 
 if __name__ == "__main__":

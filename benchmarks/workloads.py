@@ -39,7 +39,7 @@ class Workload(NamedTuple):
 
 WORKLOADS = {
     "mlp-adam": Workload("MLP of 24.2 M weights, batch 128, Adam", "mlp", "adam", 128, 6),
-    "mlp-momentum": Workload("the same, SGD with momentum", "mlp", "momentum", 128, 6),
+    "mlp-momentum": Workload("the same MLP, SGD with momentum", "mlp", "momentum", 128, 6),
     "resnet50": Workload("ResNet50, 64 by 64, batch 16, SGD with momentum", "resnet50", "momentum", 16, 4),
 }
 

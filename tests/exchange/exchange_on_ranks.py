@@ -11,6 +11,7 @@ import pytest
 
 import easyscale
 from easyscale import communicator, exchange
+from easyscale.exchange.exchange import capacity
 
 comm = communicator.get()
 DTYPES = ["float32", "float64", "float16", ml_dtypes.bfloat16, "int32", "int64"]
@@ -131,7 +132,8 @@ def check_windows_for_which_there_is_no_room_are_an_error_on_every_rank():
     finally:
         mpi._room = before
     message = str(raised.value)
-    assert f"Received: {6 * comm.size} MB to share, 3 MB free. Make it larger" in message and "\n" not in message
+    needed = capacity(6_000_000) * comm.size / 1e6
+    assert f"Received: {needed:.0f} MB to share, 3 MB free. Make it larger" in message and "\n" not in message
     assert "--shm-size" in message and "choose the exchange 'ring'" in message
     vector = one.allocate(1_500_000)
     vector[:] = 1
