@@ -122,8 +122,6 @@ def _lend(exchange: Exchange, kinds: Sequence, bucket_bytes: int | None) -> list
     for one in buckets:
         one.round_up(exchange.communicator.size)
     gradients, weights, _ = (bucket.lend(buckets, exchange, common) for common in (False, True, True))
-    for vector in gradients:
-        vector[:] = 0
     return list(zip(gradients, weights, strict=True))
 
 
@@ -131,6 +129,8 @@ def _measure(exchange: Exchange, kinds: Sequence, bucket_bytes: int | None, leas
     """Return how long an exchange takes; roughly, if it is far from the `least` seconds that another takes."""
     communicator = exchange.communicator
     vectors = _lend(exchange, kinds, bucket_bytes)
+    for gradients, _ in vectors:
+        gradients[:] = 0
     times = []
     while True:
         communicator.barrier()

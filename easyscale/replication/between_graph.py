@@ -12,7 +12,7 @@ from easyscale.replication import equality
 from easyscale.replication.accumulation import Accumulation
 from easyscale.replication.agreement import Agreed, Purpose
 from easyscale.replication.gradient_exchange import GradientExchange, Signature
-from easyscale.replication.owned_parts import OwnedParts, elements_of, length_of
+from easyscale.replication.owned_parts import OwnedParts, elements_of, kinds_of, length_of
 from easyscale.replication.shared import Shared
 from easyscale.replication.whole_batch import WholeBatch
 from easyscale.shards import Shards
@@ -60,8 +60,7 @@ class BetweenGraph(WholeBatch, OwnedParts):
             fixed: Bool. Whether the exchange has been asked for.
         """
         if self.choice is None and self.communicator.size > 1:
-            kinds = [(tuple(one.shape), tf.as_dtype(one.dtype).as_numpy_dtype) for one in variables]
-            self.choice = choose(self.exchange, kinds, fixed, self.bucket_bytes)
+            self.choice = choose(self.exchange, kinds_of(variables), fixed, self.bucket_bytes)
             self.exchange, self.bucket_bytes = self.choice.exchange, self.choice.bucket_bytes
 
     # Gradients

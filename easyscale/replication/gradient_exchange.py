@@ -65,6 +65,14 @@ class Route(NamedTuple):
     move: Callable[[np.ndarray], None]
     take: Callable[[np.ndarray], dict[int, np.ndarray]]
 
+    def select(self, gradients: Sequence) -> list:
+        """Return those of a step's gradients that travel in this vector."""
+        return [gradients[position] for position in self.positions.values()]
+
+    def pack(self, selected: Sequence[np.ndarray], vector: np.ndarray, share: float) -> None:
+        """Write what `select` has returned, times `share`, to `vector`."""
+        self.bucket.pack(dict(zip(self.positions, selected, strict=True)), vector, share)
+
 
 class GradientExchange:
     """Averages one list of gradients over workers.
@@ -106,21 +114,22 @@ class GradientExchange:
 
     def _plan(self, bucket_bytes: int | None, owned: tuple[Shards, list[int]] | None) -> list[Route]:
         routes, first, whole = [], 0, self._what.dense + self._what.moving
+
+        def add(one: bucket.Bucket, positions: dict[int, int], move: Callable, take: Callable) -> None:
+            own = {slot.index: positions[slot.index] for slot in one.slots if slot.index in positions}
+            if own:
+                routes.append(Route(one, own, move, take))
+
         if owned:
             shards, numbers = owned
             positions = {number: position for position, number in enumerate(numbers)}
             for one in shards.buckets:
-                routes.append(Route(one, positions, self._exchange.reduce, functools.partial(shards.own_parts, one)))
+                add(one, positions, self._exchange.reduce, functools.partial(shards.own_parts, one))
             first, whole = len(numbers), self._what.moving
         positions = {index: first + index for index in range(len(whole))}
         for one in bucket.plan([(shape, dtype.as_numpy_dtype) for shape, dtype in whole], bucket_bytes):
-            routes.append(Route(one, positions, self._exchange.allreduce, one.unpack))
-        own = [[slot.index for slot in route.bucket.slots if slot.index in route.positions] for route in routes]
-        return [
-            route._replace(positions={index: route.positions[index] for index in indices})
-            for route, indices in zip(routes, own, strict=True)
-            if indices
-        ]
+            add(one, positions, self._exchange.allreduce, one.unpack)
+        return routes
 
     def nothing(self) -> list:
         """Return gradients that are zero, one for each of `variables`."""
@@ -151,8 +160,7 @@ class GradientExchange:
             return self._shared.call(self._step, [weight, batch, due, *tensors], [*dtypes, tf.bool])
         self._shared.call(self._begin, [weight, batch], [])
         for number, route in reversed(list(enumerate(self._routes))):
-            own = [tensors[position] for position in route.positions.values()]
-            self._shared.call(functools.partial(self._send, number), own, [])
+            self._shared.call(functools.partial(self._send, number), route.select(tensors), [])
         return self._shared.call(self._finish, tensors[count:], [*dtypes, tf.bool])
 
     def _step(self, weight: np.ndarray, batch: np.ndarray, due: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -164,8 +172,7 @@ class GradientExchange:
         accumulated, rows = (rest[:gradients], rest[gradients:]) if self._what.accumulates else ((), rest)
         vectors = []
         for route, vector in zip(self._routes, self._lend(), strict=True):
-            own = [flat[position] for position in route.positions.values()]
-            route.bucket.pack(dict(zip(route.positions, own, strict=True)), vector, agreed.share)
+            route.pack(route.select(flat), vector, agreed.share)
             if exchanges:
                 route.bucket.add(accumulated, vector)
                 route.move(vector)
@@ -185,7 +192,7 @@ class GradientExchange:
     def _send(self, number: int, *arrays: np.ndarray) -> None:
         share, vectors = self._begun.result()
         route, vector = self._routes[number], vectors[number]
-        route.bucket.pack(dict(zip(route.positions, arrays, strict=True)), vector, share)
+        route.pack(arrays, vector, share)
         self._sent.append(self._shared.background.submit(route.move, vector))
 
     def _finish(self, *rows: np.ndarray) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from easyscale.replication.agreement import Purpose
 from easyscale.replication.shared import Shared
 from easyscale.shards import Shards
 
-__all__ = ["OwnedParts", "elements_of", "length_of"]
+__all__ = ["OwnedParts", "elements_of", "kinds_of", "length_of"]
 
 
 class OwnedParts:
@@ -24,8 +24,7 @@ class OwnedParts:
 
     def shard(self, variables: Sequence[object]) -> Shards:
         """Return which parts of `variables` each worker owns. All workers must call this alike."""
-        kinds = [(tuple(one.shape), tf.as_dtype(one.dtype).as_numpy_dtype) for one in variables]
-        return Shards(self.exchange, kinds, self.bucket_bytes)
+        return Shards(self.exchange, kinds_of(variables), self.bucket_bytes)
 
     def publish(self, shards: Shards, parts: dict[int, object], variables: Sequence[object]) -> None:
         """Give all workers the parts of `variables`, by number, that each of them has computed.
@@ -73,6 +72,11 @@ class OwnedParts:
             return method()()
 
         return collect_on_all
+
+
+def kinds_of(variables: Sequence[object]) -> list[tuple]:
+    """Return shape and dtype of each variable, as NumPy has them."""
+    return [(tuple(one.shape), tf.as_dtype(one.dtype).as_numpy_dtype) for one in variables]
 
 
 def length_of(part: slice) -> tuple[int]:
