@@ -13,8 +13,9 @@ from collections.abc import Callable
 import keras
 
 from easyscale.callbacks import batch_normalization, metrics
-from easyscale.callbacks.fit import Fit
+from easyscale.callbacks.fit import Fit, no_data
 from easyscale.callbacks.losses import global_losses
+from easyscale.callbacks.served_fit import ServedFit
 from easyscale.callbacks.wrapping import wrap
 from easyscale.optimizer import DistributedOptimizer
 
@@ -60,6 +61,10 @@ class Distribution:
         return self.optimizers[0].workers
 
     @property
+    def _is_synchronous(self) -> bool:
+        return self._workers.exchange.is_synchronous
+
+    @property
     def rank(self) -> int:
         return self._workers.communicator.rank if self.optimizers else 0
 
@@ -92,7 +97,8 @@ class Distribution:
         """Start a `fit()`, after its callbacks have: equal workers, and errors that say what happened."""
         self._training, self._evaluations = True, []
         self._begin_phase(epoch=0)
-        self._fit = Fit(self._model, self.optimizers, self.check_every, bool(params.get("verbose")))
+        kind = Fit if self._is_synchronous else ServedFit
+        self._fit = kind(self._model, self.optimizers, self.check_every, bool(params.get("verbose")))
         self._fit.begin(params.get("epochs"), deciding_hooks)
         made = [self._model.run_eagerly, self._model.jit_compile, self._model.steps_per_execution]
         if self._train_function is None or self._train_function.made != made:
@@ -120,19 +126,23 @@ class Distribution:
             self._fit.decide()
 
     def begin_evaluation(self) -> None:
-        """Start an `evaluate()` of all workers."""
+        """Start an `evaluate()` of all workers. Servers have no data for it."""
         if self._evaluations:
             self._evaluations[-1] = True
         else:
             self._evaluations, self._unseen_evaluation = [True], True
         self._fit = self._fit if self._training else Fit(self._model, self.optimizers, self.check_every)
         self._begin_phase(self._epoch)
+        if self._workers.communicator.is_server:
+            self._model.test_function = no_data
 
     def end_evaluation(self) -> None:
         """End an `evaluate()` of all workers."""
         if self._unseen_evaluation:
             self._evaluations, self._unseen_evaluation = [], False
         self._begin_phase(self._epoch, evaluates=False)
+        if self._workers.communicator.is_server:
+            self._model.test_function = None
 
     def end(self) -> None:
         """End a `fit()`, after its callbacks have."""
@@ -161,7 +171,7 @@ class Distribution:
     def _begin_phase(self, epoch: int, evaluates: bool | None = None) -> None:
         self._epoch = epoch
         evaluates = bool(self._evaluations) if evaluates is None else evaluates
-        together = all(self._evaluations) and (self._training or evaluates)
+        together = all(self._evaluations) and (evaluates or (self._training and self._is_synchronous))
         self._workers.begin(2 * epoch + evaluates, together)
 
     # What replaces the model's own methods; `original` is the one replaced.
@@ -221,6 +231,8 @@ class Distribution:
             return original(logs)
         self._fit.end_data(of_epoch=not self._evaluations)
         merged = original(logs)
-        if merged is logs and logs:  # a train_step that returns numbers of its own
-            merged = dict(zip(logs, metrics.average(logs.values(), self._workers.communicator), strict=True))
-        return merged
+        communicator = self._workers.communicator
+        differ = merged is logs and bool(logs)  # of a train_step that returns numbers of its own
+        if differ or communicator.servers:
+            merged = metrics.share_logs(merged, differ, communicator)
+        return merged if self._evaluations else {**merged, **self._fit.logs()}

@@ -9,7 +9,12 @@ from easyscale.callbacks import batch_normalization, metrics, randomness
 from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.replication import Agreed, Purpose
 
-__all__ = ["Fit"]
+__all__ = ["Fit", "no_data"]
+
+
+def no_data(iterator: object) -> None:
+    """Tell Keras, in place of a step, that an epoch or an evaluation has come to its end."""
+    raise StopIteration
 
 
 class Fit:
@@ -31,6 +36,7 @@ class Fit:
         self._verbose = verbose and self._workers.communicator.rank == 0
         self._communicator = self._workers.communicator
         self._steps = 0
+        self._traced = False
         self._said: list = []
         self.deciding_hooks: set[str] = set()
 
@@ -52,6 +58,8 @@ class Fit:
                 f"epochs={everyones[different[0]]['epochs']} on rank {different[0]}. Run one script on all ranks"
             )
         self._model._initial_epoch = everyones[0]["first"]  # which BackupAndRestore may have set, on the chief
+        if self._communicator.is_server:
+            warnings.filterwarnings("ignore", "Your input ran out of data")  # its data ends before the first step
         self.deciding_hooks = {hook for theirs in everyones for hook in theirs["decides"]}
         self._workers.same_batch()  # forgets the last fit()'s
         optimizer = getattr(self._model, "optimizer", None)
@@ -77,6 +85,9 @@ class Fit:
         before, after = self._steps, self._steps + self._model.steps_per_execution
         if before == 0:
             self._build(iterator)
+        if self._communicator.is_server:
+            self._serve(iterator)
+        if before == 0:
             exchanges, weights = self._workers.exchanges, self._workers.fingerprint(self._weights)
         logs = train_function(iterator)
         self._steps = after
@@ -87,10 +98,19 @@ class Fit:
             self._compare(after)
         return logs
 
+    def _serve(self, iterator: object) -> None:
+        """End a server's data before its first step: it takes part in those of the workers until theirs ends."""
+        if not self._traced:
+            self._traced = True
+            # So that it knows what is exchanged, and has metrics.
+            self._workers.rehearse(self._model.train_step, iterator)
+        no_data(iterator)
+
     def _build(self, iterator: object) -> None:
         """Build a model that would otherwise be built by its first step: its variables have to be equal before."""
         if not self._model.built or not all(layer.built for layer in self._model.layers):
             self._workers.rehearse(self._model.train_step, iterator)
+            self._traced = True
             self._start_equal()
             self._shard()
 
@@ -184,6 +204,10 @@ class Fit:
             for variable, mean in zip(moving, metrics.average(moving, self._communicator), strict=True):
                 variable.assign(mean.astype(variable.dtype))
         metrics.merge(self._model.metrics, self._communicator)
+
+    def logs(self) -> dict[str, float]:
+        """Return what is to be said of the epoch that has ended, beside metrics."""
+        return {}
 
     def end(self) -> None:
         """Compare the weights once more, and make optimizers whole."""

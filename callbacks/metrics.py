@@ -1,13 +1,13 @@
 """Metrics of all workers together: their states are merged, not their results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
 
 from easyscale.communicator import Communicator
 
-__all__ = ["average", "leaves", "merge"]
+__all__ = ["average", "leaves", "merge", "share_logs"]
 
 
 def merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator) -> None:
@@ -19,23 +19,39 @@ def merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator) -
     """
     metrics = [leaf for metric in metrics for leaf in leaves(metric)]
     states = [_state(metric) for metric in metrics]
-    rows = communicator.all_gather_rows(np.concatenate([np.zeros(0), *states]))
+    rows = communicator.all_gather_rows(np.concatenate([np.zeros(0), *states]))[: communicator.workers]
     ends = np.cumsum([state.size for state in states])
     for metric, everyones in zip(metrics, np.split(rows, ends[:-1], axis=1) if metrics else [], strict=True):
         if hasattr(metric, "merge_state"):
             _set_state(metric, everyones[0])
             metric.merge_state([_copy(metric, state) for state in everyones[1:]])
         else:
-            _set_state(metric, everyones.sum(axis=0), first=everyones[0], size=communicator.size)
+            _set_state(metric, everyones.sum(axis=0), first=everyones[0], size=communicator.workers)
 
 
 def average(values: Sequence[object], communicator: Communicator) -> list[np.ndarray]:
     """Return the means over workers of numbers or arrays, as float64."""
     arrays = [np.asarray(keras.ops.convert_to_numpy(value)) for value in values]
     row = np.concatenate([np.zeros(0), *(array.reshape(-1).astype("float64") for array in arrays)])
-    mean = communicator.all_gather_rows(row).mean(axis=0)
+    mean = communicator.all_gather_rows(row)[: communicator.workers].mean(axis=0)
     parts = np.split(mean, np.cumsum([array.size for array in arrays])[:-1]) if arrays else []
     return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def share_logs(logs: Mapping[str, object], differ: bool, communicator: Communicator) -> dict:
+    """Return the logs of all workers, on servers as well, which have none.
+
+    Args:
+        logs: This rank's.
+        differ: Bool. Whether workers have numbers of their own, whose means are returned.
+        communicator: The `Communicator`.
+    """
+    mine = {name: np.asarray(keras.ops.convert_to_numpy(value), "float64").tolist() for name, value in logs.items()}
+    everyones = communicator.share([mine, differ])[: communicator.workers]
+    chiefs, differ = everyones[0]
+    if differ:
+        return {name: np.mean([theirs[name] for theirs, _ in everyones], axis=0) for name in chiefs}
+    return chiefs if communicator.is_server else dict(logs)
 
 
 def leaves(metric: object) -> list:

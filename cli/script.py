@@ -38,15 +38,15 @@ def start(script: str, module: bool = False) -> list[str]:
     return [script]
 
 
-def variables(exchange: str | None, replication: str | None = None) -> dict[str, str]:
+def variables(exchange: str | None, replication: str | None = None, servers: int = 0) -> dict[str, str]:
     """Return the variables for the ranks, from the flags and from the environment.
 
     Raises:
-        click.UsageError: If there is no exchange or replication of this name.
+        click.UsageError: If there is no exchange or replication of this name, or it has no servers.
     """
     found = {}
     for option, value, variable, valid in (
-        ("--exchange", exchange, settings.EXCHANGE, lambda: ["auto", *easyscale.exchange.available()]),
+        ("--exchange", exchange, settings.EXCHANGE, lambda: ["auto", *easyscale.exchange.with_options()]),
         ("--replication", replication, settings.REPLICATION, lambda: easyscale.replication.available()),
     ):
         source = option if value is not None else variable
@@ -55,4 +55,10 @@ def variables(exchange: str | None, replication: str | None = None) -> dict[str,
             if value not in valid():
                 raise click.UsageError(unknown(source, value, valid()))
             found[variable] = value
-    return found
+    chosen = found.get(settings.EXCHANGE, "auto")
+    if servers and not easyscale.exchange.has_servers(chosen):
+        raise click.UsageError(
+            "servers need an exchange that has some. "
+            f"Received: --servers {servers} with the exchange '{chosen}'. Choose --exchange parameter_server"
+        )
+    return found | ({settings.SERVERS: str(servers)} if servers else {})

@@ -10,6 +10,7 @@ from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError, unknown
 from easyscale.exchange import Exchange
 from easyscale.optimizers.element_wise import why_not_sharded
+from easyscale.optimizers.served import ServedUpdate
 from easyscale.optimizers.sharded import ShardedUpdate
 
 __all__ = ["DistributedOptimizer"]
@@ -133,6 +134,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
                 "`DistributedOptimizer(LossScaleOptimizer(optimizer))` and `compile(auto_scale_loss=False)`"
             )
         self._choose(variables)
+        if self.starts_equal and not self.workers.exchange.is_synchronous:
+            raise ValueError(
+                f"the exchange '{self.workers.exchange.name}' needs a `fit()` with `easyscale.callbacks.Distribute()`. "
+                "Received: a training loop without it. Use 'parameter_server', or `fit()`"
+            )
         if self.starts_equal:
             self.starts_equal = False
             self.workers.start_equal([*variables, *state])
@@ -157,16 +163,25 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if not self.built or self.workers.communicator.size == 1:
             return
         self._choose(self._trainable_variables)
-        if self.update == "replicated":
+        is_served = not self.workers.exchange.is_synchronous
+        if self.update == "replicated" and not is_served:
             return
         if self._sharded is None:
             inner, variables = self.inner_optimizer, self._trainable_variables
             if reason := why_not_sharded(inner, variables):
+                if is_served:
+                    raise ValueError(_cannot_be_served(inner, self.workers.exchange, reason))
                 if self.update == "sharded":
                     raise ValueError(_cannot_be_sharded(inner, reason))
                 return
-            self._sharded = ShardedUpdate(inner, variables, self.workers, _can_be_compiled(inner))
+            kind = ServedUpdate if is_served else ShardedUpdate
+            self._sharded = kind(inner, variables, self.workers, _can_be_compiled(inner))
         self._sharded.begin()
+
+    @property
+    def served(self) -> ServedUpdate | None:
+        """The update that is at servers, which wait for no worker; or `None`."""
+        return self._sharded if isinstance(self._sharded, ServedUpdate) else None
 
     def unshard(self, complete: bool) -> None:
         """Make the inner optimizer's state whole again.
@@ -293,6 +308,13 @@ def _cannot_be_sharded(optimizer: keras.optimizers.Optimizer, reason: str) -> st
     return (
         f"`update='sharded'` needs an optimizer that treats each element of a weight by itself. Received: "
         f"{type(optimizer).__name__}; {reason}. Use `update='replicated'`"
+    )
+
+
+def _cannot_be_served(optimizer: keras.optimizers.Optimizer, exchange: Exchange, reason: str) -> str:
+    return (
+        f"servers that do not wait for all workers need an optimizer that treats each element of a weight by itself. "
+        f"Received: exchange='{exchange.name}' and {type(optimizer).__name__}; {reason}. Use 'parameter_server'"
     )
 
 

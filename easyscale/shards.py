@@ -24,6 +24,7 @@ class Shards:
         buckets: List of `Bucket`, whose slots have the numbers of the arrays.
         parts: List of slices, one for each array: which of its elements, counted flat, this rank owns.
         everyones: For each rank a list of such slices.
+        ranges: For each rank a list of slices, one for each bucket: which of its elements the rank owns.
     """
 
     def __init__(
@@ -33,9 +34,11 @@ class Shards:
         self.buckets = bucket.plan(kinds, bucket_bytes)
         self._places: dict[int, slice] = {}  # where in its bucket the owned part of an array is
         self.parts: list[slice] = [slice(0, 0)] * len(kinds)
+        ranges = []
         for one in self.buckets:
             one.round_up(exchange.communicator.size)
             own = exchange.owned(one.length)
+            ranges.append(own)
             for slot in one.slots:
                 start = min(max(own.start, slot.start), slot.stop)
                 stop = max(start, min(own.stop, slot.stop))
@@ -45,10 +48,33 @@ class Shards:
         _lent = [bucket.lend(self.buckets, exchange, common) for common in (False, True, True)]
         everyones = exchange.communicator.share([[part.start, part.stop] for part in self.parts])
         self.everyones = [[slice(*part) for part in parts] for parts in everyones]
+        everyones = exchange.communicator.share([[own.start, own.stop] for own in ranges])
+        self.ranges = [[slice(*own) for own in ranges] for ranges in everyones]
 
     def own_parts(self, one: bucket.Bucket, vector: np.ndarray) -> dict[int, np.ndarray]:
         """Return this rank's parts of the arrays of one of `buckets`, laid out in `vector`, without a copy."""
         return {slot.index: vector[self._places[slot.index]] for slot in one.slots}
+
+    def pack_own(self, parts: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+        """Return, for each bucket, a new vector of this rank's range, with its own parts of the arrays."""
+        vectors = []
+        for one, own in zip(self.buckets, self.ranges[self._exchange.communicator.rank], strict=True):
+            vectors.append(np.zeros(own.stop - own.start, one.dtype))
+            for slot in one.slots:
+                vectors[-1][self._within(slot.index, own)] = parts[slot.index]
+        return vectors
+
+    def unpack_own(self, vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return this rank's own parts of the arrays, by number, which are laid out as `pack_own` does."""
+        parts = {}
+        for one, own, vector in zip(self.buckets, self.ranges[self._exchange.communicator.rank], vectors, strict=True):
+            parts |= {slot.index: vector[self._within(slot.index, own)] for slot in one.slots}
+        return [parts[index] for index in range(len(parts))]
+
+    def _within(self, index: int, own: slice) -> slice:
+        place = self._places[index]
+        empty = place.start == place.stop
+        return slice(0, 0) if empty else slice(place.start - own.start, place.stop - own.start)
 
     def gather(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Return the whole arrays of which each rank gives its own parts.

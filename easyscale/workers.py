@@ -1,6 +1,7 @@
 """Who this process is among the workers: the functions that a script calls beside `fit()`.
 
-The workers are the ranks of the default communicator. A script that no launcher started is the only worker.
+The workers are the ranks of the default communicator, without those that only serve. A script that no launcher started
+is the only worker.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ __all__ = ["is_chief", "local_batch", "local_rank", "local_size", "rank", "scope
 
 
 def rank() -> int:
-    """Return this worker's number, from 0 to `size() - 1`.
+    """Return this worker's number, from 0 to `size() - 1`. Ranks that only serve have the numbers after these.
 
     Example:
 
@@ -29,7 +30,7 @@ def size() -> int:
     >>> easyscale.size()  # without a launcher
     1
     """
-    return communicator.get().size
+    return communicator.get().workers
 
 
 def local_rank() -> int:

@@ -17,11 +17,15 @@ __all__ = ["command"]
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option(
     "-n", "-np", "--np", "ranks", type=int, metavar="N",
-    help="How many ranks to start. Defaults to the slots of the hosts; without hosts, to the cores that this process "
+    help="How many workers to start. Defaults to the slots of the hosts; without hosts, to the cores that this process "
     "may use.",
 )  # fmt: skip
 @click.option("--exchange", metavar="NAME", help="How gradients are exchanged. The script's own choice wins.")
 @click.option("--replication", metavar="NAME", help="How the model is replicated.")
+@click.option(
+    "--servers", type=int, default=0, metavar="K",
+    help="Start K ranks more, which own the weights and train on no data. Default: 0, all workers serve.",
+)  # fmt: skip
 @click.option("--hosts", metavar="A:2,B:2", help="The hosts, each with the number of ranks that it can run.")
 @click.option("--hostfile", metavar="FILE", help="The hosts in a file: one a line, `a:2` or `a slots=2`.")
 @click.option("--dry-run", is_flag=True, help="Print the command line that would run, and end.")
@@ -32,6 +36,7 @@ def command(
     ranks: int | None,
     exchange: str | None,
     replication: str | None,
+    servers: int,
     hosts: str | None,
     hostfile: str | None,
     dry_run: bool,
@@ -45,8 +50,9 @@ def command(
     """
     cores = len(os.sched_getaffinity(0))
     places = _places(hosts, hostfile)
-    ranks = _ranks(ranks, places, cores)
-    variables = scripts.variables(exchange, replication)
+    workers = _workers(ranks, servers, places, cores)
+    ranks = workers + servers
+    variables = scripts.variables(exchange, replication, servers)
     start = scripts.start(script, module) + list(arguments)
 
     if ranks == 1 and not places:
@@ -79,15 +85,21 @@ def _places(hosts: str | None, hostfile: str | None) -> list:
         raise click.UsageError(str(error)) from None
 
 
-def _ranks(ranks: int | None, places: list, cores: int) -> int:
+def _workers(workers: int | None, servers: int, places: list, cores: int) -> int:
     slots = sum(host.slots for host in places)
-    if ranks is None:
-        return slots or cores
-    if ranks < 1:
-        raise click.UsageError(f"the number of ranks must be 1 or more. Received: -n {ranks}")
-    if places and ranks > slots:
+    if workers is None:
+        workers = max(1, slots - servers) if places else cores
+    if workers < 1:
+        raise click.UsageError(f"the number of ranks must be 1 or more. Received: -n {workers}")
+    if not 0 <= servers <= workers:
         raise click.UsageError(
-            f"the hosts must have a slot for each rank. Received: -n {ranks} and {slots} slots on "
-            f"{', '.join(map(str, places))}. Give the hosts more slots, or -n {slots}"
+            "the number of servers must be from 0 to that of the workers. "
+            f"Received: --servers {servers} and -n {workers}"
         )
-    return ranks
+    if places and workers + servers > slots:
+        given = f"-n {workers}" + (f" --servers {servers}" if servers else "")
+        raise click.UsageError(
+            f"the hosts must have a slot for each rank. Received: {given} and {slots} slots on "
+            f"{', '.join(map(str, places))}. Give the hosts more slots, or -n {max(1, slots - servers)}"
+        )
+    return workers

@@ -46,6 +46,10 @@ class Traffic:
 class Request(abc.ABC):
     """A transfer under way. The buffer belongs to the communicator until `wait` has returned."""
 
+    def done(self) -> bool:
+        """Return whether the transfer is complete, so that `wait` returns at once."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def wait(self) -> None:
         """Return when the transfer is complete.
@@ -84,6 +88,7 @@ class Communicator(abc.ABC):
         nodes: List of lists. The ranks of each node.
         host: String. The name of this node.
         library: String. What carries the messages, with its version.
+        servers: Int. The number of ranks, the last ones, that only serve: they own weights, and train on no data.
         sent: `Traffic`. What this rank has sent by `isend` so far.
     """
 
@@ -93,6 +98,7 @@ class Communicator(abc.ABC):
     local_size: int
     host: str
     library: str
+    servers: int = 0
 
     def __init__(self) -> None:
         self.sent = Traffic()
@@ -105,10 +111,27 @@ class Communicator(abc.ABC):
     def ireceive(self, buffer: np.ndarray, source: int) -> Request:
         """Start to receive from rank `source` into a contiguous `buffer`."""
 
+    @property
+    def workers(self) -> int:
+        """The number of ranks that are no servers: the first ones."""
+        return self.size - self.servers
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this rank only serves."""
+        return self.rank >= self.workers
+
     @functools.cached_property
     def nodes(self) -> list[list[int]]:
         """The ranks of each node, in order: by default each on a node of its own."""
         return [[rank] for rank in range(self.size)]
+
+    def duplicate(self) -> "Communicator":
+        """Return a communicator of the same ranks, whose messages never meet those of this one.
+
+        All ranks must call this alike. What is sent is counted here.
+        """
+        raise NotImplementedError(f"{self.library} has no second stream of messages")
 
     def allocate_shared(self, nbytes: int) -> Window:
         """Return a new `Window` with `nbytes` zeros in this rank's part. All ranks of the node must call this.

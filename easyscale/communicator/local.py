@@ -26,8 +26,8 @@ _thread = threading.local()
 class _Group:
     """What the ranks of one `run_ranks` have in common."""
 
-    def __init__(self, size: int, timeout: float, nodes: Sequence[int] | None = None):
-        self.size = size
+    def __init__(self, size: int, timeout: float, nodes: Sequence[int] | None = None, servers: int = 0):
+        self.size, self.servers = size, servers
         ends = np.cumsum([0, *(nodes or [size])]).tolist()
         self.nodes = [list(range(start, stop)) for start, stop in itertools.pairwise(ends)]
         self.shared = collections.defaultdict(dict)  # (node, number of the window) -> rank -> its part
@@ -36,7 +36,32 @@ class _Group:
         self.sends = collections.defaultdict(collections.deque)  # (from, to) -> posted and not yet matched
         self.receives = collections.defaultdict(collections.deque)
         self.waiting = {}  # rank -> what it waits for
-        self.failed = None  # (rank, exception) of the first that failed
+        self.parent = None
+        self._failed = None
+        self.duplicates = []  # groups of the same ranks, with messages of their own
+
+    @property
+    def failed(self) -> tuple[int, BaseException] | None:
+        """The first rank that failed, and its exception."""
+        return self._failed if self.parent is None else self.parent.failed
+
+    def fail(self, rank: int, error: BaseException) -> None:
+        """Let all ranks know that one has failed."""
+        with self.changed:
+            self._failed = self._failed or (rank, error)
+            self.changed.notify_all()
+        for other in self.duplicates:
+            with other.changed:
+                other.changed.notify_all()
+
+    def duplicate(self, number: int) -> "_Group":
+        """Return the `number`-th duplicate; who asks first makes it."""
+        with self.changed:
+            if number == len(self.duplicates):
+                other = _Group(self.size, self.deadline - time.monotonic(), list(map(len, self.nodes)), self.servers)
+                other.parent = self
+                self.duplicates.append(other)
+            return self.duplicates[number]
 
     def match(self, source: int, to: int) -> None:
         sends, receives = self.sends[source, to], self.receives[source, to]
@@ -49,19 +74,22 @@ class _Group:
                 )
             else:
                 receive.data[:] = send.data
-            send.done = receive.done = True
+            send.complete = receive.complete = True
 
 
 class _LocalRequest(Request):
     def __init__(self, group: _Group, rank: int, what: str, data: np.ndarray):
         self.group, self.rank, self.what, self.data = group, rank, what, data
-        self.done, self.error = False, None
+        self.complete, self.error = False, None
+
+    def done(self) -> bool:
+        return self.complete
 
     def wait(self) -> None:
         group = self.group
         with group.changed:
             group.waiting[self.rank] = self.what
-            while not self.done:
+            while not self.complete:
                 if group.failed is not None:
                     raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {self.what}")
                 if not group.changed.wait(group.deadline - time.monotonic()):
@@ -87,9 +115,10 @@ class Local(Communicator):
         super().__init__()
         self._group = group or _Group(1, 0.0)
         self.rank, self.size, self.nodes = rank, self._group.size, self._group.nodes
+        self.servers = self._group.servers
         self._node, ranks = next((number, ranks) for number, ranks in enumerate(self.nodes) if rank in ranks)
         self.local_rank, self.local_size = ranks.index(rank), len(ranks)
-        self._windows = 0
+        self._windows = self._duplicates = 0
         self.host = os.uname().nodename
         self.library = "threads of one process"
 
@@ -102,6 +131,12 @@ class Local(Communicator):
         data = as_bytes(buffer)
         what = f"waits for {data.size} bytes from rank {source}"
         return self._post(self._group.receives, (source, self.rank), what, data)
+
+    def duplicate(self) -> "Local":
+        self._duplicates += 1
+        duplicate = Local(self._group.duplicate(self._duplicates - 1), self.rank)
+        duplicate.sent = self.sent
+        return duplicate
 
     def allocate_shared(self, nbytes: int) -> Window:
         self._windows += 1
@@ -139,7 +174,11 @@ def current() -> Local:
 
 
 def run_ranks(
-    size: int, function: Callable[[Communicator], object], timeout: float = 60.0, nodes: Sequence[int] | None = None
+    size: int,
+    function: Callable[[Communicator], object],
+    timeout: float = 60.0,
+    nodes: Sequence[int] | None = None,
+    servers: int = 0,
 ) -> list:
     """Call `function(communicator)` on `size` ranks that are threads of this process.
 
@@ -148,6 +187,7 @@ def run_ranks(
         function: Callable. Takes the rank's communicator.
         timeout: Float, in seconds. How long the ranks may take. Defaults to `60.0`.
         nodes: How many ranks count as being on each node. Defaults to `None`: all on one.
+        servers: Int. How many of the ranks, the last ones, are servers. Defaults to `0`.
 
     Returns:
         The list of what the ranks returned.
@@ -164,7 +204,7 @@ def run_ranks(
     >>> easyscale.communicator.run_ranks(3, on_rank)[0]
     array([3., 3., 3., 3.], dtype=float32)
     """
-    group = _Group(size, timeout, nodes)
+    group = _Group(size, timeout, nodes, servers)
     results = [None] * size
 
     def run(rank: int) -> None:
@@ -172,10 +212,7 @@ def run_ranks(
         try:
             results[rank] = function(_thread.communicator)
         except BaseException as error:
-            with group.changed:
-                if group.failed is None:
-                    group.failed = (rank, error)
-                group.changed.notify_all()
+            group.fail(rank, error)
 
     threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(size)]
     for thread in threads:

@@ -62,6 +62,7 @@ def world() -> "Mpi":
             "from its own threads. Set `mpi4py.rc.thread_level = 'multiple'` before mpi4py is first imported"
         )
     communicator = Mpi(MPI.COMM_WORLD.Dup())
+    communicator.servers = _servers(communicator.size)
     os.environ[settings.RANK_PROCESS] = str(os.getpid())
     if communicator.size > 1:
         atexit.register(communicator.leave)
@@ -69,14 +70,34 @@ def world() -> "Mpi":
     return communicator
 
 
+def _servers(size: int) -> int:
+    """The number of ranks that `easyscale launch --servers` has asked for."""
+    value = os.environ.get(settings.SERVERS) or "0"
+    if not value.isdigit() or int(value) >= size > 1:
+        raise LaunchError(
+            f"{settings.SERVERS} must be a number of servers that leaves one worker. Received: {value!r} of {size} "
+            "ranks. Start with `easyscale launch -n 4 --servers 2`, which starts 6"
+        )
+    return int(value) if size > 1 else 0
+
+
 class _MpiRequest(Request):
     def __init__(self, communicator: "Mpi", what: str, requests: list, expected: list[int] | None = None):
         self._communicator, self._what, self._requests = communicator, what, requests
         self._expected = expected  # lengths in bytes, of what is received
+        self._lengths: list[int] = []  # of those that are complete
+
+    def done(self) -> bool:
+        status = MPI.Status()
+        while len(self._lengths) < len(self._requests) and self._requests[len(self._lengths)].Test(status):
+            self._lengths.append(status.Get_count(MPI.BYTE))
+        return len(self._lengths) == len(self._requests)
 
     def wait(self) -> None:
         comm, expected, self._expected = self._communicator, self._expected, None
-        lengths = [comm.wait(request, self._what) for request in self._requests]
+        for request in self._requests[len(self._lengths) :]:
+            self._lengths.append(comm.wait(request, self._what))
+        lengths = self._lengths
         if expected is not None and lengths != expected:  # a longer one is an error of MPI's own
             raise DesyncError(
                 f"[rank {comm.rank} of {comm.size}] a message must have the length its receiver expects. "
@@ -104,7 +125,7 @@ class Mpi(Communicator):
 
     def __init__(self, intra: MPI.Intracomm):
         super().__init__()
-        self._intra = intra
+        self._intra = self._world = intra
         self.rank, self.size = intra.rank, intra.size
         self._node = intra.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = self._node.rank, self._node.size
@@ -114,6 +135,16 @@ class Mpi(Communicator):
         self.nodes = [np.flatnonzero(firsts == one).tolist() for one in np.unique(firsts)]
         self.host = os.uname().nodename
         self.library = _library()
+
+    def duplicate(self) -> "Mpi":
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise LaunchError(
+                "MPI must be initialised with the thread level `multiple`: servers answer while workers compute. "
+                "Set `mpi4py.rc.thread_level = 'multiple'` before mpi4py is first imported"
+            )
+        duplicate = Mpi(self._intra.Dup())
+        duplicate._world, duplicate.sent, duplicate.servers = self._world, self.sent, self.servers
+        return duplicate
 
     def isend(self, buffer: np.ndarray, to: int) -> Request:
         data = as_bytes(buffer)
@@ -206,7 +237,7 @@ class Mpi(Communicator):
 
     def _who_left(self) -> int | None:
         status = MPI.Status()
-        if self._intra.Iprobe(MPI.ANY_SOURCE, _LEFT_TAG, status):
+        if self._world.Iprobe(MPI.ANY_SOURCE, _LEFT_TAG, status):
             return status.Get_source()
         return None
 

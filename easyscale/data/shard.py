@@ -38,8 +38,10 @@ def shard(*data: object, batched: bool | None = None, communicator: str | Commun
     if not data:
         raise ValueError("`shard` must be given data. Received: nothing. Try `x, y = easyscale.shard(x, y)`")
     comm = communicators.get(communicator)
-    arrays.check([one for one in data if not tf_dataset.owns(one) and not keras_dataset.owns(one)], comm.size)
-    parts = tuple(_part(one, comm.rank, comm.size, batched) for one in data)
+    workers = comm.workers
+    arrays.check([one for one in data if not tf_dataset.owns(one) and not keras_dataset.owns(one)], workers)
+    # A server trains on no data; its model is built by those of a worker.
+    parts = tuple(_part(one, comm.rank % workers, workers, batched) for one in data)
     return parts if len(parts) > 1 else parts[0]
 
 

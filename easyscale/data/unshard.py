@@ -39,8 +39,8 @@ def unshard(*parts: object, communicator: str | Communicator | None = None) -> o
 def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
     kinds = comm.share([part.dtype.str, *part.shape])
     lengths = [kind[1] if len(kind) > 1 else -1 for kind in kinds]
-    total = sum(lengths)
-    dealt = [len(range(rank, total, comm.size)) for rank in range(comm.size)]
+    total = sum(lengths[: comm.workers])
+    dealt = [len(range(rank % comm.workers, total, comm.workers)) for rank in range(comm.size)]
     if lengths != dealt or any([kind[0], *kind[2:]] != [kinds[0][0], *kinds[0][2:]] for kind in kinds):
         raise ValueError(
             "`unshard` must be given each worker's part of one array, as `shard` divides it. Received: "
@@ -51,7 +51,8 @@ def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
             f"`unshard` must be given arrays of numbers. Received: {part.dtype}. Gather the rest by `share`"
         )
     rows = comm.all_gather_parts(np.ascontiguousarray(part), lengths)
-    whole = np.empty_like(rows)
-    for rank, (start, stop) in enumerate(zip(np.cumsum([0, *lengths]), np.cumsum(lengths), strict=False)):
-        whole[rank :: comm.size] = rows[start:stop]
+    whole = np.empty_like(rows[:total])
+    ends = np.cumsum([0, *lengths])
+    for worker in range(comm.workers):
+        whole[worker :: comm.workers] = rows[ends[worker] : ends[worker + 1]]
     return whole

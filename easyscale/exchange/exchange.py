@@ -47,11 +47,15 @@ class Exchange(abc.ABC):
     Attributes:
         name: String. By which `get`, the command line and error messages know it.
         options: What may stand behind the name and a colon, as in `"hierarchical:tree"`; it is the class's argument.
+        has_servers: Bool. Whether some ranks may be servers, which own everything.
+        is_synchronous: Bool. Whether all workers' gradients make one step.
         communicator: The `Communicator` that it is connected to.
     """
 
     name: str = ""
     options: tuple[str, ...] = ()
+    has_servers: bool = False
+    is_synchronous: bool = True
     _communicator: Communicator | None = None
 
     @functools.cached_property
@@ -72,6 +76,11 @@ class Exchange(abc.ABC):
         """Use `communicator` from now on; return the exchange itself."""
         if self._communicator not in (None, communicator):
             raise ValueError(f"an exchange must keep to one communicator, and {self!r} has another. Make a second one")
+        if communicator.servers and not self.has_servers:
+            raise ValueError(
+                f"servers need an exchange that has some, as 'parameter_server'. Received: exchange='{self.name}' and "
+                f"{communicator.servers} servers. Start without --servers"
+            )
         self._communicator = communicator
         return self
 

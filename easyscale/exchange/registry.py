@@ -11,10 +11,11 @@ from easyscale.communicator import Communicator
 from easyscale.errors import unknown
 from easyscale.exchange.exchange import Exchange
 
-__all__ = ["available", "candidates", "check", "get", "is_open", "register"]
+__all__ = ["available", "candidates", "check", "get", "has_servers", "is_open", "register", "with_options"]
 
 DEFAULT = "auto"
 _AUTO = ("shared_memory", "hierarchical")  # what "auto" stands for on one node, and on several
+_WITH_SERVERS = "parameter_server"
 
 _classes: dict[str, type[Exchange]] = {}
 
@@ -55,12 +56,29 @@ def available() -> list[str]:
     return sorted(_classes)
 
 
+def with_options() -> list[str]:
+    """Return the names of all exchanges and, behind a colon, their options: all that `--exchange` takes, sorted.
+
+    Example:
+
+    >>> [name for name in easyscale.exchange.with_options() if name.startswith("hier")]
+    ['hierarchical', 'hierarchical:ring', 'hierarchical:tree']
+    """
+    return sorted([*available(), *(f"{name}:{option}" for name in available() for option in _classes[name].options)])
+
+
+def has_servers(name: str) -> bool:
+    """Return whether the exchange of this name may have ranks that only serve."""
+    return name == DEFAULT or _classes[name.partition(":")[0]].has_servers
+
+
 def candidates(communicator: Communicator) -> list[Exchange]:
     """Return one exchange of each kind and option that "auto" may choose for these ranks, connected."""
     made = []
     for name in available():
-        if (cls := _classes[name]).suits(communicator):
-            made += [cls(), *(cls(option) for option in cls.options)]
+        cls = _classes[name]
+        if cls.suits(communicator) and (cls.has_servers or not communicator.servers):
+            made += [one for one in (cls(), *map(cls, cls.options)) if one.is_synchronous]
     by_name = {one.name: one for one in reversed(made)}  # an option that is the default has the plain name
     return [by_name[name].connect(communicator) for name in sorted(by_name)]
 
@@ -96,7 +114,7 @@ def get(
     communicator = communicators.get(communicator)
     make = _resolve(identifier)
     if make is None:
-        make = _classes[_AUTO[len(communicator.nodes) > 1]]
+        make = _classes[_WITH_SERVERS if communicator.servers else _AUTO[len(communicator.nodes) > 1]]
     exchange = make if isinstance(make, Exchange) else make()
     return exchange.connect(communicator)
 
@@ -112,6 +130,5 @@ def _resolve(identifier: str | Exchange | type[Exchange] | None) -> Exchange | C
         return None
     name, colon, option = identifier.partition(":") if isinstance(identifier, str) else (None, "", "")
     if name not in names or (colon and option not in _classes[name].options):
-        valid = [f"{name}:{option}" for name in names for option in _classes[name].options]
-        raise ValueError(unknown(source, identifier, [DEFAULT, *names, *valid], " or an `Exchange`"))
+        raise ValueError(unknown(source, identifier, [DEFAULT, *with_options()], " or an `Exchange`"))
     return functools.partial(_classes[name], option) if colon else _classes[name]

@@ -8,6 +8,7 @@ import tensorflow as tf
 from easyscale.communicator import Communicator
 from easyscale.exchange import Exchange
 from easyscale.replication.agreement import Purpose
+from easyscale.replication.served import Served
 from easyscale.replication.shared import Shared
 from easyscale.shards import Shards
 
@@ -25,6 +26,10 @@ class OwnedParts:
     def shard(self, variables: Sequence[object]) -> Shards:
         """Return which parts of `variables` each worker owns. All workers must call this alike."""
         return Shards(self.exchange, kinds_of(variables), self.bucket_bytes)
+
+    def serve(self, shards: Shards, step: Callable, read: Callable, set_rate: Callable) -> Served:
+        """Return the servers of variables; see `Served`. All workers must call this alike."""
+        return Served(self.exchange, self._shared, shards, step, read, set_rate)
 
     def publish(self, shards: Shards, parts: dict[int, object], variables: Sequence[object]) -> None:
         """Give all workers the parts of `variables`, by number, that each of them has computed.

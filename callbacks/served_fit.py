@@ -1,0 +1,68 @@
+"""One `fit()` in which workers wait for no other inside an epoch: parameter servers apply gradients as they come."""
+
+from easyscale.callbacks.fit import Fit
+from easyscale.serving import Staleness
+
+__all__ = ["ServedFit"]
+
+
+class ServedFit(Fit):
+    """What the workers do together at the begin and the end of epochs, and what each does alone between.
+
+    A worker's weights are those of its last pull. At the end of an epoch all ranks get the servers', so what callbacks
+    see there, and save, is the same on all.
+    """
+
+    def begin(self, epochs: int, deciding_hooks: list[str]) -> None:
+        super().begin(epochs, deciding_hooks)
+        self.deciding_hooks = set()  # between steps each worker decides for itself
+        self._in_epoch = 0  # steps of this worker, those that it skipped among them; 0 before the first
+        self._counted: list[list[Staleness]] = []  # for each epoch, by each server
+
+    @property
+    def _served(self) -> list:
+        return [optimizer.served for optimizer in self._optimizers if optimizer.served is not None]
+
+    def step(self, train_function: object, iterator: object) -> object:
+        if self._in_epoch == 0:
+            self._build(iterator)
+            self._begin_epoch()
+        if self._communicator.is_server:
+            self._serve(iterator)
+        count = self._model.steps_per_execution
+        if any(served.steps > self._in_epoch for served in self._served):
+            for _ in range(count):
+                next(iterator)  # the others have made these steps without this worker
+        else:
+            self._logs = train_function(iterator)
+        self._in_epoch += count
+        self._steps += count
+        if any(served.stops for served in self._served):
+            self._model.stop_training = True
+        return self._logs
+
+    def _begin_epoch(self) -> None:
+        for served in self._served:
+            served.begin_epoch()
+
+    def end_data(self, of_epoch: bool) -> None:
+        if of_epoch:
+            if self._in_epoch == 0 and not self._communicator.is_server:
+                self._begin_epoch()
+            self._in_epoch = 0
+            stops = [served.end_epoch(bool(self._model.stop_training)) for served in self._served]
+            self._model.stop_training = bool(self._model.stop_training) or any(stops)
+            self._counted.append([one for served in self._served for one in served.staleness()])
+        super().end_data(of_epoch)
+
+    def logs(self) -> dict[str, float]:
+        epoch = Staleness.together(self._counted[-1])
+        logs = {"staleness": epoch.mean, "staleness_max": float(epoch.largest)}
+        return logs | ({"dropped": epoch.dropped / len(self._counted[-1])} if epoch.dropped else {})
+
+    def end(self) -> None:
+        super().end()
+        epochs = [Staleness.together(counted) for counted in self._counted]
+        self._model.history.history["staleness_histogram"] = [dict(sorted(one.counts.items())) for one in epochs]
+        if self._verbose and epochs:
+            print(f"EasyScale: {Staleness.together(epochs).describe(len(self._counted[0]))}", flush=True)

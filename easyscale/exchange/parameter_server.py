@@ -1,0 +1,197 @@
+"""The parameter server: some ranks own the weights, and all others send them gradients."""
+
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.errors import unknown
+from easyscale.exchange.exchange import Cost, Exchange, segments
+from easyscale.exchange.registry import register
+from easyscale.exchange.shared_memory import SharedMemory
+
+SEGMENT_BYTES = 1 << 18  # fits the second-level cache beside what it is added to
+
+MODES = ("sync", "async", "bounded")
+
+
+@register("parameter_server")
+class ParameterServer(SharedMemory):
+    """Push gradients to the servers that own them, pull the weights back.
+
+        worker 0    worker 1    worker 2
+            |  \\     |    |     /  |
+            |    \\   |    |   /    |         each edge carries S / K bytes, once each way
+           server 0        server 1
+
+    With `K` servers, `P` workers and a buffer of `S` bytes a worker sends `S` bytes and receives `S`, in `K` messages
+    each way; a server sends and receives `P * S / K`. Vectors longer than 256 KiB travel as several messages. Servers
+    have no values of their own: what is in their vectors is not added.
+
+    Without servers (`easyscale launch --servers 0`, the default) every rank also serves: it owns its `1 / P` and sends
+    `2 * S * (P - 1) / P` bytes. On one node such ranks read each other's memory, as with `shared_memory`.
+
+    Args:
+        mode: String. `"sync"`: all workers' gradients make one step, as with every other exchange. `"async"`: each
+            gradient is applied when it comes, and nobody waits. `"bounded"`: so, but nobody may be far ahead.
+        staleness: Int. In mode `"bounded"`: so many steps may a worker be ahead of the slowest, and so many may any
+            other make while it computes a gradient. Defaults to `4`.
+        backup_workers: Int. In mode `"sync"`: a step takes the gradients that come first, and drops those of so many
+            workers that are late. Defaults to `0`.
+        push_every: Int. In the other modes: after so many steps a worker sends the sum of its gradients. Defaults to
+            `1`.
+        pull_every: Int. After so many steps it fetches the weights; between, it goes down its own gradients. Defaults
+            to `1`.
+        delay_compensation: Float, lambda. In the other modes a gradient `g` that was made from the weights `w_then`
+            becomes `g + lambda * g * g * (w_now - w_then)`. Defaults to `0.0`.
+
+    Raises:
+        ValueError: If an option is none of those that it can be, or belongs to another mode.
+
+    Example:
+
+    >>> easyscale.exchange.ParameterServer("bounded", staleness=2)
+    <ParameterServer exchange>
+
+    References: Dean et al., "Large scale distributed deep networks", 2012 (async); Ho et al., "More effective
+    distributed ML via a stale synchronous parallel parameter server", 2013 (bounded); Li et al., "Scaling distributed
+    machine learning with the parameter server", 2014; Chen et al., "Revisiting distributed synchronous SGD", 2016
+    (backup workers); Zheng et al., "Asynchronous stochastic gradient descent with delay compensation", 2017.
+
+    Reference: Li et al., 2014.
+    """
+
+    options = MODES
+    has_servers = True
+
+    def __init__(
+        self,
+        mode: str = "sync",
+        staleness: int = 4,
+        backup_workers: int = 0,
+        push_every: int = 1,
+        pull_every: int = 1,
+        delay_compensation: float = 0.0,
+    ):
+        if mode not in MODES:
+            raise ValueError(unknown("mode", mode, list(MODES)))
+        for option, value, least in (
+            ("staleness", staleness, 0),
+            ("backup_workers", backup_workers, 0),
+            ("push_every", push_every, 1),
+            ("pull_every", pull_every, 1),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"`{option}` must be an integer of {least} or more. Received: {option}={value!r}")
+        if not isinstance(delay_compensation, (int, float)) or not 0 <= delay_compensation < float("inf"):
+            raise ValueError(f"`delay_compensation` must be a number of 0 or more. Received: {delay_compensation=}")
+        if mode != "sync" and backup_workers:
+            raise ValueError(f"`backup_workers` are for the mode 'sync'. Received: {mode=}, {backup_workers=}")
+        if mode == "sync" and (push_every, pull_every, delay_compensation) != (1, 1, 0):
+            raise ValueError(
+                "`push_every`, `pull_every` and `delay_compensation` are for the modes 'async' and 'bounded'. "
+                f"Received: {mode=}, {push_every=}, {pull_every=}, {delay_compensation=}"
+            )
+        if mode == "bounded" and 0 < staleness < max(push_every, pull_every):
+            raise ValueError(
+                "`staleness` must be as large as `push_every` and `pull_every`. "
+                f"Received: {staleness=}, {push_every=}, {pull_every=}"
+            )
+        self.mode, self.staleness, self.backup_workers = mode, staleness, backup_workers
+        self.push_every, self.pull_every, self.delay_compensation = push_every, pull_every, float(delay_compensation)
+        self.name = self.name if mode == "sync" else f"{self.name}:{mode}"
+
+    @staticmethod
+    def cost(size: int, nbytes: int) -> Cost | None:
+        return None  # it depends on the number of servers
+
+    @classmethod
+    def suits(cls, communicator: Communicator) -> bool:
+        return communicator.servers > 0
+
+    @property
+    def is_synchronous(self) -> bool:
+        return not self.backup_workers and (self.mode == "sync" or (self.mode == "bounded" and self.staleness == 0))
+
+    def connect(self, communicator: Communicator) -> Exchange:
+        if self.backup_workers >= communicator.workers > 1:
+            raise ValueError(
+                "`backup_workers` must leave one worker. Received: "
+                f"backup_workers={self.backup_workers} of {communicator.workers} workers"
+            )
+        return Exchange.connect(self, communicator)
+
+    def allocate(self, length: int, dtype: str | np.dtype = "float32") -> np.ndarray:
+        return (super() if self._shares_memory else super(SharedMemory, self)).allocate(length, dtype)
+
+    def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray:
+        return (super() if self._shares_memory else super(SharedMemory, self)).lend(length, dtype, common)
+
+    def allreduce(self, buffer: np.ndarray) -> None:
+        (super() if self._shares_memory else super(SharedMemory, self)).allreduce(buffer)
+
+    def owned(self, length: int) -> slice:
+        return self._owned_by(self.communicator.rank, length)
+
+    def _reduce(self, buffer: np.ndarray) -> None:
+        if self._shares_memory:
+            return super()._reduce(buffer)
+        comm = self.communicator
+        sends = []
+        if not comm.is_server:
+            for owner in self._owners(1):
+                sends += [comm.isend(part, owner) for part in self._segments(buffer, owner)]
+        sources = [rank for rank in self._in_turn(-1) if rank < comm.workers]
+        own = self._segments(buffer, comm.rank)
+        longest = own[0].size if own else 0
+        arriving = [np.empty((2, longest), buffer.dtype) for _ in sources]
+
+        def receive(index: int) -> list:
+            if index >= len(own):
+                return []
+            return [
+                comm.ireceive(into[index % 2][: own[index].size], source)
+                for into, source in zip(arriving, sources, strict=True)
+            ]
+
+        ahead = receive(0)
+        for index, part in enumerate(own):
+            requests, ahead = ahead, receive(index + 1)
+            if comm.is_server:
+                part[:] = 0
+            for request, into in zip(requests, arriving, strict=True):
+                request.wait()
+                np.add(part, into[index % 2][: part.size], out=part)
+        for send in sends:
+            send.wait()
+
+    def _gather(self, buffer: np.ndarray) -> None:
+        if self._shares_memory:
+            return super()._gather(buffer)
+        comm = self.communicator
+        requests = [comm.ireceive(part, owner) for owner in self._owners(-1) for part in self._segments(buffer, owner)]
+        own = self._segments(buffer, comm.rank)
+        requests += [comm.isend(part, rank) for rank in self._in_turn(1) for part in own]
+        for request in requests:
+            request.wait()
+
+    @property
+    def _shares_memory(self) -> bool:
+        """Whether ranks read each other's memory, and send nothing."""
+        return self.is_synchronous and not self.communicator.servers and len(self.communicator.nodes) == 1
+
+    def _in_turn(self, direction: int) -> list[int]:
+        """All other ranks, each rank's list beginning with another, so that not all send to one at a time."""
+        size, rank = self.communicator.size, self.communicator.rank
+        return [(rank + direction * step) % size for step in range(1, size)]
+
+    def _owners(self, direction: int) -> list[int]:
+        comm = self.communicator
+        return [rank for rank in self._in_turn(direction) if not comm.servers or rank >= comm.workers]
+
+    def _owned_by(self, rank: int, length: int) -> slice:
+        comm = self.communicator
+        first = comm.workers if comm.servers else 0
+        count, number = comm.size - first, rank - first
+        return slice(length * number // count, length * (number + 1) // count) if number >= 0 else slice(0, 0)
+
+    def _segments(self, buffer: np.ndarray, owner: int) -> list[np.ndarray]:
+        return segments(buffer[self._owned_by(owner, buffer.size)], SEGMENT_BYTES)

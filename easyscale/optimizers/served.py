@@ -1,0 +1,118 @@
+"""An optimizer that is at the servers: workers push gradients to it whenever they have some."""
+
+import keras
+import numpy as np
+
+from easyscale.optimizers.sharded import ShardedUpdate
+
+__all__ = ["ServedUpdate"]
+
+
+class ServedUpdate(ShardedUpdate):
+    """Has servers apply each worker's gradients as they come, during a `fit()`.
+
+        g_r -> servers                                                  push
+        w_part, state_part = optimizer(w_part, state_part, g_r)         at the owner of the part
+        w <- servers                                                    pull
+
+    The weights of a worker are those of its last pull. At the end of an epoch all ranks have the same.
+
+    Args:
+        optimizer: The optimizer inside the `DistributedOptimizer`.
+        variables: The variables that it trains.
+        workers: The replication's view of all workers.
+        compiles: Bool. Whether XLA may compile the update.
+    """
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, variables: list, workers: object, compiles: bool):
+        super().__init__(optimizer, variables, workers, compiles)
+        self._served = workers.serve(self._shards, self._step, self._read, self._set_rate)
+        self._in_epoch = False
+
+    def begin(self) -> None:
+        if self._in_epoch:
+            raise ValueError(
+                "`fit()` must not be called again when servers were left in the middle of an epoch. "
+                "Received: a `fit()` that was interrupted before. Start the script anew, with `BackupAndRestore`"
+            )
+        super().begin()
+        self._take_weights()
+
+    def apply(self, gradients: list, variables: list) -> None:
+        """Push the gradients of this worker, and pull the weights."""
+        numbers = [self._numbers[id(variable)] for variable in variables]
+        present = [(number, one) for number, one in zip(numbers, gradients, strict=True) if one is not None]
+        clipped = self._clip_own([keras.ops.convert_to_tensor(one) for _, one in present])
+        dense = dict(zip((number for number, _ in present), clipped, strict=True))
+        self._served.step(dense, self._variables, self._workers.batch_weight, self._optimizer.learning_rate)
+
+    # An epoch, as `Fit` does it
+
+    @property
+    def steps(self) -> int:
+        """The steps of this worker in this epoch; if it came too late, those of the others."""
+        return self._served.client.steps
+
+    @property
+    def stops(self) -> bool:
+        """Whether another worker has said that training stops."""
+        return self._served.client.stop
+
+    def begin_epoch(self) -> None:
+        """Start to serve. All ranks must call this, with the same weights."""
+        self._in_epoch = True
+        self._served.begin_epoch()
+
+    def end_epoch(self, stop: bool) -> bool:
+        """Return when all workers' data has ended, with the same weights on all ranks: whether training stops."""
+        stop = self._served.end_epoch(stop)
+        self._in_epoch = False
+        for variable, whole in zip(self._variables, self._served.collect(self._read()), strict=True):
+            variable.assign(whole.reshape(variable.shape))
+        steps = int(max(self._workers.communicator.share(int(self._optimizer.iterations))))
+        self._optimizer.iterations.assign(steps)  # which the servers have counted
+        return stop
+
+    def staleness(self) -> list:
+        """Return the `Staleness` that each server has counted in the last epoch. All ranks must call this."""
+        return self._served.staleness()
+
+    def save_own_variables(self, store: dict) -> None:
+        if self._in_epoch:
+            raise ValueError(
+                "the optimizer's state can be saved at the end of an epoch when servers do not wait for all workers. "
+                "Received: a callback that saves between steps. Use `save_freq='epoch'`"
+            )
+        super().save_own_variables(store)
+
+    # The part of a server
+
+    def _step(self, gradients: list) -> None:
+        present = [(part, piece) for part, piece in zip(gradients, self._pieces, strict=True) if piece.shape[0]]
+        parts, pieces = zip(*present, strict=True)
+        self._workers.update(self._parts.apply, parts, pieces, self._compiles)
+
+    def _read(self) -> list[np.ndarray]:
+        return [keras.ops.convert_to_numpy(piece) for piece in self._pieces]
+
+    def _take_weights(self) -> None:
+        for piece, variable, part in zip(self._pieces, self._variables, self._shards.parts, strict=True):
+            piece.assign(keras.ops.convert_to_numpy(variable).reshape(-1)[part])
+
+    def _set_rate(self, rate: float) -> None:
+        now = self._parts._learning_rate
+        if isinstance(now, keras.Variable) and float(now) != rate:
+            now.assign(rate)
+
+    def _clip_own(self, gradients: list) -> list:
+        """Clip by norms: each gradient is a step of its own, so the norms are the worker's."""
+        clipnorm, global_clipnorm = self._optimizer.clipnorm, self._optimizer.global_clipnorm
+        scale = self._optimizer.loss_scale_factor or 1.0
+        if clipnorm:
+            norms = [keras.ops.norm(one) / scale for one in gradients]
+            return [one * (clipnorm / keras.ops.maximum(n, clipnorm)) for one, n in zip(gradients, norms, strict=True)]
+        if global_clipnorm:
+            squares = [keras.ops.sum(keras.ops.square(one)) for one in gradients]
+            norm = keras.ops.sqrt(keras.ops.sum(keras.ops.stack(squares))) / scale
+            return [one * (global_clipnorm / keras.ops.maximum(norm, global_clipnorm)) for one in gradients]
+        return gradients

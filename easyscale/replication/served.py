@@ -1,0 +1,148 @@
+"""Weights that servers own and change at any time, seen from a worker's graph."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from easyscale import bucket
+from easyscale.exchange import Exchange
+from easyscale.replication.shared import Shared
+from easyscale.serving import Client, Server, Staleness, rule_of
+from easyscale.shards import Shards
+
+__all__ = ["Served"]
+
+
+class Served:
+    """The servers of one optimizer: a worker's way to them and, where this rank is one, itself.
+
+    Args:
+        exchange: A connected `ParameterServer` that is not synchronous.
+        shared: The `Shared` of its communicator.
+        shards: The `Shards` of the variables.
+        step: Function of a list of tensors, the gradients of this rank's parts, that makes a step.
+        read: Function without arguments. Returns this rank's parts of the variables as arrays, by number.
+        set_rate: Function of a float, the chief's learning rate.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        shared: Shared,
+        shards: Shards,
+        step: Callable[[list], None],
+        read: Callable[[], list[np.ndarray]],
+        set_rate: Callable[[float], None],
+    ):
+        self._exchange, self._shared, self._shards = exchange, shared, shards
+        self._communicator = comm = exchange.communicator
+        requests, replies = comm.duplicate(), comm.duplicate()
+        owners = [
+            (rank, ranges) for rank, ranges in enumerate(shards.ranges) if comm.servers == 0 or rank >= comm.workers
+        ]
+        self._server = self._thread = self._failure = None
+        if any(rank == comm.rank for rank, _ in owners):
+            kinds = [
+                (own.stop - own.start, one.dtype)
+                for own, one in zip(shards.ranges[comm.rank], shards.buckets, strict=True)
+            ]
+
+            def update(vectors: list[np.ndarray], rate: float) -> None:
+                set_rate(rate)
+                step([tf.convert_to_tensor(part) for part in shards.unpack_own(vectors)])
+
+            self._server = Server(
+                requests,
+                replies,
+                rule_of(exchange, comm.workers),
+                kinds,
+                update,
+                lambda: shards.pack_own(dict(enumerate(read()))),
+                exchange.delay_compensation,
+            )
+        self.client = None
+        if not comm.is_server:
+            self.client = Client(requests, replies, owners, exchange.push_every, exchange.pull_every)
+
+    def step(self, gradients: dict[int, object], variables: Sequence[object], weight: object, rate: object) -> None:
+        """Push gradients and renew the variables, in the graph.
+
+        Args:
+            gradients: Dense gradients, by the number of their variable.
+            variables: All variables.
+            weight: The number of samples in the gradients.
+            rate: The learning rate.
+        """
+        numbers = list(gradients)
+        keeps = self._exchange.pull_every > 1  # the worker goes down its own gradients between pulls
+
+        def call(weight, rate, *arrays):
+            if self._failure is not None:
+                raise self._failure
+            buckets = self._shards.buckets
+            vectors, weights = (bucket.lend(buckets, self._exchange) for _ in range(2))
+            mine = dict(zip(numbers, arrays, strict=False))
+            for one, vector in zip(buckets, vectors, strict=True):
+                vector[:] = 0
+                one.pack(mine, vector, 1.0)
+            if not self.client.step(vectors, weights, float(weight), float(rate)):
+                own = dict(enumerate(arrays[len(numbers) :]))
+                for one, vector, into in zip(buckets, vectors, weights, strict=True):
+                    one.pack(own, into, 1.0)
+                    one.pack(mine, vector, 1.0)
+                    into -= into.dtype.type(rate) * vector
+            wholes = {}
+            for one, vector in zip(buckets, weights, strict=True):
+                wholes |= one.unpack(vector)
+            return [wholes[number] for number in range(len(wholes))]
+
+        inputs = [tf.cast(weight, tf.float64), tf.cast(rate, tf.float64), *gradients.values()]
+        inputs += [tf.convert_to_tensor(one) for one in variables] if keeps else []
+        values = self._shared.call(call, inputs, [tf.as_dtype(one.dtype) for one in variables])
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(tf.ensure_shape(value, variable.shape))
+
+    # An epoch
+
+    def begin_epoch(self) -> None:
+        """Start to serve, where this rank is a worker and a server at once. All ranks have the same weights."""
+        if self.client is not None:
+            self.client.begin_epoch()
+            if self._server is not None:
+                self._thread = threading.Thread(target=self._serve, name="easyscale-server", daemon=True)
+                self._thread.start()
+
+    def end_epoch(self, stop: bool) -> bool:
+        """Return when no worker has data in this epoch any more: whether any has said that training stops.
+
+        Args:
+            stop: Bool. Whether this worker says so.
+        """
+        if self.client is None:
+            self._server.serve()
+            return self._server.stop
+        self.client.end_epoch(stop)
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            if self._failure is not None:
+                raise self._failure
+            return self._server.stop
+        return self.client.stop
+
+    def _serve(self) -> None:
+        try:
+            self._server.serve()
+        except BaseException as error:
+            self._failure = error
+
+    def collect(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the whole variables of which each owner gives its parts. All ranks must call this alike."""
+        return [self._shards.collect(number, part) for number, part in enumerate(parts)]
+
+    def staleness(self) -> list[Staleness]:
+        """Return what each server has counted in the last epoch. All ranks must call this alike."""
+        mine = self._server and self._server.rule.staleness.to_json()
+        return [Staleness.from_json(one) for one in self._communicator.share(mine) if one is not None]

@@ -1,0 +1,108 @@
+"""A worker's side: it pushes gradients to all servers, and pulls the weights."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.serving import messages
+from easyscale.serving.messages import Kind
+
+__all__ = ["Client"]
+
+
+class Client:
+    """Has this worker's gradients applied, and its weights renewed.
+
+    Args:
+        requests: `Communicator` of what this worker sends.
+        replies: `Communicator` of what it is sent.
+        owners: For each server its rank, and its part of each vector as a slice.
+        push_every: Int. See `ParameterServer`.
+        pull_every: Int.
+
+    Attributes:
+        steps: Int. The number of this worker's steps in this epoch; after a step that came too late, that of all.
+        together: Int. The number of steps that all workers have made together, if the servers count those.
+        stop: Bool. Whether another worker has said that training stops.
+    """
+
+    def __init__(
+        self,
+        requests: Communicator,
+        replies: Communicator,
+        owners: Sequence[tuple[int, Sequence[slice]]],
+        push_every: int = 1,
+        pull_every: int = 1,
+    ):
+        self._requests, self._replies, self._owners = requests, replies, owners
+        self._push_every, self._pull_every = push_every, pull_every
+        self._sum: list[np.ndarray] | None = None  # of the gradients that have not been pushed
+        self._last = 0.0, 0.0  # weight and learning rate
+        self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """This worker has the weights that the servers have."""
+        self.steps = self.together = self._unpushed = 0
+        self.stop = False
+
+    def step(self, gradients: Sequence[np.ndarray], weights: Sequence[np.ndarray], weight: float, rate: float) -> bool:
+        """Push gradients and pull weights, if it is time for that. Return whether `weights` have been renewed.
+
+        Args:
+            gradients: One vector for each dtype, the same on all workers.
+            weights: Vectors, which are overwritten.
+            weight: Float. The number of samples in the gradients.
+            rate: Float. This worker's learning rate.
+        """
+        self.steps += 1
+        self._last = weight, rate
+        pushes, pulls = self.steps % self._push_every == 0, self.steps % self._pull_every == 0
+        if self._push_every > 1:
+            gradients = self._accumulate(gradients)
+        if pushes or pulls:
+            self._send(Kind.PUSH * pushes | Kind.PULL * pulls, gradients if pushes else ())
+        self._unpushed = 0 if pushes else self._unpushed + 1
+        if pulls:
+            self._receive(weights)
+        return pulls
+
+    def _accumulate(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self._sum is None:
+            self._sum = [np.zeros_like(one) for one in gradients]
+        for total, one in zip(self._sum, gradients, strict=True):
+            np.copyto(total, one) if self._unpushed == 0 else np.add(total, one, out=total)
+        return self._sum
+
+    def end_epoch(self, stop: bool) -> None:
+        """Push what has not been pushed, and tell the servers that this worker has no more data in this epoch.
+
+        Args:
+            stop: Bool. Whether training stops.
+        """
+        if self._unpushed:
+            self._send(Kind.PUSH, self._sum)
+            self._unpushed = 0
+        self._send(Kind.END, (), stop)
+
+    def _send(self, kind: Kind, gradients: Sequence[np.ndarray], stop: bool = False) -> None:
+        row = np.zeros(1, messages.Request)
+        row[0] = int(kind), self.steps, *self._last, stop
+        sends = []
+        for owner, parts in self._owners:
+            sends.append(self._requests.isend(row, owner))
+            sends += [self._requests.isend(one[part], owner) for one, part in zip(gradients, parts, strict=False)]
+        for send in sends:
+            send.wait()
+
+    def _receive(self, weights: Sequence[np.ndarray]) -> None:
+        rows = [np.zeros(1, messages.Reply) for _ in self._owners]
+        requests = []
+        for row, (owner, parts) in zip(rows, self._owners, strict=True):
+            requests.append(self._replies.ireceive(row, owner))
+            requests += [self._replies.ireceive(one[part], owner) for one, part in zip(weights, parts, strict=True)]
+        for request in requests:
+            request.wait()
+        self.together = max(int(row[0]["steps"]) for row in rows)
+        self.stop = self.stop or any(bool(row[0]["stop"]) for row in rows)
+        self.steps = max(self.steps, self.together)

@@ -1,0 +1,138 @@
+"""A server's side: it owns a part of the weights, applies gradients as they come, and answers."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.serving import messages
+from easyscale.serving.messages import Kind
+from easyscale.serving.rules import Rule
+
+__all__ = ["Server"]
+
+
+class Server:
+    """Serves the part of the weights that this rank owns.
+
+    The weights are vectors, one for each dtype, of which this rank has its own part. For each gradient it receives one
+    request and its part; to each pull it sends one reply and its part.
+
+    Args:
+        requests: `Communicator` of what workers send.
+        replies: `Communicator` of what they are sent.
+        rule: `Rule`.
+        kinds: Length and dtype of this rank's part of each vector.
+        update: Function of a list of vectors, a gradient, and the chief's learning rate. Makes a step.
+        read: Function without arguments. Returns the weights now, as new vectors.
+        delay_compensation: Float. See `ParameterServer`.
+
+    Attributes:
+        stop: Bool. Whether a worker has said that training stops.
+    """
+
+    def __init__(
+        self,
+        requests: Communicator,
+        replies: Communicator,
+        rule: Rule,
+        kinds: Sequence[tuple[int, np.dtype]],
+        update: Callable[[list[np.ndarray], float], None],
+        read: Callable[[], list[np.ndarray]],
+        delay_compensation: float = 0.0,
+    ):
+        self._requests, self._replies = requests, replies
+        self.rule, self._kinds, self._update, self._read = rule, kinds, update, read
+        self._delay_compensation = delay_compensation
+        self._rows = [np.zeros(1, messages.Request) for _ in range(requests.workers)]
+        self._gradients: list[list[np.ndarray] | None] = [None] * requests.workers
+        self._samples = [0.0] * requests.workers  # in each gradient
+        self._rate = 0.0
+        self.stop = False
+
+    def serve(self) -> None:
+        """Serve one epoch: return when all workers have come to the end of their data."""
+        rule, self.stop = self.rule, False
+        rule.begin_epoch()
+        self._weights: list[np.ndarray] | None = None  # as they were sent last, if they have not changed since
+        self._pulled = [self._current()] * len(self._rows)  # what each worker has
+        waiting: list[int] = []  # the workers that wait for weights, in the order in which they came
+        replies: list = []  # under way, with their memory
+        listening = {worker: self._listen(worker) for worker in range(len(self._rows))}
+        while listening:
+            self._requests.poll(lambda: any(one.done() for one in listening.values()), "serves")
+            for worker in [worker for worker, one in listening.items() if one.done()]:
+                listening.pop(worker).wait()
+                kind = self._handle(worker)
+                if kind & Kind.PULL:
+                    rule.ask(worker)
+                    waiting.append(worker)
+                if kind != Kind.END:
+                    listening[worker] = self._listen(worker)
+            while (worker := next(filter(rule.may_pull, waiting), None)) is not None:
+                waiting.remove(worker)
+                replies = [one for one in replies if not one[0].done()]
+                replies += self._answer(worker)
+        for request, _ in replies:
+            request.wait()
+        self._weights = None
+        self._pulled = []
+
+    def _listen(self, worker: int) -> object:
+        return self._requests.ireceive(self._rows[worker], worker)
+
+    def _handle(self, worker: int) -> Kind:
+        row = self._rows[worker][0]
+        kind, steps = Kind(int(row["kind"])), int(row["steps"])
+        self.stop = self.stop or bool(row["stop"])
+        if worker == 0:
+            self._rate = float(row["rate"])
+        if kind == Kind.END:
+            self._step(self.rule.end(worker))
+        elif kind & Kind.PUSH:
+            if self._gradients[worker] is None:
+                self._gradients[worker] = [np.empty(length, dtype) for length, dtype in self._kinds]
+            for part in self._gradients[worker]:
+                self._requests.receive(part, worker)
+            self._samples[worker] = float(row["weight"])
+            self._step(self.rule.push(worker, steps))
+        else:
+            self.rule.move(worker, steps)
+        return kind
+
+    def _step(self, workers: list[int]) -> None:
+        """Apply the mean of some workers' gradients, weighted by samples."""
+        if not workers:
+            return
+        if self._delay_compensation:
+            for worker in workers:
+                self._compensate(self._gradients[worker], self._pulled[worker])
+        total = sum(self._samples[worker] for worker in workers)
+        gradient = self._gradients[workers[0]]
+        if len(workers) > 1:
+            for worker in workers:
+                for part in self._gradients[worker]:
+                    part *= part.dtype.type(self._samples[worker] / total if total else 0)
+                if worker != workers[0]:
+                    for part, other in zip(gradient, self._gradients[worker], strict=True):
+                        part += other
+        self._update(gradient, self._rate)
+        self._weights = None
+
+    def _compensate(self, gradient: list[np.ndarray], then: list[np.ndarray]) -> None:
+        for part, now, before in zip(gradient, self._current(), then, strict=True):
+            part += part.dtype.type(self._delay_compensation) * part * part * (now - before)
+
+    def _current(self) -> list[np.ndarray]:
+        """The weights now. They are not written to while anybody has them."""
+        if self._weights is None:
+            self._weights = self._read()
+        return self._weights
+
+    def _answer(self, worker: int) -> list:
+        """Send the weights to a worker; return the requests, each with its memory."""
+        self.rule.pull(worker)
+        reply = np.zeros(1, messages.Reply)
+        reply[0] = self.rule.together, self.stop
+        self._pulled[worker] = self._current()
+        return [(self._replies.isend(one, worker), one) for one in (reply, *self._current())]
