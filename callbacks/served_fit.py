@@ -63,6 +63,8 @@ class ServedFit(Fit):
     def end(self) -> None:
         super().end()
         epochs = [Staleness.together(counted) for counted in self._counted]
-        self._model.history.history["staleness_histogram"] = [dict(sorted(one.counts.items())) for one in epochs]
+        servers = len(self._counted[0]) if epochs else 0  # each has counted its part of every gradient
+        histograms = [{steps: count / servers for steps, count in sorted(one.counts.items())} for one in epochs]
+        self._model.history.history["staleness_histogram"] = histograms
         if self._verbose and epochs:
-            print(f"EasyScale: {Staleness.together(epochs).describe(len(self._counted[0]))}", flush=True)
+            print(f"EasyScale: {Staleness.together(epochs).describe(servers)}", flush=True)

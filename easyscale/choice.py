@@ -57,7 +57,7 @@ def choose(
 ) -> Choice:
     """Choose what is left open. All ranks must call this alike, and get the same answer.
 
-    On one node gradients travel in one vector: no rank waits for a network while it could compute. Between nodes they
+    Where workers do not step together nothing is left open. On one node gradients travel in one vector: no rank waits for a network while it could compute. Between nodes they
     travel in the smallest buckets that take little more time than one vector, while the backward pass goes on.
 
     Args:
@@ -69,6 +69,8 @@ def choose(
     Raises:
         SharedMemoryError: If a node has no room for an exchange that has been asked for.
     """
+    if not exchange.is_synchronous:
+        return Choice(exchange, bucket_bytes, [], "")
     nbytes = sum(one.length * one.dtype.itemsize for one in bucket.plan(kinds))
     timings: list[Timing] = []
     problem = None if fixed else _room(exchange, kinds, bucket_bytes)

@@ -9,20 +9,18 @@ from easyscale import replication as replications
 from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError, unknown
 from easyscale.exchange import Exchange
-from easyscale.optimizers.element_wise import why_not_sharded
-from easyscale.optimizers.served import ServedUpdate
+from easyscale.optimizers.around_another import AroundAnother
+from easyscale.optimizers.element_wise import is_element_wise, why_not_elsewhere, why_not_sharded
+from easyscale.optimizers.served import ServedUpdate, ServedWhole
 from easyscale.optimizers.sharded import ShardedUpdate
 
 __all__ = ["DistributedOptimizer"]
 
 UPDATES = ["replicated", "sharded"]
 
-# What is not the inner optimizer's, though that may have something of the same name.
-_OWN = {"name", "inner_optimizer", "exchange", "replication", "update", "bucket_bytes", "communicator", "learning_rate"}
-
 
 @keras.saving.register_keras_serializable(package="easyscale")
-class DistributedOptimizer(keras.optimizers.Optimizer):
+class DistributedOptimizer(AroundAnother):
     """Average the gradients over all workers, then let another optimizer apply them.
 
         g_mean = sum_r(n_r * g_r) / sum_r(n_r)        over workers r, with n_r samples each
@@ -97,7 +95,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         self.is_scaled_outside = False  # stands inside a `LossScaleOptimizer`
         self._workers = None
         self._sharded: ShardedUpdate | None = None
-        self._hyperparameters = tuple(set(inner_optimizer.get_config()) - _OWN)
+        self._hyperparameters = tuple(set(inner_optimizer.get_config()) - set(self.get_config()) - {"learning_rate"})
 
     @property
     def workers(self) -> object:
@@ -168,13 +166,15 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             return
         if self._sharded is None:
             inner, variables = self.inner_optimizer, self._trainable_variables
-            if reason := why_not_sharded(inner, variables):
-                if is_served:
+            kind = ShardedUpdate
+            if is_served:
+                if reason := why_not_elsewhere(inner, variables):
                     raise ValueError(_cannot_be_served(inner, self.workers.exchange, reason))
+                kind = ServedUpdate if is_element_wise(inner) else ServedWhole
+            elif reason := why_not_sharded(inner, variables):
                 if self.update == "sharded":
                     raise ValueError(_cannot_be_sharded(inner, reason))
                 return
-            kind = ServedUpdate if is_served else ShardedUpdate
             self._sharded = kind(inner, variables, self.workers, _can_be_compiled(inner))
         self._sharded.begin()
 
@@ -213,48 +213,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         """Take part with weight zero in a step of the others; see `BetweenGraph.join`."""
         return self.workers.join(agreed, self.apply)
 
-    # To Keras and to callbacks this is its inner optimizer.
-
     def __setattr__(self, name: str, value: object) -> None:
-        inner = vars(self).get("inner_optimizer")
-        if inner is None or name not in vars(self).get("_hyperparameters", ()):
-            return super().__setattr__(name, value)
-        setattr(inner, name, value)
-        if self._sharded is not None:
+        super().__setattr__(name, value)
+        if name in vars(self).get("_hyperparameters", ()) and self._sharded is not None:
             self._sharded.set(name, value)
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("_") or "inner_optimizer" not in vars(self):
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        return getattr(self.inner_optimizer, name)
-
-    @property
-    def variables(self) -> list:
-        return self.inner_optimizer.variables  # without what is sharded
-
-    @property
-    def iterations(self) -> keras.Variable:
-        return self.inner_optimizer.iterations
-
-    @property
-    def learning_rate(self) -> object:
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate: object) -> None:
-        self.inner_optimizer.learning_rate = learning_rate
-
-    def scale_loss(self, loss: object) -> object:
-        return self.inner_optimizer.scale_loss(loss)
-
-    def exclude_from_weight_decay(self, var_list: list | None = None, var_names: list | None = None) -> None:
-        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
-
-    def finalize_variable_values(self, var_list: list) -> None:
-        self.inner_optimizer.finalize_variable_values(var_list)
-
-    def set_weights(self, weights: list) -> None:
-        self.inner_optimizer.set_weights(weights)
 
     # A model's file holds the inner optimizer's state where stock Keras looks for it, and once.
 
@@ -263,10 +225,6 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     def load_own_variables(self, store: dict) -> None:
         (self._sharded if self.is_sharded else self.inner_optimizer).load_own_variables(store)
-
-    def __dir__(self) -> list[str]:
-        # Keras saves every attribute that dir() lists; the inner optimizer has been saved in this one's place.
-        return [name for name in super().__dir__() if name != "inner_optimizer"]
 
     def get_config(self) -> dict:
         exchange = self.exchange
@@ -313,8 +271,8 @@ def _cannot_be_sharded(optimizer: keras.optimizers.Optimizer, reason: str) -> st
 
 def _cannot_be_served(optimizer: keras.optimizers.Optimizer, exchange: Exchange, reason: str) -> str:
     return (
-        f"servers that do not wait for all workers need an optimizer that treats each element of a weight by itself. "
-        f"Received: exchange='{exchange.name}' and {type(optimizer).__name__}; {reason}. Use 'parameter_server'"
+        f"servers that do not wait for all workers need an optimizer that others can use for a worker. Received: "
+        f"exchange='{exchange.name}' and {type(optimizer).__name__}; {reason}. Use 'parameter_server'"
     )
 
 

@@ -19,6 +19,7 @@ class Shards:
         exchange: A connected `Exchange`. All ranks must make this alike.
         kinds: Shape and dtype of each array.
         bucket_bytes: Int or `None`. See `bucket.plan`.
+        whole: Bool. Whether no array is divided. Defaults to `False`.
 
     Attributes:
         buckets: List of `Bucket`, whose slots have the numbers of the arrays.
@@ -28,7 +29,11 @@ class Shards:
     """
 
     def __init__(
-        self, exchange: Exchange, kinds: Sequence[tuple[Sequence[int], np.dtype]], bucket_bytes: int | None = None
+        self,
+        exchange: Exchange,
+        kinds: Sequence[tuple[Sequence[int], np.dtype]],
+        bucket_bytes: int | None = None,
+        whole: bool = False,
     ):
         self._exchange = exchange
         self.buckets = bucket.plan(kinds, bucket_bytes)
@@ -38,6 +43,8 @@ class Shards:
         for one in self.buckets:
             one.round_up(exchange.communicator.size)
             own = exchange.owned(one.length)
+            if whole:
+                own = slice(_nearest_edge(one, own.start), _nearest_edge(one, own.stop))
             ranges.append(own)
             for slot in one.slots:
                 start = min(max(own.start, slot.start), slot.stop)
@@ -90,6 +97,10 @@ class Shards:
             wholes |= {index: whole for index, whole in one.unpack(vector).items() if index in parts}
         return wholes
 
+    def owner(self, index: int) -> int:
+        """Return the rank that owns the first element of an array."""
+        return next(rank for rank, parts in enumerate(self.everyones) if parts[index].start == 0 < parts[index].stop)
+
     def collect(self, index: int, part: np.ndarray) -> np.ndarray:
         """Return a whole array, flat, that is divided as array `index` is, with memory of its own."""
         parts = [everyones[index] for everyones in self.everyones]
@@ -99,3 +110,8 @@ class Shards:
         for own, values in zip(parts, np.split(joined, np.cumsum(counts)[:-1]), strict=True):
             whole[own] = values
         return whole
+
+
+def _nearest_edge(one: bucket.Bucket, place: int) -> int:
+    """Return the begin of a slot that is nearest to a place, or the vector's end."""
+    return min([*(slot.start for slot in one.slots), one.length], key=lambda edge: abs(edge - place))

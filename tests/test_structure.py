@@ -55,7 +55,7 @@ LAYERS = [
     {"errors", "settings"},
     {"communicator"},
     {"exchange", "workers", "data", "machine"},
-    {"bucket"},
+    {"bucket", "serving"},
     {"shards", "choice"},
     {"replication"},
     {"optimizers"},

@@ -51,12 +51,11 @@ class ParameterServer(SharedMemory):
     >>> easyscale.exchange.ParameterServer("bounded", staleness=2)
     <ParameterServer exchange>
 
-    References: Dean et al., "Large scale distributed deep networks", 2012 (async); Ho et al., "More effective
-    distributed ML via a stale synchronous parallel parameter server", 2013 (bounded); Li et al., "Scaling distributed
-    machine learning with the parameter server", 2014; Chen et al., "Revisiting distributed synchronous SGD", 2016
-    (backup workers); Zheng et al., "Asynchronous stochastic gradient descent with delay compensation", 2017.
-
-    Reference: Li et al., 2014.
+    Reference: Li et al., "Scaling distributed machine learning with the parameter server", 2014; for the mode "async"
+    Dean et al., "Large scale distributed deep networks", 2012; for "bounded" Ho et al., "More effective distributed ML
+    via a stale synchronous parallel parameter server", 2013; for backup workers Chen et al., "Revisiting distributed
+    synchronous SGD", 2016; for delays Zheng et al., "Asynchronous stochastic gradient descent with delay compensation",
+    2017.
     """
 
     options = MODES

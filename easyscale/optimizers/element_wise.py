@@ -3,11 +3,19 @@
 import keras
 import numpy as np
 
-__all__ = ["copy_of", "is_element_wise", "why_not_sharded"]
+__all__ = ["copy_of", "is_element_wise", "why_not_elsewhere", "why_not_sharded"]
 
 
 def why_not_sharded(optimizer: keras.optimizers.Optimizer, variables: list) -> str | None:
     """Return the reason for which an optimizer's update cannot be divided over workers, or `None` if it can."""
+    reason = why_not_elsewhere(optimizer, variables)
+    if reason is None and not is_element_wise(optimizer):
+        reason = "its step for a part of a matrix is not that part of its step for the matrix"
+    return reason
+
+
+def why_not_elsewhere(optimizer: keras.optimizers.Optimizer, variables: list) -> str | None:
+    """Return the reason for which some workers cannot update weights for the others, or `None` if they can."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return "it skips a step by the gradients of all weights together"
     if hasattr(optimizer, "optimizers"):
@@ -20,8 +28,6 @@ def why_not_sharded(optimizer: keras.optimizers.Optimizer, variables: list) -> s
         return "a weight has a constraint, which looks at all of it"
     if any(getattr(one, "overwrite_with_gradient", False) for one in variables):
         return "a weight is overwritten with its gradient"
-    if not is_element_wise(optimizer):
-        return "its step for a part of a matrix is not that part of its step for the matrix"
     return None
 
 

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 
-from easyscale.optimizers.sharded import ShardedUpdate
+from easyscale.optimizers.sharded import ShardedUpdate, value_of
 
-__all__ = ["ServedUpdate"]
+__all__ = ["ServedUpdate", "ServedWhole"]
 
 
 class ServedUpdate(ShardedUpdate):
@@ -88,9 +88,11 @@ class ServedUpdate(ShardedUpdate):
     # The part of a server
 
     def _step(self, gradients: list) -> None:
-        present = [(part, piece) for part, piece in zip(gradients, self._pieces, strict=True) if piece.shape[0]]
-        parts, pieces = zip(*present, strict=True)
-        self._workers.update(self._parts.apply, parts, pieces, self._compiles)
+        parts = self._shards.parts
+        owned = [number for number, part in enumerate(parts) if part.start < part.stop]
+        pieces = [self._pieces[number] for number in owned]
+        gradients = [keras.ops.reshape(gradients[number], self._pieces[number].shape) for number in owned]
+        self._workers.update(self._parts.apply, gradients, pieces, self._compiles)
 
     def _read(self) -> list[np.ndarray]:
         return [keras.ops.convert_to_numpy(piece) for piece in self._pieces]
@@ -116,3 +118,40 @@ class ServedUpdate(ShardedUpdate):
             norm = keras.ops.sqrt(keras.ops.sum(keras.ops.stack(squares))) / scale
             return [one * (global_clipnorm / keras.ops.maximum(norm, global_clipnorm)) for one in gradients]
         return gradients
+
+
+class ServedWhole(ServedUpdate):
+    """The same for an optimizer that looks at whole weights: each has one owner.
+
+    Every rank has memory for the state of all weights, and uses that of its own.
+    """
+
+    def _divide(self) -> object:
+        return self._workers.shard(self._variables, whole=True)
+
+    def _shapes(self) -> list[tuple]:
+        return [tuple(variable.shape) for variable in self._variables]
+
+    def _read(self) -> list[np.ndarray]:
+        parts = self._shards.parts
+        return [one.reshape(-1)[part] for one, part in zip(map(value_of, self._pieces), parts, strict=True)]
+
+    def _take_weights(self) -> None:
+        for piece, variable in zip(self._pieces, self._variables, strict=True):
+            piece.assign(variable)
+
+    def _collect(self) -> list[np.ndarray]:
+        wholes = []
+        for state in self._states(self._parts):
+            whole, number = value_of(state), self._owners.get(id(state))
+            if number is not None and whole.size:
+                owner = self._shards.owner(number)
+                flat = np.ascontiguousarray(whole).reshape(-1)
+                self._workers.communicator.broadcast(flat, root=owner)
+                whole = flat.reshape(whole.shape)
+            wholes.append(whole)
+        return wholes
+
+    def _set(self, wholes: list[np.ndarray]) -> None:
+        for state, whole in zip(self._states(self._parts), wholes, strict=True):
+            state.assign(whole)

@@ -8,7 +8,7 @@ import numpy as np
 from easyscale.errors import EasyScaleWarning
 from easyscale.optimizers.element_wise import copy_of
 
-__all__ = ["ShardedUpdate"]
+__all__ = ["ShardedUpdate", "value_of"]
 
 
 class ShardedUpdate:
@@ -32,10 +32,10 @@ class ShardedUpdate:
     def __init__(self, optimizer: keras.optimizers.Optimizer, variables: list, workers: object, compiles: bool):
         self._optimizer, self._variables, self._workers, self._compiles = optimizer, list(variables), workers, compiles
         self._numbers = {id(variable): number for number, variable in enumerate(self._variables)}
-        self._shards = workers.shard(self._variables)
+        self._shards = self._divide()
         self._pieces = [
-            keras.Variable(np.zeros(part.stop - part.start, variable.dtype), dtype=variable.dtype, name=variable.name)
-            for variable, part in zip(self._variables, self._shards.parts, strict=True)
+            keras.Variable(np.zeros(shape, variable.dtype), dtype=variable.dtype, name=variable.name)
+            for variable, shape in zip(self._variables, self._shapes(), strict=True)
         ]
         self._number_of = {id(piece): number for number, piece in enumerate(self._pieces)}
         self._parts = copy_of(optimizer)  # the optimizer of the parts
@@ -54,6 +54,12 @@ class ShardedUpdate:
         self.active = self._lost = False
         self.collect = workers.on_state(self._collect)
 
+    def _divide(self) -> object:
+        return self._workers.shard(self._variables)
+
+    def _shapes(self) -> list[tuple]:
+        return [(part.stop - part.start,) for part in self._shards.parts]
+
     def begin(self) -> None:
         """Take over from the optimizer, whose state is the same on all workers. All workers must call this."""
         if self._lost:
@@ -66,7 +72,7 @@ class ShardedUpdate:
             )
         if not self._optimizer.built:
             self._optimizer.build(self._variables)
-        self._set([_value(state) for state in self._states(self._optimizer)])
+        self._set([value_of(state) for state in self._states(self._optimizer)])
         _forget(self._optimizer)
         self.active = True
 
@@ -77,7 +83,7 @@ class ShardedUpdate:
         for state, whole in zip(self._states(self._optimizer), wholes, strict=True):
             state.assign(whole)
         for variable in self._variables:
-            variable.assign(_value(variable))
+            variable.assign(value_of(variable))
         self.active = False
 
     def abandon(self) -> None:
@@ -129,7 +135,7 @@ class ShardedUpdate:
     def _collect(self) -> list[np.ndarray]:
         wholes = []
         for state in self._states(self._parts):
-            whole, number = _value(state), self._owners.get(id(state))
+            whole, number = value_of(state), self._owners.get(id(state))
             if number is not None:
                 whole = self._shards.collect(number, whole).reshape(self._variables[number].shape)
             wholes.append(whole)
@@ -144,7 +150,7 @@ class ShardedUpdate:
         """Write what the optimizer would write if its state were whole. One rank may call this alone."""
         wholes = iter(self.collect())
         for index, variable in enumerate(self._parts.variables):
-            store[str(index)] = _value(variable) if _is_progress(self._parts, variable) else next(wholes)
+            store[str(index)] = value_of(variable) if _is_progress(self._parts, variable) else next(wholes)
 
     def load_own_variables(self, store: dict) -> None:
         """Read what `save_own_variables` writes. All workers must call this."""
@@ -203,5 +209,6 @@ def _forget(optimizer: keras.optimizers.Optimizer) -> None:
         vars(optimizer).update(vars(new))
 
 
-def _value(variable: object) -> np.ndarray:
+def value_of(variable: object) -> np.ndarray:
+    """Return a copy of a variable's value."""
     return np.array(keras.ops.convert_to_numpy(variable))

@@ -23,9 +23,9 @@ class OwnedParts:
     bucket_bytes: int | None
     _shared: Shared
 
-    def shard(self, variables: Sequence[object]) -> Shards:
-        """Return which parts of `variables` each worker owns. All workers must call this alike."""
-        return Shards(self.exchange, kinds_of(variables), self.bucket_bytes)
+    def shard(self, variables: Sequence[object], whole: bool = False) -> Shards:
+        """Return which parts of `variables`, or which `whole` ones, each worker owns. All must call this alike."""
+        return Shards(self.exchange, kinds_of(variables), self.bucket_bytes, whole)
 
     def serve(self, shards: Shards, step: Callable, read: Callable, set_rate: Callable) -> Served:
         """Return the servers of variables; see `Served`. All workers must call this alike."""

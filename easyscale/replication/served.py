@@ -1,5 +1,6 @@
 """Weights that servers own and change at any time, seen from a worker's graph."""
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 
@@ -49,8 +50,9 @@ class Served:
                 for own, one in zip(shards.ranges[comm.rank], shards.buckets, strict=True)
             ]
 
-            def update(vectors: list[np.ndarray], rate: float) -> None:
-                set_rate(rate)
+            def update(vectors: list[np.ndarray], rate: float | None) -> None:
+                if rate is not None:
+                    set_rate(rate)
                 step([tf.convert_to_tensor(part) for part in shards.unpack_own(vectors)])
 
             self._server = Server(
@@ -76,6 +78,7 @@ class Served:
             rate: The learning rate.
         """
         numbers = list(gradients)
+        absent = {number: 0.0 for number in range(len(variables)) if number not in gradients}
         keeps = self._exchange.pull_every > 1  # the worker goes down its own gradients between pulls
 
         def call(weight, rate, *arrays):
@@ -85,13 +88,11 @@ class Served:
             vectors, weights = (bucket.lend(buckets, self._exchange) for _ in range(2))
             mine = dict(zip(numbers, arrays, strict=False))
             for one, vector in zip(buckets, vectors, strict=True):
-                vector[:] = 0
-                one.pack(mine, vector, 1.0)
+                one.pack(mine | absent, vector, 1.0)
             if not self.client.step(vectors, weights, float(weight), float(rate)):
                 own = dict(enumerate(arrays[len(numbers) :]))
                 for one, vector, into in zip(buckets, vectors, weights, strict=True):
                     one.pack(own, into, 1.0)
-                    one.pack(mine, vector, 1.0)
                     into -= into.dtype.type(rate) * vector
             wholes = {}
             for one, vector in zip(buckets, weights, strict=True):
@@ -137,6 +138,7 @@ class Served:
             self._server.serve()
         except BaseException as error:
             self._failure = error
+            sys.excepthook(*sys.exc_info())  # which ends all ranks: they wait for this one's answers
 
     def collect(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the whole variables of which each owner gives its parts. All ranks must call this alike."""

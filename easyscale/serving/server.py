@@ -23,7 +23,8 @@ class Server:
         replies: `Communicator` of what they are sent.
         rule: `Rule`.
         kinds: Length and dtype of this rank's part of each vector.
-        update: Function of a list of vectors, a gradient, and the chief's learning rate. Makes a step.
+        update: Function of a list of vectors, a gradient, and the chief's learning rate, or `None` as long as the
+            chief has not said any. Makes a step.
         read: Function without arguments. Returns the weights now, as new vectors.
         delay_compensation: Float. See `ParameterServer`.
 
@@ -37,7 +38,7 @@ class Server:
         replies: Communicator,
         rule: Rule,
         kinds: Sequence[tuple[int, np.dtype]],
-        update: Callable[[list[np.ndarray], float], None],
+        update: Callable[[list[np.ndarray], float | None], None],
         read: Callable[[], list[np.ndarray]],
         delay_compensation: float = 0.0,
     ):
@@ -47,7 +48,7 @@ class Server:
         self._rows = [np.zeros(1, messages.Request) for _ in range(requests.workers)]
         self._gradients: list[list[np.ndarray] | None] = [None] * requests.workers
         self._samples = [0.0] * requests.workers  # in each gradient
-        self._rate = 0.0
+        self._rate: float | None = None
         self.stop = False
 
     def serve(self) -> None:
@@ -55,7 +56,8 @@ class Server:
         rule, self.stop = self.rule, False
         rule.begin_epoch()
         self._weights: list[np.ndarray] | None = None  # as they were sent last, if they have not changed since
-        self._pulled = [self._current()] * len(self._rows)  # what each worker has
+        # What each worker has; it is needed to correct its gradient.
+        self._pulled = [self._current()] * len(self._rows) if self._delay_compensation else []
         waiting: list[int] = []  # the workers that wait for weights, in the order in which they came
         replies: list = []  # under way, with their memory
         listening = {worker: self._listen(worker) for worker in range(len(self._rows))}
@@ -134,5 +136,6 @@ class Server:
         self.rule.pull(worker)
         reply = np.zeros(1, messages.Reply)
         reply[0] = self.rule.together, self.stop
-        self._pulled[worker] = self._current()
+        if self._pulled:
+            self._pulled[worker] = self._current()
         return [(self._replies.isend(one, worker), one) for one in (reply, *self._current())]

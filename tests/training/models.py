@@ -146,6 +146,8 @@ def equal(
 class Switch(easyscale.exchange.Exchange):
     """Now this exchange, now that: so a model is traced once, and trained with each."""
 
+    has_servers = True
+
     def turn_to(self, name):
         self.connect(easyscale.communicator.get())
         self.now = easyscale.exchange.get(name)

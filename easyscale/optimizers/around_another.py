@@ -1,0 +1,56 @@
+"""An optimizer that Keras and callbacks take for the one inside it."""
+
+import keras
+
+__all__ = ["AroundAnother"]
+
+
+class AroundAnother(keras.optimizers.Optimizer):
+    """Has the variables, the learning rate and the hyperparameters of its `inner_optimizer`.
+
+    Attributes:
+        inner_optimizer: The other optimizer. Keras's own callbacks look for this name.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in vars(self).get("_hyperparameters", ()):  # those of the inner optimizer
+            setattr(self.inner_optimizer, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_") or "inner_optimizer" not in vars(self):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self.inner_optimizer, name)
+
+    @property
+    def variables(self) -> list:
+        return self.inner_optimizer.variables  # without what is sharded
+
+    @property
+    def iterations(self) -> keras.Variable:
+        return self.inner_optimizer.iterations
+
+    @property
+    def learning_rate(self) -> object:
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: object) -> None:
+        self.inner_optimizer.learning_rate = learning_rate
+
+    def scale_loss(self, loss: object) -> object:
+        return self.inner_optimizer.scale_loss(loss)
+
+    def exclude_from_weight_decay(self, var_list: list | None = None, var_names: list | None = None) -> None:
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def finalize_variable_values(self, var_list: list) -> None:
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def set_weights(self, weights: list) -> None:
+        self.inner_optimizer.set_weights(weights)
+
+    def __dir__(self) -> list[str]:
+        # Keras saves every attribute that dir() lists; the inner optimizer has been saved in this one's place.
+        return [name for name in super().__dir__() if name != "inner_optimizer"]

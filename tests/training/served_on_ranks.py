@@ -1,0 +1,188 @@
+"""Checks with parameter servers that wait for no worker, or for some: inside an epoch each worker is on its own."""
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from models import assert_equal_ranks, classify, conv_net, digits
+
+import easyscale
+from easyscale.exchange import ParameterServer
+
+comm = easyscale.communicator.get()
+RANK, SIZE = easyscale.rank(), easyscale.size()
+BATCH, STEPS = 8, 6
+DATA = digits(BATCH * STEPS * SIZE)
+
+
+class Slow(keras.callbacks.Callback):
+    """One worker is slower than the others."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        time.sleep(0.03 if RANK == SIZE - 1 else 0.003)
+
+
+def fit(exchange, model=None, callbacks=(), data=DATA, **options):
+    keras.utils.set_random_seed(1)
+    model = model or classify(conv_net(), keras.optimizers.SGD(0.02))
+    callbacks = [easyscale.callbacks.Distribute(exchange), *callbacks]
+    options = {"batch_size": BATCH, "epochs": 2, "verbose": 0, "shuffle": False, **options}
+    history = model.fit(*easyscale.shard(*data), callbacks=callbacks, **options)
+    everyones = comm.share({name: list(map(str, values)) for name, values in history.history.items()})
+    assert all(theirs == everyones[0] for theirs in everyones), "histories differ"
+    assert_equal_ranks([*model.get_weights(), *map(np.array, model.optimizer.variables)])
+    return model, history.history
+
+
+def applied(history):
+    return [round(sum(counts.values())) for counts in history["staleness_histogram"]]
+
+
+def check_every_gradient_is_applied_and_its_staleness_is_counted():
+    model, history = fit("parameter_server:async", callbacks=[Slow()], validation_data=easyscale.shard(*DATA))
+    assert applied(history) == [SIZE * STEPS] * 2
+    assert int(model.optimizer.iterations) == 2 * SIZE * STEPS
+    assert set(history) == {
+        *("loss", "accuracy", "val_loss", "val_accuracy", "staleness", "staleness_max", "staleness_histogram")
+    }
+    for mean, largest, counts in zip(
+        history["staleness"], history["staleness_max"], history["staleness_histogram"], strict=True
+    ):
+        assert largest == max(counts)
+        assert mean == pytest.approx(sum(steps * count for steps, count in counts.items()) / sum(counts.values()))
+    loss, _ = model.evaluate(*DATA, verbose=0)
+    np.testing.assert_allclose(history["val_loss"][-1], loss, rtol=1e-4)  # with the servers' weights of that moment
+
+
+def check_one_worker_takes_the_steps_of_one_process():
+    if SIZE > 1:
+        return
+    for optimizer in (keras.optimizers.Adam(clipnorm=0.1), keras.optimizers.SGD(0.1, momentum=0.9)):
+        models = []
+        for one in (optimizer, type(optimizer).from_config(optimizer.get_config())):
+            keras.utils.set_random_seed(1)
+            models.append(classify(conv_net(), one))
+        fit("parameter_server:async", models[0])
+        models[1].fit(*DATA, batch_size=BATCH, epochs=2, verbose=0, shuffle=False)
+        for ours, theirs in zip(*(model.get_weights() for model in models), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def check_nobody_is_further_ahead_than_the_bound():
+    _, history = fit(ParameterServer("bounded", staleness=2), callbacks=[Slow()])
+    assert applied(history) == [SIZE * STEPS] * 2
+    assert max(history["staleness_max"]) <= 2
+
+
+def check_a_step_does_without_the_late():
+    if SIZE == 1:
+        return
+    model, history = fit(ParameterServer(backup_workers=1), callbacks=[Slow()])
+    assert int(model.optimizer.iterations) == 2 * STEPS  # all workers make steps together
+    assert all(taken >= (SIZE - 1) * STEPS for taken in applied(history))
+    assert max(history["staleness_max"]) == 0
+
+
+def check_gradients_and_weights_travel_less_often():
+    exchange = ParameterServer("async", push_every=2, pull_every=3, delay_compensation=0.1)
+    _, history = fit(exchange)
+    assert applied(history) == [SIZE * STEPS // 2] * 2
+
+
+def check_the_chiefs_learning_rate_reaches_the_servers():
+    weights = []
+
+    class Rate(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if RANK == 0:
+                self.model.optimizer.learning_rate = 0.0 if epoch else 0.1
+
+        def on_epoch_end(self, epoch, logs=None):
+            weights.append(np.concatenate([one.reshape(-1) for one in self.model.get_weights()]))
+
+    model, _ = fit("parameter_server:async", callbacks=[Rate()])
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert float(model.optimizer.learning_rate) == 0
+
+
+def check_that_one_worker_stops_stops_all():
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if RANK == SIZE - 1 and batch == 2:
+                self.model.stop_training = True
+
+    begin = time.time()
+    _, history = fit("parameter_server:async", callbacks=[Slow(), Stop()], epochs=1000)
+    assert len(history["loss"]) == 1
+    assert time.time() - begin < 60
+
+
+def check_epochs_of_different_lengths():
+    x, y = DATA
+    mine = slice(0, BATCH * (1 + RANK % SIZE))
+    for mode in ("async", "bounded"):
+        keras.utils.set_random_seed(1)
+        model = classify(conv_net(), keras.optimizers.SGD(0.02))
+        callbacks = [easyscale.callbacks.Distribute(f"parameter_server:{mode}")]
+        history = model.fit(x[mine], y[mine], batch_size=BATCH, epochs=2, verbose=0, callbacks=callbacks).history
+        assert applied(history) == [SIZE * (SIZE + 1) // 2] * 2
+
+
+def check_a_saved_model_goes_on_in_stock_keras():
+    folder = Path(comm.share(tempfile.mkdtemp() if RANK == 0 else None)[0])
+    saving = keras.callbacks.ModelCheckpoint(folder / "model.keras")
+    model, _ = fit("parameter_server:async", classify(conv_net(), keras.optimizers.Adam(1e-3)), [saving])
+    saved = keras.models.load_model(folder / "model.keras")
+    for ours, theirs in zip(model.get_weights(), saved.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert int(saved.optimizer.iterations) == int(model.optimizer.iterations) == 2 * SIZE * STEPS
+    pairs = list(zip(model.optimizer.variables, saved.optimizer.variables, strict=True))
+    for ours, theirs in pairs:
+        np.testing.assert_array_equal(ours, theirs)
+    assert any(np.abs(theirs).max() > 0 for _, theirs in pairs[2:])  # the moments
+    comm.barrier()
+    if RANK == 0:
+        shutil.rmtree(folder)
+
+
+def check_a_second_fit_goes_on():
+    model, _ = fit("parameter_server:async")
+    fit("parameter_server:async", model)
+    assert int(model.optimizer.iterations) == 4 * SIZE * STEPS
+
+
+def check_what_servers_cannot_do_is_refused_before_the_first_step():
+    for optimizer, reason in (
+        (keras.optimizers.SGD(use_ema=True), "moving averages"),
+        (keras.optimizers.SGD(gradient_accumulation_steps=2), "accumulates"),
+    ):
+        model = classify(conv_net(), optimizer)
+        with pytest.raises(ValueError, match=f"servers that do not wait for all workers.*{reason}"):
+            model.fit(
+                *easyscale.shard(*DATA), verbose=0, callbacks=[easyscale.callbacks.Distribute("parameter_server:async")]
+            )
+
+
+def check_optimizers_that_look_at_whole_weights_have_whole_weights():
+    for make in (keras.optimizers.Lamb, keras.optimizers.Muon, keras.optimizers.Adafactor):
+        keras.utils.set_random_seed(1)
+        model, _ = fit("parameter_server:async", classify(conv_net(), make()))
+        assert int(model.optimizer.iterations) == 2 * SIZE * STEPS
+        if SIZE == 1:  # then it is what one process does
+            keras.utils.set_random_seed(1)
+            alone = classify(conv_net(), make())
+            alone.fit(*DATA, batch_size=BATCH, epochs=2, verbose=0, shuffle=False)
+            for ours, theirs in zip(model.get_weights(), alone.get_weights(), strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def check_workers_learn():
+    """The digits by four quick passes; what one process reaches with the same rate is 0.93."""
+    data = digits(1437)
+    for exchange in ("parameter_server:async", "parameter_server:bounded"):
+        _, history = fit(exchange, data=data, epochs=4, validation_data=easyscale.shard(*data))
+        assert history["val_accuracy"][-1] > 0.85, history

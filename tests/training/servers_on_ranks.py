@@ -1,0 +1,106 @@
+"""Checks with parameter servers that wait for all workers: the steps of one process, and every rank the same."""
+
+import functools
+
+import keras
+import numpy as np
+from models import assert_equal_ranks, classify, conv_net, digits, equal
+
+import easyscale
+
+comm = easyscale.communicator.get()
+equal = functools.partial(equal, exchanges=["parameter_server"])
+
+
+def _dense(optimizer):
+    def build():
+        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
+        return classify(keras.Sequential(layers), optimizer())
+
+    return build
+
+
+def check_workers_and_servers_are_told_apart():
+    assert easyscale.size() == comm.size - comm.servers
+    assert comm.is_server == (easyscale.rank() >= easyscale.size())
+    x = np.arange(10 * easyscale.size())
+    np.testing.assert_array_equal(easyscale.shard(x), x[easyscale.rank() % easyscale.size() :: easyscale.size()])
+    whole = easyscale.unshard(easyscale.shard(x))
+    np.testing.assert_array_equal(whole, x)
+
+
+def check_adam_with_validation():
+    return equal(lambda: classify(conv_net(), keras.optimizers.Adam()), validates=True)
+
+
+def check_momentum_with_clipping_by_the_norm_of_all_gradients():
+    return equal(_dense(lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1)))
+
+
+def check_gradients_that_leave_in_buckets():
+    return equal(_dense(keras.optimizers.Adam), distribute={"bucket_bytes": 512})
+
+
+def check_gradient_accumulation():
+    return equal(_dense(lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)))
+
+
+def check_an_optimizer_that_looks_at_whole_weights():
+    return equal(_dense(keras.optimizers.Lamb))
+
+
+def check_sparse_gradients():
+    def build():
+        layers = [keras.Input((6,), dtype="int32"), keras.layers.Embedding(300, 4), keras.layers.Flatten()]
+        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), keras.optimizers.SGD(0.1))
+
+    generator = np.random.default_rng(0)
+    return equal(build, (generator.integers(0, 300, (98, 6)), generator.integers(0, 10, 98)))
+
+
+def check_batch_normalization_over_all_workers():
+    def build():
+        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(8)]
+        layers += [keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(10)]
+        return classify(keras.Sequential(layers), keras.optimizers.SGD(0.1))
+
+    return equal(build, validates=True)
+
+
+def check_a_model_that_its_first_step_builds():
+    def build():
+        return classify(keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)]), keras.optimizers.Adam())
+
+    return equal(build)
+
+
+def check_the_code_after_fit_works_on_servers():
+    x, y = digits(96)
+    model = classify(conv_net(), keras.optimizers.Adam())
+    options = {"batch_size": 8, "verbose": 0, "callbacks": [easyscale.callbacks.Distribute("parameter_server")]}
+    history = model.fit(*easyscale.shard(x, y), epochs=2, validation_data=easyscale.shard(x, y), **options).history
+    everyones = comm.share({name: [float(value) for value in values] for name, values in history.items()})
+    assert all(theirs == everyones[0] for theirs in everyones)
+    together = model.evaluate(*easyscale.shard(x, y), **options)
+    alone = model.evaluate(x, y, verbose=0)
+    np.testing.assert_allclose(together, alone, rtol=1e-4)
+    assert len({str(one) for one in comm.share([float(value) for value in together])}) == 1
+    assert_equal_ranks(model.get_weights())
+    model.fit(*easyscale.shard(x, y), **options)
+    assert int(model.optimizer.iterations) == 3 * len(easyscale.shard(x)) // 8
+    assert_equal_ranks([*model.get_weights(), *map(np.array, model.optimizer.variables)])
+
+
+def check_only_servers_own_the_state():
+    x, y = digits(96)
+    owned = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            owned.append(sum(int(np.prod(one.shape)) for one in self.model.optimizer._sharded._parts.variables))
+
+    model = classify(conv_net(), keras.optimizers.Adam())
+    callbacks = [easyscale.callbacks.Distribute("parameter_server"), Look()]
+    model.fit(*easyscale.shard(x, y), batch_size=8, verbose=0, callbacks=callbacks)
+    assert all(count == 2 for count in owned), owned  # steps so far and the learning rate
+    assert bool(owned) != comm.is_server  # who serves makes no steps
