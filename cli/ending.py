@@ -39,8 +39,13 @@ def first_failure(statuses: list[tuple[int, int]], said: Ending | None) -> Endin
     return reports[0] if reports else said
 
 
-def describe(ending: Ending, on_this_host: bool) -> str:
+def describe(ending: Ending, on_this_host: bool, workers: int | None = None) -> str:
     """Return an ending in words.
+
+    Args:
+        ending: `Ending`.
+        on_this_host: Bool. Whether the rank was on this host.
+        workers: Int. The ranks from this number on are servers. Defaults to `None`: there are none.
 
     Example:
 
@@ -48,7 +53,9 @@ def describe(ending: Ending, on_this_host: bool) -> str:
     'rank 1 on a was killed by signal 9 (Killed)'
     """
     host = os.uname().nodename if on_this_host else ending.host
-    who = "the job" if ending.rank is None else f"rank {ending.rank} on {host}" if host else f"rank {ending.rank}"
+    is_server = ending.rank is not None and workers is not None and ending.rank >= workers
+    rank = f"rank {ending.rank}, a server," if is_server else f"rank {ending.rank}"
+    who = "the job" if ending.rank is None else f"{rank} on {host}" if host else rank.rstrip(",")
     if ending.signal:
         return f"{who} was killed by signal {ending.signal} ({signal.strsignal(ending.signal)})"
     return f"{who} ended with exit code {ending.code}"

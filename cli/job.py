@@ -40,11 +40,14 @@ class Job:
         command: The command line of mpirun.
         screen: `Screen`. Shows the output.
         on_this_host: Bool. Whether all ranks run on this host.
+        workers: Int. The ranks from this number on are servers. Defaults to `None`: there are none.
     """
 
-    def __init__(self, runtime: Runtime, command: list[str], screen: Screen, on_this_host: bool):
+    def __init__(
+        self, runtime: Runtime, command: list[str], screen: Screen, on_this_host: bool, workers: int | None = None
+    ):
         self._runtime, self._command, self._screen = runtime, command, screen
-        self._on_this_host = on_this_host
+        self._on_this_host, self._workers = on_this_host, workers
         self._ranks = {}  # rank -> Rank
         self._forwarded = False  # whether mpirun has forwarded a rank's line
         self._said = []  # lines of mpirun's own
@@ -213,7 +216,7 @@ class Job:
             self._screen.say(said)
         if ending is None or not (ending.signal or ending.code):
             ending = Ending(signal=-code) if code < 0 else Ending(code=code)
-        self._screen.say(f"easyscale: {describe(ending, on_this_host=ending.rank in self._ranks)}")
+        self._screen.say(f"easyscale: {describe(ending, ending.rank in self._ranks, self._workers)}")
         return 128 + ending.signal if ending.signal else ending.code
 
 

@@ -57,8 +57,9 @@ def choose(
 ) -> Choice:
     """Choose what is left open. All ranks must call this alike, and get the same answer.
 
-    Where workers do not step together nothing is left open. On one node gradients travel in one vector: no rank waits for a network while it could compute. Between nodes they
-    travel in the smallest buckets that take little more time than one vector, while the backward pass goes on.
+    Where workers do not step together nothing is left open. On one node gradients travel in one vector: no rank waits
+    for a network while it could compute. Between nodes they travel in the smallest buckets that take little more time
+    than one vector, while the backward pass goes on.
 
     Args:
         exchange: The connected `Exchange` that is usual for the nodes, or the one that has been asked for.

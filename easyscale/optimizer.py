@@ -168,6 +168,11 @@ class DistributedOptimizer(AroundAnother):
             inner, variables = self.inner_optimizer, self._trainable_variables
             kind = ShardedUpdate
             if is_served:
+                if self.update == "replicated":
+                    raise ValueError(
+                        f"`update` must be 'sharded' or `None` where servers do not wait for all workers. Received: "
+                        f"update='replicated', exchange='{self.workers.exchange.name}'. Use 'parameter_server'"
+                    )
                 if reason := why_not_elsewhere(inner, variables):
                     raise ValueError(_cannot_be_served(inner, self.workers.exchange, reason))
                 kind = ServedUpdate if is_element_wise(inner) else ServedWhole

@@ -70,7 +70,7 @@ def command(
         if not dry_run:
             from easyscale.cli.output import Screen
 
-            sys.exit(job.Job(mpi, line, Screen(), on_this_host=not places).run())
+            sys.exit(job.Job(mpi, line, Screen(), not places, workers).run())
     click.echo(" ".join([f"{name}={shlex.quote(value)}" for name, value in environment.items()] + [shlex.join(line)]))
 
 

@@ -1,7 +1,10 @@
 """Trainings that go wrong: `python failing.py CASE` under mpirun; rank 1 is the one that does it."""
 
 import os
+import signal
 import sys
+import threading
+import time
 
 import keras
 import numpy as np
@@ -46,6 +49,41 @@ def fit(exchange="ring", layers=(), units=1, callbacks=(), epochs=1):
     x, y = easyscale.shard(np.ones((64, 3)), np.ones((64, 1)))
     callbacks = [easyscale.callbacks.Distribute(exchange), *callbacks]
     model.fit(x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=callbacks)
+
+
+class Killed(keras.callbacks.Callback):
+    """Ends the process of one rank: a worker's in its third step, a server's, which makes none, 3 s after the begin."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.is_unlucky = rank == easyscale.rank()
+        if self.is_unlucky and rank >= easyscale.size():
+            threading.Timer(3, self.kill).start()
+
+    def kill(self):
+        print(f"killed at {time.time()}", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.05)
+        if batch == 2 and self.is_unlucky:
+            self.kill()
+
+
+def a_worker_is_killed():
+    fit("parameter_server:async", callbacks=[Killed(1)], epochs=1000)
+
+
+def a_server_is_killed():
+    fit("parameter_server", callbacks=[Killed(2)], epochs=1000)
+
+
+def a_server_is_killed_while_nobody_waits():
+    fit("parameter_server:async", callbacks=[Killed(2)], epochs=1000)
+
+
+def exception_where_nobody_waits():
+    fit("parameter_server:async", callbacks=[Raising()], epochs=1000)
 
 
 def exception_in_a_callback():

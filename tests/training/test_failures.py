@@ -10,9 +10,10 @@ from launches import run
 FAILING = Path(__file__).with_name("failing.py")
 
 
-def _fail(case, size=3):
+def _fail(case, size=3, servers=0):
     started = time.monotonic()
-    done = run([sys.executable, "-m", "easyscale", "launch", "-n", str(size), str(FAILING), case], timeout=90)
+    launch = [sys.executable, "-m", "easyscale", "launch", "-n", str(size), "--servers", str(servers)]
+    done = run([*launch, str(FAILING), case], timeout=90)
     assert done.returncode not in (0, None), done.stderr
     return done, time.monotonic() - started
 
@@ -64,6 +65,28 @@ def test_ranks_that_differ_end_with_one_line(case, message):
     lines = [line for line in done.stderr.splitlines() if "Error" in line]
     assert lines == [message], done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("case", "who"),
+    [
+        ("a_worker_is_killed", "rank 1 on "),
+        ("a_server_is_killed", "rank 2, a server, on "),
+        ("a_server_is_killed_while_nobody_waits", "rank 2, a server, on "),
+    ],
+)
+def test_a_rank_that_is_killed_is_named(case, who):
+    done, _ = _fail(case, size=2, servers=1)
+    (killed_at,) = [float(line.split()[-1]) for line in done.stdout.splitlines() if "killed at" in line]
+    assert time.time() - killed_at < 15
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"easyscale: {who}"), done.stderr
+    assert last.endswith("was killed by signal 9 (Killed)"), done.stderr
+
+
+def test_an_exception_of_a_worker_that_nobody_waits_for_ends_all():
+    done, _ = _fail("exception_where_nobody_waits", size=2, servers=1)
+    assert done.stderr.count("KeyError: 'in a callback'") == 1, done.stderr
 
 
 def test_validation_on_one_rank_alone_is_named():
