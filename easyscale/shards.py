@@ -97,10 +97,6 @@ class Shards:
             wholes |= {index: whole for index, whole in one.unpack(vector).items() if index in parts}
         return wholes
 
-    def owner(self, index: int) -> int:
-        """Return the rank that owns the first element of an array."""
-        return next(rank for rank, parts in enumerate(self.everyones) if parts[index].start == 0 < parts[index].stop)
-
     def collect(self, index: int, part: np.ndarray) -> np.ndarray:
         """Return a whole array, flat, that is divided as array `index` is, with memory of its own."""
         parts = [everyones[index] for everyones in self.everyones]

@@ -1,5 +1,7 @@
 """An optimizer that is at the servers: workers push gradients to it whenever they have some."""
 
+import hashlib
+
 import keras
 import numpy as np
 
@@ -141,17 +143,20 @@ class ServedWhole(ServedUpdate):
             piece.assign(variable)
 
     def _collect(self) -> list[np.ndarray]:
-        wholes = []
-        for state in self._states(self._parts):
-            whole, number = value_of(state), self._owners.get(id(state))
-            if number is not None and whole.size:
-                owner = self._shards.owner(number)
-                flat = np.ascontiguousarray(whole).reshape(-1)
-                self._workers.communicator.broadcast(flat, root=owner)
-                whole = flat.reshape(whole.shape)
-            wholes.append(whole)
+        # Which weight a state belongs to is not always known, but only its owner has changed it.
+        wholes = [value_of(state) for state in self._states(self._parts)]
+        communicator = self._workers.communicator
+        everyones = communicator.share([_digest(one) != was for one, was in zip(wholes, self._digests, strict=True)])
+        for whole, changed in zip(wholes, zip(*everyones, strict=True), strict=True):
+            if any(changed):
+                communicator.broadcast(whole.reshape(-1), root=changed.index(True))
         return wholes
 
     def _set(self, wholes: list[np.ndarray]) -> None:
+        self._digests = [_digest(one) for one in wholes]
         for state, whole in zip(self._states(self._parts), wholes, strict=True):
             state.assign(whole)
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.blake2b(array.tobytes(), digest_size=8).hexdigest()

@@ -89,11 +89,11 @@ def test_isend_is_complete_only_when_received_and_reads_the_buffer_then(run_rank
             return into[0]
         buffer = np.array([1.0])
         request = comm.isend(buffer, 1)
-        done_before = request.done
+        done_before = request.done()
         buffer[0] = 2.0  # too early: the buffer still belongs to the communicator
         written.set()
         request.wait()
-        return done_before, request.done
+        return done_before, request.done()
 
     assert run_ranks(2, on_rank) == [(False, True), 2.0]
 

@@ -98,7 +98,7 @@ def test_a_registered_class_is_available_by_name(monkeypatch):
 def test_an_unknown_name_is_named_with_the_nearest_match(function, identifier, hint):
     with pytest.raises(ValueError) as raised:
         function(identifier)
-    valid = ["auto", *exchange.available(), "hierarchical:ring", "hierarchical:tree"]
+    valid = ["auto", *exchange.with_options()]
     assert str(raised.value) == (
         f"`exchange` must be one of {valid} or an `Exchange`. Received: exchange={identifier!r}{hint}"
     )
