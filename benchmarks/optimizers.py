@@ -3,8 +3,8 @@
     python benchmarks/optimizers.py [Adam SGD ...]
 
 The model is the MLP of 24.2 million weights, with batches of 128. A ratio above 1 is how many times as fast a step is
-that EasyScale has XLA compile the update of. Muon, which multiplies matrices as large as the weights for a minute a step,
-has an MLP with layers of 512.
+that EasyScale has XLA compile the update of. Muon has an MLP with layers of 512: it multiplies matrices as large as the
+weights, here for a minute in each step.
 """
 
 import os
