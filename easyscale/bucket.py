@@ -12,7 +12,7 @@ import numpy as np
 
 from easyscale.exchange.exchange import ALIGNMENT, Exchange
 
-__all__ = ["Bucket", "Slot", "lend", "plan"]
+__all__ = ["Bucket", "Slot", "lend", "lend_for_a_step", "plan"]
 
 
 class Slot(NamedTuple):
@@ -108,3 +108,8 @@ def lend(buckets: Sequence[Bucket], exchange: Exchange, common: bool = False) ->
         lengths[one.dtype] = starts[-1] + one.length
     vectors = {dtype: exchange.lend(length, dtype, common=common) for dtype, length in lengths.items()}
     return [vectors[one.dtype][start : start + one.length] for one, start in zip(buckets, starts, strict=True)]
+
+
+def lend_for_a_step(buckets: Sequence[Bucket], exchange: Exchange) -> list[list[np.ndarray]]:
+    """Return all that a step needs: vectors for gradients, and twice for weights, which take turns in two places."""
+    return [lend(buckets, exchange, common) for common in (False, True, True)]

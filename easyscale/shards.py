@@ -51,8 +51,7 @@ class Shards:
                 stop = max(start, min(own.stop, slot.stop))
                 self._places[slot.index] = slice(start, stop)
                 self.parts[slot.index] = slice(start - slot.start, stop - slot.start)
-        # Where there is no room, that shows now and not in the first step. Weights take turns in two places.
-        _lent = [bucket.lend(self.buckets, exchange, common) for common in (False, True, True)]
+        bucket.lend_for_a_step(self.buckets, exchange)  # where there is no room, that shows now
         everyones = exchange.communicator.share([[part.start, part.stop] for part in self.parts])
         self.everyones = [[slice(*part) for part in parts] for parts in everyones]
         everyones = exchange.communicator.share([[own.start, own.stop] for own in ranges])

@@ -112,11 +112,11 @@ class ServedUpdate(ShardedUpdate):
         """Clip by norms: each gradient is a step of its own, so the norms are the worker's."""
         clipnorm, global_clipnorm = self._optimizer.clipnorm, self._optimizer.global_clipnorm
         scale = self._optimizer.loss_scale_factor or 1.0
+        squares = [keras.ops.sum(keras.ops.square(one)) for one in gradients]
         if clipnorm:
-            norms = [keras.ops.norm(one) / scale for one in gradients]
+            norms = [keras.ops.sqrt(one) / scale for one in squares]
             return [one * (clipnorm / keras.ops.maximum(n, clipnorm)) for one, n in zip(gradients, norms, strict=True)]
         if global_clipnorm:
-            squares = [keras.ops.sum(keras.ops.square(one)) for one in gradients]
             norm = keras.ops.sqrt(keras.ops.sum(keras.ops.stack(squares))) / scale
             return [one * (global_clipnorm / keras.ops.maximum(norm, global_clipnorm)) for one in gradients]
         return gradients
