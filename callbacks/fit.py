@@ -110,7 +110,6 @@ class Fit:
         """Build a model that would otherwise be built by its first step: its variables have to be equal before."""
         if not self._model.built or not all(layer.built for layer in self._model.layers):
             self._workers.rehearse(self._model.train_step, iterator)
-            self._traced = True
             self._start_equal()
             self._shard()
 

@@ -111,15 +111,13 @@ class ServedUpdate(ShardedUpdate):
     def _clip_own(self, gradients: list) -> list:
         """Clip by norms: each gradient is a step of its own, so the norms are the worker's."""
         clipnorm, global_clipnorm = self._optimizer.clipnorm, self._optimizer.global_clipnorm
-        scale = self._optimizer.loss_scale_factor or 1.0
-        squares = [keras.ops.sum(keras.ops.square(one)) for one in gradients]
-        if clipnorm:
-            norms = [keras.ops.sqrt(one) / scale for one in squares]
-            return [one * (clipnorm / keras.ops.maximum(n, clipnorm)) for one, n in zip(gradients, norms, strict=True)]
+        if not (clipnorm or global_clipnorm):
+            return gradients
+        norms = [keras.ops.sqrt(keras.ops.sum(keras.ops.square(one))) for one in gradients]
         if global_clipnorm:
-            norm = keras.ops.sqrt(keras.ops.sum(keras.ops.stack(squares))) / scale
-            return [one * (global_clipnorm / keras.ops.maximum(norm, global_clipnorm)) for one in gradients]
-        return gradients
+            norms = [keras.ops.sqrt(keras.ops.sum(keras.ops.square(keras.ops.stack(norms))))] * len(gradients)
+        most = (clipnorm or global_clipnorm) * (self._optimizer.loss_scale_factor or 1.0)
+        return [one * (most / keras.ops.maximum(norm, most)) for one, norm in zip(gradients, norms, strict=True)]
 
 
 class ServedWhole(ServedUpdate):

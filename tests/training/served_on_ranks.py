@@ -58,20 +58,6 @@ def check_every_gradient_is_applied_and_its_staleness_is_counted():
     np.testing.assert_allclose(history["val_loss"][-1], loss, rtol=1e-4)  # with the servers' weights of that moment
 
 
-def check_one_worker_takes_the_steps_of_one_process():
-    if SIZE > 1:
-        return
-    for optimizer in (keras.optimizers.Adam(clipnorm=0.1), keras.optimizers.SGD(0.1, momentum=0.9)):
-        models = []
-        for one in (optimizer, type(optimizer).from_config(optimizer.get_config())):
-            keras.utils.set_random_seed(1)
-            models.append(classify(conv_net(), one))
-        fit("parameter_server:async", models[0])
-        models[1].fit(*DATA, batch_size=BATCH, epochs=2, verbose=0, shuffle=False)
-        for ours, theirs in zip(*(model.get_weights() for model in models), strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-6)
-
-
 def check_nobody_is_further_ahead_than_the_bound():
     _, history = fit(ParameterServer("bounded", staleness=2), callbacks=[Slow()])
     assert applied(history) == [SIZE * STEPS] * 2
@@ -79,8 +65,6 @@ def check_nobody_is_further_ahead_than_the_bound():
 
 
 def check_a_step_does_without_the_late():
-    if SIZE == 1:
-        return
     model, history = fit(ParameterServer(backup_workers=1), callbacks=[Slow()])
     assert int(model.optimizer.iterations) == 2 * STEPS  # all workers make steps together
     assert all(taken >= (SIZE - 1) * STEPS for taken in applied(history))
@@ -172,12 +156,6 @@ def check_optimizers_that_look_at_whole_weights_have_whole_weights():
         keras.utils.set_random_seed(1)
         model, _ = fit("parameter_server:async", classify(conv_net(), make()))
         assert int(model.optimizer.iterations) == 2 * SIZE * STEPS
-        if SIZE == 1:  # then it is what one process does
-            keras.utils.set_random_seed(1)
-            alone = classify(conv_net(), make())
-            alone.fit(*DATA, batch_size=BATCH, epochs=2, verbose=0, shuffle=False)
-            for ours, theirs in zip(model.get_weights(), alone.get_weights(), strict=True):
-                np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def check_workers_learn():

@@ -57,7 +57,7 @@ def test_optimizers_of_keras_see_the_mean_gradient(check):
     check()
 
 
-@over_ranks(HERE / "servers_on_ranks.py", sizes=[2, 4], limit=600, servers=1)
+@over_ranks(HERE / "servers_on_ranks.py", sizes=[4], limit=600, servers=1)
 def test_workers_with_a_server_take_the_steps_of_one_process(check):
     check()
 
@@ -72,6 +72,11 @@ def test_workers_that_serve_each_other_wait_for_nobody(check):
     check()
 
 
-@over_ranks(HERE / "served_on_ranks.py", sizes=[1, 3], limit=400, servers=1)
+@over_ranks(HERE / "served_on_ranks.py", sizes=[3], limit=400, servers=1)
 def test_workers_with_a_server_wait_for_nobody(check):
+    check()
+
+
+@over_ranks(HERE / "served_alone_on_ranks.py", sizes=[1], limit=400, servers=2)
+def test_one_worker_that_servers_do_not_wait_for_takes_the_steps_of_one_process(check):
     check()
