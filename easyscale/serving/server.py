@@ -24,7 +24,7 @@ class Server:
         rule: `Rule`.
         kinds: Length and dtype of this rank's part of each vector.
         update: Function of a list of vectors, a gradient, and the chief's learning rate, or `None` as long as the
-            chief has not said any. Makes a step.
+            chief has not said any in this epoch. Makes a step.
         read: Function without arguments. Returns the weights now, as new vectors.
         delay_compensation: Float. See `ParameterServer`.
 
@@ -48,12 +48,11 @@ class Server:
         self._rows = [np.zeros(1, messages.Request) for _ in range(requests.workers)]
         self._gradients: list[list[np.ndarray] | None] = [None] * requests.workers
         self._samples = [0.0] * requests.workers  # in each gradient
-        self._rate: float | None = None
         self.stop = False
 
     def serve(self) -> None:
         """Serve one epoch: return when all workers have come to the end of their data."""
-        rule, self.stop = self.rule, False
+        rule, self.stop, self._rate = self.rule, False, None
         rule.begin_epoch()
         self._weights: list[np.ndarray] | None = None  # as they were sent last, if they have not changed since
         # What each worker has; it is needed to correct its gradient.
