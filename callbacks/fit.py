@@ -108,10 +108,13 @@ class Fit:
 
     def _build(self, iterator: object) -> None:
         """Build a model that would otherwise be built by its first step: its variables have to be equal before."""
-        if not self._model.built or not all(layer.built for layer in self._model.layers):
+        if not self._is_complete():
             self._workers.rehearse(self._model.train_step, iterator)
             self._start_equal()
             self._shard()
+
+    def _is_complete(self) -> bool:
+        return self._model.built and all(layer.built for layer in self._model.layers)
 
     def _shard(self) -> None:
         for optimizer in self._optimizers:

@@ -30,9 +30,9 @@ class ServedFit(Fit):
         if self._communicator.is_server:
             self._serve(iterator)
         count = self._model.steps_per_execution
-        if any(served.steps > self._in_epoch for served in self._served):
+        if any(served.skip(count) for served in self._served):
             for _ in range(count):
-                next(iterator)  # the others have made these steps without this worker
+                next(iterator)  # the others have made this step without this worker
         else:
             self._logs = train_function(iterator)
         self._in_epoch += count
@@ -41,12 +41,20 @@ class ServedFit(Fit):
             self._model.stop_training = True
         return self._logs
 
+    def _is_complete(self) -> bool:
+        return super()._is_complete() and all(optimizer.built for optimizer in self._optimizers)
+
     def _begin_epoch(self) -> None:
         for served in self._served:
             served.begin_epoch()
 
     def end_data(self, of_epoch: bool) -> None:
         if of_epoch:
+            if self._steps == 0 and not self._communicator.is_server:
+                raise ValueError(
+                    "a worker must have data where servers do not wait for all workers. Received: none in this fit() "
+                    f"on worker {self._communicator.rank}. Give each worker at least one batch"
+                )
             if self._in_epoch == 0 and not self._communicator.is_server:
                 self._begin_epoch()
             self._in_epoch = 0

@@ -34,7 +34,7 @@ def parse_exchanges(text: str | None, also: list[str]) -> list[str]:
     """Return the names in `text`, of exchanges or among `also`; all exchanges if it is `None`."""
     from easyscale import exchange
 
-    valid = [*also, *exchange.available()]
+    valid = [*also, *exchange.with_options()]
     names = list(dict.fromkeys(text.split(","))) if text is not None else exchange.available()
     for name in names:
         if name not in valid:

@@ -111,5 +111,8 @@ def lend(buckets: Sequence[Bucket], exchange: Exchange, common: bool = False) ->
 
 
 def lend_for_a_step(buckets: Sequence[Bucket], exchange: Exchange) -> list[list[np.ndarray]]:
-    """Return all that a step needs: vectors for gradients, and twice for weights, which take turns in two places."""
-    return [lend(buckets, exchange, common) for common in (False, True, True)]
+    """Return all that training needs: twice vectors for gradients, and twice for weights.
+
+    TensorFlow lets go of what it was given some time after a step, so both take turns in two places.
+    """
+    return [lend(buckets, exchange, common) for common in (False, False, True, True)]

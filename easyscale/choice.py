@@ -124,7 +124,7 @@ def _lend(exchange: Exchange, kinds: Sequence, bucket_bytes: int | None) -> list
     buckets = bucket.plan(kinds, bucket_bytes)
     for one in buckets:
         one.round_up(exchange.communicator.size)
-    gradients, weights, _ = bucket.lend_for_a_step(buckets, exchange)
+    gradients, _, weights, _ = bucket.lend_for_a_step(buckets, exchange)
     return list(zip(gradients, weights, strict=True))
 
 

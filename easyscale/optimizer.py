@@ -41,7 +41,8 @@ class DistributedOptimizer(AroundAnother):
             `"between_graph"`.
         update: String. `"replicated"`: every worker updates all weights. `"sharded"`: each worker updates the part of
             them that it owns, and only there the inner optimizer has state; so it is between the begin and the end of a
-            `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer allows it.
+            `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer is one of Keras's own
+            and allows it. One of your own must make the same step of any part of a weight, and from its configuration.
         bucket_bytes: Int. Gradients travel in vectors of about this size, while the backward pass goes on. Defaults to
             `None`: one vector behind it on one node, and what is found to be good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
@@ -143,7 +144,7 @@ class DistributedOptimizer(AroundAnother):
         if self.is_sharded:
             return self._sharded.apply(grads, variables)
         means = self.workers.average(grads, variables, self._accumulation(variables))
-        self.workers.update(self.inner_optimizer.apply, means, variables, _can_be_compiled(self.inner_optimizer))
+        self.workers.update(self.inner_optimizer.apply, means, variables, _is_of_keras(self.inner_optimizer))
 
     # A fit() in which each worker updates its part
 
@@ -176,11 +177,13 @@ class DistributedOptimizer(AroundAnother):
                 if reason := why_not_elsewhere(inner, variables):
                     raise ValueError(_cannot_be_served(inner, self.workers.exchange, reason))
                 kind = ServedUpdate if is_element_wise(inner) else ServedWhole
+            elif self.update is None and not _is_of_keras(inner):
+                return  # not Keras's own: what it does on other shapes than those of a trial is not known
             elif reason := why_not_sharded(inner, variables):
                 if self.update == "sharded":
                     raise ValueError(_cannot_be_sharded(inner, reason))
                 return
-            self._sharded = kind(inner, variables, self.workers, _can_be_compiled(inner))
+            self._sharded = kind(inner, variables, self.workers, _is_of_keras(inner))
         self._sharded.begin()
 
     @property
@@ -260,8 +263,8 @@ def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
     return type(optimizer) is keras.optimizers.SGD and not clips
 
 
-def _can_be_compiled(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Whether XLA can compile the optimizer's step: Keras's own, not one of the user's, who may call what it cannot."""
+def _is_of_keras(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether it is known what the optimizer does: XLA can compile it, and a trial on one shape says it all."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     return type(optimizer).__module__.partition(".")[0] in ("keras", "easyscale")

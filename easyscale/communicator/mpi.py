@@ -33,6 +33,7 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is here, bu
 
 __all__ = ["Mpi", "world"]
 
+_ROOM_FOR_OTHERS = 1 << 20  # bytes that stay free, for what MPI itself keeps there
 _SHARED_MEMORY = "/dev/shm"  # where MPI libraries keep it on Linux
 
 _IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")  # others see its writes in the order of writing
@@ -187,10 +188,11 @@ class Mpi(Communicator):
     # Memory of the node
 
     def allocate_shared(self, nbytes: int) -> Window:
-        needs, room = np.array([nbytes]), np.array([_room()])
+        needs = np.array([nbytes])
         self._node.Allreduce(MPI.IN_PLACE, needs)
+        room = np.array([_room()])  # after that all ranks have filled what they have allocated before
         self._node.Bcast(room)
-        if needs > room:
+        if needs + _ROOM_FOR_OTHERS > room:
             raise SharedMemoryError(
                 f"{_SHARED_MEMORY} of {self.host} must have room for what its {self.local_size} ranks share. Received: "
                 f"{needs[0] / 1e6:.0f} MB to share, {room[0] / 1e6:.0f} MB free. Make it larger (`mount -o "
@@ -200,7 +202,9 @@ class Mpi(Communicator):
         info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # each part begins with a page
         window = MPI.Win.Allocate_shared(nbytes, 1, info, self._node)
         info.Free()
-        return _MpiWindow(window, self.local_size)
+        made = _MpiWindow(window, self.local_size)
+        made.parts[self.local_rank][:] = 0  # takes the memory now: later there may be none, and that ends a process
+        return made
 
     # Waiting, and what ends it.
 

@@ -119,8 +119,8 @@ class Exchange(abc.ABC):
         """
         key = capacity(length), np.dtype(dtype)
         if key not in self._lendings:
-            self._lendings[key] = Lending(lambda: self.allocate(*key))
-        return self._lendings[key].lend()[:length]
+            self._lendings[key] = Lending()
+        return self._lendings[key].lend(lambda: self.allocate(*key))[:length]
 
     def owned(self, length: int) -> slice:
         """Return the part of a vector of `length` elements that this rank owns: by default the rank's `1 / P`."""

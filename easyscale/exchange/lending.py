@@ -13,18 +13,18 @@ class Lending:
 
     TensorFlow takes an array that `tf.numpy_function` returns as a tensor without a copy, and drops it some time after
     the tensor's last use. Until then the memory must not be written to.
-
-    Args:
-        allocate: Function that returns a new vector.
     """
 
-    def __init__(self, allocate: Callable[[], np.ndarray]):
-        self._allocate = allocate
+    def __init__(self):
         self._free: list[np.ndarray] = []
 
-    def lend(self) -> np.ndarray:
-        """Return a vector with undefined values. It comes back when no view of it is left."""
-        vector = self._free.pop() if self._free else self._allocate()
+    def lend(self, allocate: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return a vector with undefined values. It comes back when no view of it is left.
+
+        Args:
+            allocate: Function that returns a new vector, if none has come back.
+        """
+        vector = self._free.pop() if self._free else allocate()
         return loan(vector, lambda: self._free.append(vector))
 
 

@@ -78,9 +78,10 @@ class ParameterServer(SharedMemory):
             ("push_every", push_every, 1),
             ("pull_every", pull_every, 1),
         ):
-            if not isinstance(value, int) or value < least:
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"`{option}` must be an integer of {least} or more. Received: {option}={value!r}")
-        if not isinstance(delay_compensation, (int, float)) or not 0 <= delay_compensation < float("inf"):
+        is_number = isinstance(delay_compensation, (int, float)) and not isinstance(delay_compensation, bool)
+        if not is_number or not 0 <= delay_compensation < float("inf"):
             raise ValueError(f"`delay_compensation` must be a number of 0 or more. Received: {delay_compensation=}")
         if mode != "sync" and backup_workers:
             raise ValueError(f"`backup_workers` are for the mode 'sync'. Received: {mode=}, {backup_workers=}")
@@ -89,7 +90,11 @@ class ParameterServer(SharedMemory):
                 "`push_every`, `pull_every` and `delay_compensation` are for the modes 'async' and 'bounded'. "
                 f"Received: {mode=}, {push_every=}, {pull_every=}, {delay_compensation=}"
             )
-        if mode == "bounded" and 0 < staleness < max(push_every, pull_every):
+        if (
+            mode == "bounded"
+            and staleness < max(push_every, pull_every)
+            and (staleness, push_every, pull_every) != (0, 1, 1)
+        ):
             raise ValueError(
                 "`staleness` must be as large as `push_every` and `pull_every`. "
                 f"Received: {staleness=}, {push_every=}, {pull_every=}"

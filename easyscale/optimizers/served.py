@@ -38,7 +38,6 @@ class ServedUpdate(ShardedUpdate):
                 "Received: a `fit()` that was interrupted before. Start the script anew, with `BackupAndRestore`"
             )
         super().begin()
-        self._take_weights()
 
     def apply(self, gradients: list, variables: list) -> None:
         """Push the gradients of this worker, and pull the weights."""
@@ -50,10 +49,12 @@ class ServedUpdate(ShardedUpdate):
 
     # An epoch, as `Fit` does it
 
-    @property
-    def steps(self) -> int:
-        """The steps of this worker in this epoch; if it came too late, those of the others."""
-        return self._served.client.steps
+    def skip(self, steps: int) -> bool:
+        """Return whether the others have made so many steps without this worker, which then must not make them."""
+        client = self._served.client
+        skips = client.missed >= steps
+        client.missed -= steps * skips
+        return skips
 
     @property
     def stops(self) -> bool:
@@ -63,6 +64,7 @@ class ServedUpdate(ShardedUpdate):
     def begin_epoch(self) -> None:
         """Start to serve. All ranks must call this, with the same weights."""
         self._in_epoch = True
+        self._take_weights()  # a callback may have set them
         self._served.begin_epoch()
 
     def end_epoch(self, stop: bool) -> bool:
@@ -91,7 +93,7 @@ class ServedUpdate(ShardedUpdate):
 
     def _step(self, gradients: list) -> None:
         parts = self._shards.parts
-        owned = [number for number, part in enumerate(parts) if part.start < part.stop]
+        owned = [n for n, part in enumerate(parts) if part.start < part.stop and gradients[n] is not None]
         pieces = [self._pieces[number] for number in owned]
         gradients = [keras.ops.reshape(gradients[number], self._pieces[number].shape) for number in owned]
         self._workers.update(self._parts.apply, gradients, pieces, self._compiles)

@@ -51,6 +51,7 @@ class BetweenGraph(WholeBatch, OwnedParts):
         self._exchanges: dict[Signature, GradientExchange] = {}
         self._by_signature: dict[int, GradientExchange] = {}
         self._updates: dict[tuple, Callable] = {}
+        self._numbers: dict[int, tuple[int, object]] = {}  # by identity, each with its variable
 
     def choose(self, variables: Sequence[object], fixed: bool) -> None:
         """Choose, the first time, what is left open of exchange and buckets. All workers must call this alike.
@@ -178,7 +179,9 @@ class BetweenGraph(WholeBatch, OwnedParts):
             return tuple((tuple(variables[index].shape), gradients[index].dtype) for index in indices)
 
         moving = tuple((tuple(one.shape), tf.convert_to_tensor(one).dtype) for one in self.moving)
-        what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, shards is not None, self._number)
+        numbers = tuple(self._number_of(variables[index]) for index in [*dense, *in_rows])
+        is_sharded = shards is not None
+        what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, is_sharded, self._number, numbers)
         if what not in self._exchanges:
             chosen = [variables[index] for index in [*dense, *in_rows]]
             owned = shards and (shards, dense)
@@ -187,6 +190,10 @@ class BetweenGraph(WholeBatch, OwnedParts):
             )
             self._exchanges[what] = self._by_signature[exchange.signature] = exchange
         return self._exchanges[what]
+
+    def _number_of(self, variable: object) -> int:
+        """Return 0 for the first variable that had a gradient, then 1, ...: the same on all ranks."""
+        return self._numbers.setdefault(id(variable), (len(self._numbers), variable))[0]
 
     # Workers that have run out of data
 

@@ -31,6 +31,7 @@ class Signature(NamedTuple):
         accumulates: Bool. Whether gradients are summed up over several steps before they are exchanged.
         sharded: Bool. Whether each worker gets only the parts that it owns.
         number: Int. The optimizer's.
+        variables: For each dense, then for each sparse gradient the number of its variable.
     """
 
     dense: tuple
@@ -39,6 +40,7 @@ class Signature(NamedTuple):
     accumulates: bool
     sharded: bool
     number: int
+    variables: tuple
 
     @property
     def kinds(self) -> list[str]:
@@ -107,7 +109,7 @@ class GradientExchange:
         self._exchange, self._shared, self._what, self._densify = exchange, shared, what, densify
         self.variables, self.moving = variables, moving
         self._kinds = what.kinds
-        self.signature = signature(self._kinds)
+        self.signature = signature([*self._kinds, str(what.variables)])
         self.idle_step = None
         self._routes = self._plan(bucket_bytes, owned)
         self._overlaps = bucket_bytes is not None and len(self._routes) > 1 and not what.accumulates
@@ -213,6 +215,11 @@ class GradientExchange:
         return [results[position] for position in range(len(results))]
 
     def _agree(self, weight: float, batch: float) -> Agreed:
+        if not self._exchange.is_synchronous:
+            raise ValueError(
+                "servers that do not wait for all workers need optimizers that `fit()` can find. Received: a step "
+                f"of one that '{self._exchange.name}' does not know. Make it an attribute of the model"
+            )
         agreed, self._shared.agreed = self._shared.agreed, None
         if agreed is None:
             agreed = self._shared.meet(Purpose.GRADIENTS, self.signature, weight, batch, self._kinds)

@@ -23,7 +23,7 @@ class Served:
         exchange: A connected `ParameterServer` that is not synchronous.
         shared: The `Shared` of its communicator.
         shards: The `Shards` of the variables.
-        step: Function of a list of tensors, the gradients of this rank's parts, that makes a step.
+        step: Function that makes a step. Takes the gradients of this rank's parts, `None` where there is none.
         read: Function without arguments. Returns this rank's parts of the variables as arrays, by number.
         set_rate: Function of a float, the chief's learning rate.
     """
@@ -50,10 +50,11 @@ class Served:
                 for own, one in zip(shards.ranges[comm.rank], shards.buckets, strict=True)
             ]
 
-            def update(vectors: list[np.ndarray], rate: float | None) -> None:
-                if rate is not None:
+            def update(vectors: list[np.ndarray], rate: float | None, flags: np.ndarray | None) -> None:
+                if rate is not None and comm.rank > 0:  # the chief has it, and may have set another meanwhile
                     set_rate(rate)
-                step([tf.convert_to_tensor(part) for part in shards.unpack_own(vectors)])
+                parts = shards.unpack_own(vectors)
+                step([tf.convert_to_tensor(one) if flags is None or flags[n] else None for n, one in enumerate(parts)])
 
             self._server = Server(
                 requests,
@@ -79,6 +80,7 @@ class Served:
         """
         numbers = list(gradients)
         absent = {number: 0.0 for number in range(len(variables)) if number not in gradients}
+        flags = np.array([number in gradients for number in range(len(variables))], np.uint8) if absent else None
         keeps = self._exchange.pull_every > 1  # the worker goes down its own gradients between pulls
 
         def call(weight, rate, *arrays):
@@ -89,7 +91,7 @@ class Served:
             mine = dict(zip(numbers, arrays, strict=False))
             for one, vector in zip(buckets, vectors, strict=True):
                 one.pack(mine | absent, vector, 1.0)
-            if not self.client.step(vectors, weights, float(weight), float(rate)):
+            if not self.client.step(vectors, weights, float(weight), float(rate), flags):
                 own = dict(enumerate(arrays[len(numbers) :]))
                 for one, vector, into in zip(buckets, vectors, weights, strict=True):
                     one.pack(own, into, 1.0)
@@ -108,12 +110,12 @@ class Served:
     # An epoch
 
     def begin_epoch(self) -> None:
-        """Start to serve, where this rank is a worker and a server at once. All ranks have the same weights."""
+        """Start to serve, if this rank does, beside whatever else it does. All ranks have the same weights."""
         if self.client is not None:
             self.client.begin_epoch()
-            if self._server is not None:
-                self._thread = threading.Thread(target=self._serve, name="easyscale-server", daemon=True)
-                self._thread.start()
+        if self._server is not None:
+            self._thread = threading.Thread(target=self._serve, name="easyscale-server", daemon=True)
+            self._thread.start()
 
     def end_epoch(self, stop: bool) -> bool:
         """Return when no worker has data in this epoch any more: whether any has said that training stops.
@@ -121,17 +123,14 @@ class Served:
         Args:
             stop: Bool. Whether this worker says so.
         """
-        if self.client is None:
-            self._server.serve()
-            return self._server.stop
-        self.client.end_epoch(stop)
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-            if self._failure is not None:
-                raise self._failure
-            return self._server.stop
-        return self.client.stop
+        if self.client is not None:
+            self.client.end_epoch(stop)
+        if self._server is None:
+            return self.client.stop
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._server.stop
 
     def _serve(self) -> None:
         try:

@@ -23,7 +23,7 @@ class Client:
 
     Attributes:
         steps: Int. The number of this worker's steps in this epoch; after a step that came too late, that of all.
-        together: Int. The number of steps that all workers have made together, if the servers count those.
+        missed: Int. The number of steps that the others have made without this worker, and that it has not skipped yet.
         stop: Bool. Whether another worker has said that training stops.
     """
 
@@ -39,14 +39,22 @@ class Client:
         self._push_every, self._pull_every = push_every, pull_every
         self._sum: list[np.ndarray] | None = None  # of the gradients that have not been pushed
         self._last = 0.0, 0.0  # weight and learning rate
+        self._flags: np.ndarray | None = None
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """This worker has the weights that the servers have."""
-        self.steps = self.together = self._unpushed = 0
+        self.steps = self.missed = self._unpushed = 0
         self.stop = False
 
-    def step(self, gradients: Sequence[np.ndarray], weights: Sequence[np.ndarray], weight: float, rate: float) -> bool:
+    def step(
+        self,
+        gradients: Sequence[np.ndarray],
+        weights: Sequence[np.ndarray],
+        weight: float,
+        rate: float,
+        flags: np.ndarray | None = None,
+    ) -> bool:
         """Push gradients and pull weights, if it is time for that. Return whether `weights` have been renewed.
 
         Args:
@@ -54,9 +62,11 @@ class Client:
             weights: Vectors, which are overwritten.
             weight: Float. The number of samples in the gradients.
             rate: Float. This worker's learning rate.
+            flags: For each variable a byte, 1 if it has a gradient. Defaults to `None`: all have.
         """
         self.steps += 1
         self._last = weight, rate
+        self._flags = flags if self._unpushed == 0 or flags is None or self._flags is None else self._flags | flags
         pushes, pulls = self.steps % self._push_every == 0, self.steps % self._pull_every == 0
         if self._push_every > 1:
             gradients = self._accumulate(gradients)
@@ -87,10 +97,11 @@ class Client:
 
     def _send(self, kind: Kind, gradients: Sequence[np.ndarray], stop: bool = False) -> None:
         row = np.zeros(1, messages.Request)
-        row[0] = int(kind), self.steps, *self._last, stop
+        flags = [self._flags] if kind & Kind.PUSH and self._flags is not None else []
+        row[0] = int(kind), self.steps, *self._last, stop, sum(map(len, flags))
         sends = []
         for owner, parts in self._owners:
-            sends.append(self._requests.isend(row, owner))
+            sends += [self._requests.isend(one, owner) for one in (row, *flags)]
             sends += [self._requests.isend(one[part], owner) for one, part in zip(gradients, parts, strict=False)]
         for send in sends:
             send.wait()
@@ -103,6 +114,7 @@ class Client:
             requests += [self._replies.ireceive(one[part], owner) for one, part in zip(weights, parts, strict=True)]
         for request in requests:
             request.wait()
-        self.together = max(int(row[0]["steps"]) for row in rows)
+        together = max(int(row[0]["steps"]) for row in rows)
+        self.missed += max(0, together - self.steps)
+        self.steps = max(self.steps, together)
         self.stop = self.stop or any(bool(row[0]["stop"]) for row in rows)
-        self.steps = max(self.steps, self.together)

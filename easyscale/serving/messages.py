@@ -15,9 +15,11 @@ class Kind(enum.IntFlag):
     PULL = 2  # weights shall come
 
 
-# 40 bytes, before each push and pull. `steps`: how many steps the worker has made in this epoch. `weight`: the number
+# 48 bytes, before each push and pull. `steps`: how many steps the worker has made in this epoch. `weight`: the number
 # of samples of its gradient. `rate`: its learning rate. `stop`: whether a callback of it has said that training stops.
-Request = np.dtype([("kind", "i8"), ("steps", "i8"), ("weight", "f8"), ("rate", "f8"), ("stop", "i8")])
+# `flags`: the length of a message before the gradient, in which each variable has a byte, 1 if it has a gradient; or 0
+# if there is none, and all have one.
+Request = np.dtype([("kind", "i8"), ("steps", "i8"), ("weight", "f8"), ("rate", "f8"), ("stop", "i8"), ("flags", "i8")])
 
 # 16 bytes, before the weights. `steps`: how many steps all workers have made together, if the rule is to make such.
 Reply = np.dtype([("steps", "i8"), ("stop", "i8")])

@@ -23,8 +23,9 @@ class Server:
         replies: `Communicator` of what they are sent.
         rule: `Rule`.
         kinds: Length and dtype of this rank's part of each vector.
-        update: Function of a list of vectors, a gradient, and the chief's learning rate, or `None` as long as the
-            chief has not said any in this epoch. Makes a step.
+        update: Function that makes a step. Takes a list of vectors, a gradient; the chief's learning rate, or `None` as
+            long as the chief has not said any in this epoch; for each variable whether it has a gradient, or `None` if
+            all have.
         read: Function without arguments. Returns the weights now, as new vectors.
         delay_compensation: Float. See `ParameterServer`.
 
@@ -38,7 +39,7 @@ class Server:
         replies: Communicator,
         rule: Rule,
         kinds: Sequence[tuple[int, np.dtype]],
-        update: Callable[[list[np.ndarray], float | None], None],
+        update: Callable[[list[np.ndarray], float | None, np.ndarray | None], None],
         read: Callable[[], list[np.ndarray]],
         delay_compensation: float = 0.0,
     ):
@@ -48,6 +49,7 @@ class Server:
         self._rows = [np.zeros(1, messages.Request) for _ in range(requests.workers)]
         self._gradients: list[list[np.ndarray] | None] = [None] * requests.workers
         self._samples = [0.0] * requests.workers  # in each gradient
+        self._flags: list[np.ndarray | None] = [None] * requests.workers  # which variables have one
         self.stop = False
 
     def serve(self) -> None:
@@ -86,16 +88,19 @@ class Server:
         row = self._rows[worker][0]
         kind, steps = Kind(int(row["kind"])), int(row["steps"])
         self.stop = self.stop or bool(row["stop"])
-        if worker == 0:
-            self._rate = float(row["rate"])
         if kind == Kind.END:
             self._step(self.rule.end(worker))
-        elif kind & Kind.PUSH:
+            return kind
+        if worker == 0:
+            self._rate = float(row["rate"])
+        if kind & Kind.PUSH:
+            self._samples[worker] = float(row["weight"])
+            self._flags[worker] = np.empty(int(row["flags"]), np.uint8) if row["flags"] else None
             if self._gradients[worker] is None:
                 self._gradients[worker] = [np.empty(length, dtype) for length, dtype in self._kinds]
-            for part in self._gradients[worker]:
-                self._requests.receive(part, worker)
-            self._samples[worker] = float(row["weight"])
+            for part in (self._flags[worker], *self._gradients[worker]):
+                if part is not None:
+                    self._requests.receive(part, worker)
             self._step(self.rule.push(worker, steps))
         else:
             self.rule.move(worker, steps)
@@ -117,7 +122,9 @@ class Server:
                 if worker != workers[0]:
                     for part, other in zip(gradient, self._gradients[worker], strict=True):
                         part += other
-        self._update(gradient, self._rate)
+        flags = [self._flags[worker] for worker in workers]
+        some = None if any(one is None for one in flags) else np.bitwise_or.reduce(flags)
+        self._update(gradient, self._rate, some)
         self._weights = None
 
     def _compensate(self, gradient: list[np.ndarray], then: list[np.ndarray]) -> None:

@@ -32,7 +32,8 @@ def serve(workers, servers, work, exchange=None, length=LENGTH):
             own = _part(length, comm.rank - workers, servers)
             weights = np.zeros(own.stop - own.start)
 
-            def update(gradients, rate):
+            def update(gradients, rate, flags):
+                assert flags is None or flags.tolist() == [1, 0]
                 assert rate in (None, RATE)  # none before the chief's first step
                 weights[:] -= RATE * gradients[0]
 
@@ -50,8 +51,8 @@ def serve(workers, servers, work, exchange=None, length=LENGTH):
         client = Client(requests, replies, owners, exchange.push_every, exchange.pull_every)
         weights = np.zeros(length)
 
-        def step(gradient, weight=1.0):
-            return client.step([np.full(length, float(gradient))], [weights], weight, RATE)
+        def step(gradient, weight=1.0, flags=None):
+            return client.step([np.full(length, float(gradient))], [weights], weight, RATE, flags)
 
         result = work(comm.rank, client, weights, step)
         client.end_epoch(stop=False)
@@ -99,7 +100,7 @@ def test_a_worker_sends_its_gradients_and_is_sent_the_weights(servers):
         sent[rank] = client._requests.sent.bytes
 
     _, ends = serve(2, servers, work, length=length)
-    overhead = 40 * servers * steps  # the requests
+    overhead = 48 * servers * steps  # the requests
     assert sent == dict.fromkeys(range(2), steps * 8 * length + overhead)
     by_server = [nbytes for _, _, nbytes in ends]
     assert by_server == [2 * steps * (8 * length // servers + 16)] * servers
@@ -196,6 +197,15 @@ def test_delay_compensation_by_hand():
     _, ((_, weights, _),) = serve(2, 1, work, ParameterServer("async", delay_compensation=0.25))
     # Worker 0's gradient is applied as it is: w = -1. Worker 1's was made from w = 0: 2 + 0.25 * 2 * 2 * (-1 - 0) = 1.
     np.testing.assert_array_equal(weights, np.full(LENGTH, -1.5))
+
+
+def test_which_variables_have_a_gradient_is_said_of_a_sum_as_well():
+    def work(rank, client, weights, step):
+        for flags in ([1, 0], [0, 0]):
+            step(1, flags=np.array(flags, np.uint8))
+
+    _, ((_, weights, _),) = serve(1, 1, work, ParameterServer("async", push_every=2))
+    np.testing.assert_array_equal(weights, np.full(LENGTH, -RATE * 2))
 
 
 def test_that_training_stops_reaches_all_workers():
