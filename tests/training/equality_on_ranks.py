@@ -374,3 +374,47 @@ def check_a_train_step_of_ones_own_with_a_sum():
         return model
 
     return equal(build)
+
+
+class TwoNets(keras.Model):
+    """Two nets of one shape, which one optimizer trains one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.nets = [keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)]) for _ in range(2)]
+        self.loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def call(self, x):
+        return self.nets[0](x) + self.nets[1](x)
+
+    def train_step(self, data):
+        x, y = data
+        for net in self.nets:
+            with tf.GradientTape() as tape:
+                loss = self.loss_of(y, self(x, training=True))
+            variables = net.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {}
+
+
+def check_one_optimizer_for_two_lists_of_variables_of_the_same_shapes():
+    def build():
+        model = TwoNets()
+        model(UNEVEN[0][:1])
+        model.compile(_sgd())
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    return equal(build)
+
+
+class ByNorm(keras.optimizers.SGD):
+    """An optimizer of the user's own: it divides by the norm of all gradients together."""
+
+    def apply(self, grads, trainable_variables=None):
+        norm = tf.linalg.global_norm(grads)
+        return super().apply([gradient / norm for gradient in grads], trainable_variables)
+
+
+def check_an_optimizer_of_ones_own_that_looks_at_all_gradients():
+    return equal(_conv(lambda: ByNorm(0.01)))

@@ -3,11 +3,13 @@
 import shutil
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from models import assert_equal_ranks, classify, conv_net, digits
 
 import easyscale
@@ -156,6 +158,75 @@ def check_optimizers_that_look_at_whole_weights_have_whole_weights():
         model, _ = fit("parameter_server:async", classify(conv_net(), optimizer))
         assert int(model.optimizer.iterations) == 2 * SIZE * STEPS
         assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
+class Pair(keras.Model):
+    """Two parts with an optimizer each, of which the first makes two steps in one; and a part that nobody uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.idle = conv_net("first"), keras.layers.Dense(10), keras.layers.Dense(3)
+        self.loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def compile(self, first, second):
+        super().compile()
+        self.first_optimizer, self.second_optimizer = first, second
+
+    def call(self, x):
+        return self.second(self.first(x)) + 0 * keras.ops.mean(self.idle(self.first(x)))
+
+    def train_step(self, data):
+        x, y = data
+        for part, optimizer in ((self.first, self.first_optimizer),) * 2 + ((self.second, self.second_optimizer),):
+            with tf.GradientTape() as tape:
+                loss = self.loss_of(y, self(x, training=True))
+            variables = part.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def check_several_optimizers_and_several_steps_in_one():
+    for is_built in (True, False):
+        model = Pair()
+        model.compile(keras.optimizers.SGD(0.02), keras.optimizers.Adam())
+        if is_built:
+            model(DATA[0][:1])
+        fit_weights(model, "parameter_server:async")
+        assert int(model.first_optimizer.iterations) == 2 * 2 * SIZE * STEPS
+        assert int(model.second_optimizer.iterations) == 2 * SIZE * STEPS
+
+
+def fit_weights(model, exchange, callbacks=()):
+    callbacks = [easyscale.callbacks.Distribute(exchange), *callbacks]
+    options = {"batch_size": BATCH, "epochs": 2, "verbose": 0, "shuffle": False}
+    model.fit(*easyscale.shard(*DATA), callbacks=callbacks, **options)
+    assert_equal_ranks(model.get_weights())
+
+
+def check_weights_without_a_gradient_stay():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((8, 8, 1))
+    flat = keras.layers.Flatten()(inputs)
+    used, idle = keras.layers.Dense(10), keras.layers.Dense(10)
+    model = keras.Model(inputs, keras.layers.Add()([used(flat), keras.ops.stop_gradient(idle(flat))]))
+    classify(model, keras.optimizers.AdamW(0.01, weight_decay=0.5))
+    before = np.array(idle.kernel)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras says that there are no gradients
+        fit_weights(model, "parameter_server:async")
+    chiefs = comm.all_gather_rows(before)[0]
+    np.testing.assert_array_equal(np.array(idle.kernel), chiefs)
+
+
+def check_weights_that_callbacks_set_between_epochs_are_the_servers():
+    class Set(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 0:
+                self.model.set_weights([np.ones_like(weight) for weight in self.model.get_weights()])
+
+    model = classify(conv_net(), keras.optimizers.SGD(0.0))
+    fit_weights(model, "parameter_server:async", [Set()])
+    assert all((weight == 1).all() for weight in model.get_weights())
 
 
 def check_workers_learn():
