@@ -381,6 +381,7 @@ class TwoNets(keras.Model):
 
     def __init__(self):
         super().__init__()
+        self.mean_loss = keras.metrics.Mean(name="loss")
         self.nets = [keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)]) for _ in range(2)]
         self.loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -394,7 +395,12 @@ class TwoNets(keras.Model):
                 loss = self.loss_of(y, self(x, training=True))
             variables = net.trainable_variables
             self.optimizer.apply(tape.gradient(loss, variables), variables)
-        return {}
+        self.mean_loss.update_state(loss, sample_weight=tf.shape(x)[0])
+        return {"loss": self.mean_loss.result()}
+
+    @property
+    def metrics(self):
+        return [self.mean_loss]
 
 
 def check_one_optimizer_for_two_lists_of_variables_of_the_same_shapes():
