@@ -82,7 +82,9 @@ def train(exchange, rate, slow):
     data = data.shuffle(400, seed=RANK).repeat().batch(args.batch_size).with_options(options)
     watch = Watch(slow)
     distribute = easyscale.callbacks.Distribute(exchange)  # the only line that chooses the mode
-    history = model.fit(data, steps_per_epoch=1_000_000, verbose=0, callbacks=[distribute, watch]).history
+    history = model.fit(
+        data, steps_per_epoch=1_000_000, shuffle=False, verbose=0, callbacks=[distribute, watch]
+    ).history
     counts = history.get("staleness_histogram", [{}])[0]
     gradients = sum(counts.values()) or WORKERS * int(model.optimizer.iterations)
     _, accuracy = model.evaluate(x_test, y_test, verbose=0)
