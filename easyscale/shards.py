@@ -85,12 +85,10 @@ class Shards:
     def gather(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Return the whole arrays of which each rank gives its own parts.
 
-        The ranks of a node may be given the same memory. It is lent: see `Exchange.lend`. Not so if these are some of
-        the arrays only: two such lists in one step had wrong values in common memory.
+        The ranks of a node may be given the same memory. It is lent: see `Exchange.lend`.
         """
         wholes = {}
-        common = len(parts) == len(self.parts)
-        for one, vector in zip(self.buckets, bucket.lend(self.buckets, self._exchange, common), strict=True):
+        for one, vector in zip(self.buckets, bucket.lend(self.buckets, self._exchange, common=True), strict=True):
             for slot in one.slots:
                 if slot.index in parts:
                     vector[self._places[slot.index]] = parts[slot.index]

@@ -204,6 +204,7 @@ class Mpi(Communicator):
         info.Free()
         made = _MpiWindow(window, self.local_size)
         made.parts[self.local_rank][:] = 0  # takes the memory now: later there may be none, and that ends a process
+        self.wait(self._node.Ibarrier(), "waits for shared memory")  # nobody writes before
         return made
 
     # Waiting, and what ends it.
