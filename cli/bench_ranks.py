@@ -11,7 +11,7 @@ import click
 from easyscale import settings
 from easyscale.errors import EasyScaleError, LaunchError, unknown
 
-__all__ = ["check_file", "parse_exchanges", "parse_numbers", "run_ranks"]
+__all__ = ["check_file", "parse_exchanges", "parse_numbers", "parse_replications", "run_ranks"]
 
 
 def check_file(option: str, path: str | None) -> None:
@@ -56,6 +56,17 @@ def parse_numbers(option: str, text: str) -> list[int]:
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise click.UsageError(f"{option} must be numbers of 1 or more, with commas. Received: {option} {text}")
     return sorted({int(part) for part in parts})
+
+
+def parse_replications(text: str) -> list[str]:
+    """Return the ways of replication in `text`, each once."""
+    from easyscale import replication
+
+    names = list(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in replication.available():
+            raise click.UsageError(unknown("--replication", name, replication.available()))
+    return names
 
 
 def run_ranks(

@@ -3,12 +3,15 @@
     python examples/large_batch.py --plot large_batch.png
     easyscale launch -n 2 examples/large_batch.py --data mnist
 
-The rates are good ones for the smallest batch; "SGD" keeps its own, "SGD, scaled" has it grow with the batch and warmed
-up, and LARS has it grow with the root of the batch. All rates fall by a polynomial to zero at the end.
+"SGD" keeps its rate, "SGD, scaled" has it grow with the batch and warmed up, and LARS has it grow with the root of the
+batch; "SGD, tuned" has another for each batch. All rates fall by a polynomial to zero at the end. Each method takes
+those of `--rates` (LARS also of `--trusts`) that are best on a quarter of the training images, which is held out; then
+it trains on all of them. The images to test have no part in that.
 The lines with a comment are the ones that EasyScale adds.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 
@@ -22,30 +25,36 @@ import easyscale
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", choices=["digits", "mnist", "cifar10"], default="digits")
 parser.add_argument("--batches", default=None, help="by default 32,...,1024 for digits and 256,...,8192 else")
-parser.add_argument("--methods", default="SGD;SGD, scaled;LARS")
+parser.add_argument("--methods", default="SGD;SGD, scaled;SGD, tuned;LARS")
 parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--warmup", type=float, default=5, help="epochs")
 parser.add_argument("--seeds", type=int, default=3)
-parser.add_argument("--sgd-rate", type=float, default=0.05, help="of SGD, at the smallest batch")
-parser.add_argument("--lars-rate", type=float, default=0.05, help="of LARS, at the smallest batch")
-parser.add_argument("--trust", type=float, default=0.1, help="the trust coefficient of LARS")
+parser.add_argument("--rates", default="0.01,0.02,0.05,0.1,0.2,0.5", help="at the smallest batch, to choose from")
+parser.add_argument("--trusts", default="0.02,0.1", help="trust coefficients of LARS, to choose from")
 parser.add_argument("--json", help="write all results here")
 parser.add_argument("--plot", help="draw accuracy over batch size here")
 args = parser.parse_args()
 
 
-def load(seed):
-    """Return images from 0 to 1 and labels, to train and to test. Of the digits each seed tests another part."""
+def load():
+    """Return images from 0 to 1 and labels, to train and to test."""
     if args.data == "digits":
         digits = load_digits()
         images = digits.images[..., None].astype("float32") / 16
         x, x_test, y, y_test = train_test_split(
-            images, digits.target, test_size=360, stratify=digits.target, random_state=seed
+            images, digits.target, test_size=360, stratify=digits.target, random_state=0
         )
         return x, y, x_test, y_test
     (x, y), (x_test, y_test) = getattr(keras.datasets, args.data).load_data()
     x, x_test = (one.reshape(len(one), *one.shape[1:3], -1) / np.float32(255) for one in (x, x_test))
     return x, y.reshape(-1), x_test, y_test.reshape(-1)
+
+
+def hold_out(data, seed):
+    """Return images to train, and a quarter of them to choose by; another quarter for each seed."""
+    x, y, *_ = data
+    x, x_held, y, y_held = train_test_split(x, y, test_size=0.25, stratify=y, random_state=seed)
+    return x, y, x_held, y_held
 
 
 def build(shape):
@@ -57,26 +66,28 @@ def build(shape):
     return keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(10)])
 
 
-def optimizer(method, batch, smallest, steps_per_epoch):
+def optimizer(method, numbers, growth, steps_per_epoch):
+    """Return an optimizer for a batch that is `growth` times the smallest."""
     steps = args.epochs * steps_per_epoch
     warmup = min(round(args.warmup * steps_per_epoch), steps - 1)
     decay = easyscale.optimizers.schedules.PolynomialDecay  # with a warm-up, or without
-    if method == "SGD":
-        return keras.optimizers.SGD(decay(args.sgd_rate, steps), momentum=0.9)
+    rate, *trust = numbers
+    if method == "LARS":
+        grown = easyscale.scaled_lr(rate, 1, growth, rule="sqrt")
+        return easyscale.optimizers.LARS(decay(grown, steps, warmup), weight_decay=1e-4, trust_coefficient=trust[0])
     if method == "SGD, scaled":
-        rate = easyscale.scaled_lr(args.sgd_rate, smallest, batch)  # linearly
-        return easyscale.optimizers.SGD(decay(rate, steps, warmup, start=args.sgd_rate))  # momentum correction
-    rate = easyscale.scaled_lr(args.lars_rate, smallest, batch, rule="sqrt")
-    return easyscale.optimizers.LARS(decay(rate, steps, warmup), weight_decay=1e-4, trust_coefficient=args.trust)
+        grown = easyscale.scaled_lr(rate, 1, growth)  # linearly
+        return easyscale.optimizers.SGD(decay(grown, steps, warmup, start=rate))  # momentum correction
+    return keras.optimizers.SGD(decay(rate, steps), momentum=0.9)
 
 
-def train(method, batch, smallest, seed, data):
-    """Return the accuracy on the data to test."""
+def train(method, numbers, batch, growth, seed, data):
+    """Return the accuracy on the second half of `data`."""
     x, y, x_test, y_test = data
     keras.utils.set_random_seed(seed)
     model = build(x.shape[1:])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer(method, batch, smallest, -(-len(x) // batch)), loss, metrics=["accuracy"])
+    model.compile(optimizer(method, numbers, growth, -(-len(x) // batch)), loss, metrics=["accuracy"])
     model.fit(
         *easyscale.shard(x, y),  # this process's part of the data
         batch_size=easyscale.local_batch(batch),  # this process's part of a batch
@@ -85,6 +96,31 @@ def train(method, batch, smallest, seed, data):
         callbacks=[easyscale.callbacks.Distribute()],  # one model on all processes
     )
     return float(model.evaluate(x_test, y_test, batch_size=1024, verbose=0)[1])
+
+
+def say(*words):
+    if easyscale.is_chief():  # one of all processes prints
+        print(*words, flush=True)
+
+
+def candidates(method):
+    """Return tuples of a rate and, for LARS, a trust coefficient."""
+    among = [args.rates.split(","), args.trusts.split(",")] if method == "LARS" else [args.rates.split(",")]
+    return [tuple(map(float, numbers)) for numbers in itertools.product(*among)]
+
+
+def choose(method, at, smallest, data, held_out):
+    """Return the numbers with the best accuracy on held-out images: the mean over seeds and the batches `at`."""
+    among = candidates(method)
+    for numbers, batch in itertools.product(among, at):
+        if len(among) > 1 and (method, numbers, batch) not in held_out:
+            found = [
+                train(method, numbers, batch, batch / smallest, seed, hold_out(data, seed))
+                for seed in range(args.seeds)
+            ]
+            held_out[method, numbers, batch] = found
+            say(f"{method} {numbers}, batch {batch}: {statistics.mean(found):.2%} of the held-out images")
+    return max(among, key=lambda numbers: sum(sum(held_out.get((method, numbers, batch), [0])) for batch in at))
 
 
 def plot(results, file):
@@ -109,32 +145,37 @@ def plot(results, file):
 
 def main():
     try:
-        data = [load(seed) for seed in range(args.seeds if args.data == "digits" else 1)]
+        data = load()
     except Exception as error:  # which is what Keras raises if it cannot download
-        if easyscale.is_chief():
-            print(f"{args.data} could not be loaded ({error}), so these are the digits of scikit-learn")
+        say(f"{args.data} could not be loaded ({error}), so these are the digits of scikit-learn")
         args.data = "digits"
-        data = [load(seed) for seed in range(args.seeds)]
+        data = load()
     default = "32,64,128,256,512,1024" if args.data == "digits" else "256,512,1024,2048,4096,8192"
     batches = [int(batch) for batch in (args.batches or default).split(",")]
-    results = {}
-    for method in args.methods.split(";"):
-        results[method] = {}
+    smallest, largest = batches[0], batches[-1]
+    held_out, chosen, results = {}, {}, {}
+    for name in args.methods.split(";"):
+        method = name.removesuffix(", tuned")
+        results[name], chosen[name] = {}, {}
         for batch in batches:
-            accuracies = [train(method, batch, batches[0], seed, data[seed % len(data)]) for seed in range(args.seeds)]
-            results[method][batch] = accuracies
-            if easyscale.is_chief():  # one of all processes prints
-                spread = f"{min(accuracies):.2%} to {max(accuracies):.2%}"
-                print(f"{method}, batch {batch}: {statistics.mean(accuracies):.2%} ({spread})", flush=True)
-    if not easyscale.is_chief():
-        return
-    for method, of in results.items():
-        lost = 100 * (statistics.mean(of[batches[0]]) - statistics.mean(of[batches[-1]]))
-        print(f"{method} loses {lost:.2f} percentage points from batch {batches[0]} to {batches[-1]}")
-    if args.json:
+            at = [batch] if name != method else [smallest, largest]  # one number for all batches, or one for each
+            numbers = chosen[name][batch] = choose(method, at, smallest, data, held_out)
+            found = [train(method, numbers, batch, batch / smallest, seed, data) for seed in range(args.seeds)]
+            results[name][batch] = found
+            spread = f"{min(found):.2%} to {max(found):.2%}"
+            say(f"{name}, batch {batch}: {statistics.mean(found):.2%} ({spread}) with {numbers}")
+    for name, of in results.items():
+        lost = 100 * (statistics.mean(of[smallest]) - statistics.mean(of[largest]))
+        say(f"{name} loses {lost:.2f} percentage points from batch {smallest} to {largest}")
+    if args.json and easyscale.is_chief():
+        rows = [
+            {"method": method, "numbers": numbers, "batch": batch, "accuracies": found}
+            for (method, numbers, batch), found in held_out.items()
+        ]
+        written = {"data": args.data, "epochs": args.epochs, "accuracies": results, "chosen": chosen, "held_out": rows}
         with open(args.json, "w") as file:
-            json.dump({"data": args.data, "epochs": args.epochs, "accuracies": results}, file, indent=1)
-    if args.plot:
+            json.dump(written, file, indent=1)
+    if args.plot and easyscale.is_chief():
         plot(results, args.plot)
 
 

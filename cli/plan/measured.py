@@ -1,28 +1,26 @@
 """What benchmarks have measured, for plans: `bench exchange` gives times of exchanges, `bench fit` times of steps.
 
-An exchange on a machine is four numbers, which are fitted to all sizes and numbers of ranks:
+For as many ranks as were measured, times lie on the lines between the measured sizes: what a byte costs changes where
+vectors leave a cache, and where a library takes another protocol. For other numbers of ranks `P`, those of the nearest
+`Q` of the same kind (with a core each, or sharing cores) are scaled by what follows one another:
 
-    time = max(1, P / cores) * (alpha * (steps + 1) + beta * min(bytes, knee) + beyond * max(0, bytes - knee))
+    time(P, S) = alpha * steps(P) / steps(Q) + (time(Q, S) - alpha) * bytes(P) / bytes(Q)
 
-`steps` and `bytes` are those of the exchange's critical path, or of a good one for exchanges that know none. Where
-ranks share cores the numbers are others: they wait until it is their turn.
+`alpha` is where the line through the two smallest sizes meets no bytes at all.
 """
 
-import itertools
 import json
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from easyscale.errors import EasyScaleError
-from easyscale.exchange.exchange import Exchange, Path
+from easyscale.exchange.exchange import Exchange
 
-__all__ = ["Fitted", "Node", "fit", "read", "step_seconds"]
+__all__ = ["Node", "interpolate", "left_out", "read", "step_seconds", "work"]
 
-_KNEES = [2 * 10**5, 5 * 10**5, 10**6, 2 * 10**6, 5 * 10**6, 10**7, 3 * 10**7]  # bytes
-_ROUNDS = 12
+_MUST = "--measured must be a file that `easyscale bench exchange --json` or `easyscale bench fit --json` has written"
 
 
 def read(path: str) -> dict:
@@ -31,44 +29,32 @@ def read(path: str) -> dict:
     Raises:
         EasyScaleError: If it cannot be read, or is not what `bench exchange` or `bench fit` writes.
     """
-    must = (
-        "--measured must be a file that `easyscale bench exchange --json` or `easyscale bench fit --json` has written"
-    )
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
-        rows = [(row["exchange"], row["median"]) for row in found["rows"]]
+        numbers = [row["median"] for row in found["rows"] if isinstance(row["exchange"], str)]
         if found["benchmark"] == "exchange":
-            rows = [(row["bytes"], found["machine"]["ranks"], found["machine"]["cores"]) for row in found["rows"]]
+            machine = found["machine"]
+            numbers += [row["bytes"] for row in found["rows"]] + [machine["cores"], machine["ranks"] - 1]
         elif found["benchmark"] == "fit":
-            rows = [(row["batch"], found["wanted"]["model"]) for row in found["rows"]]
+            numbers += [time for row in found["rows"] for time in [row["batch"], *row["times"]]]
+            found["wanted"]["model"]
         else:
             raise ValueError(f"a benchmark '{found['benchmark']}'")
+        if not all(number > 0 for number in numbers):
+            raise ValueError("with numbers that are not above 0")
     except OSError as error:
-        raise EasyScaleError(f"{must}. Received: {path}, which cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError) as error:
+        raise EasyScaleError(f"{_MUST}. Received: {path}, which cannot be read ({error.strerror})") from None
+    except json.JSONDecodeError as error:
+        raise EasyScaleError(f"{_MUST}. Received: {path}, which is no JSON (line {error.lineno})") from None
+    except UnicodeDecodeError:
+        raise EasyScaleError(f"{_MUST}. Received: {path}, which is no text") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error) if type(error) is ValueError else "which has another form"
-        raise EasyScaleError(f"{must}. Received: {path}, {reason}") from None
-    if not rows:
-        raise EasyScaleError(f"{must}. Received: {path}, which has no rows")
+        raise EasyScaleError(f"{_MUST}. Received: {path}, {reason}") from None
+    if not found["rows"]:
+        raise EasyScaleError(f"{_MUST}. Received: {path}, which has no rows")
     return found
-
-
-class Fitted(NamedTuple):
-    """The numbers of an exchange on a machine. Seconds, seconds per byte, bytes."""
-
-    alpha: float
-    beta: float
-    beyond: float
-    knee: float
-    cores: int
-
-    def seconds(self, path: Path, ranks: int) -> float:
-        """Return how long an allreduce takes that has this path."""
-        volume = _volume(path)
-        short, long = min(volume, self.knee), max(0.0, volume - self.knee)
-        taken = self.alpha * (path.steps + 1) + self.beta * short + self.beyond * long
-        return taken * max(1.0, ranks / self.cores)
 
 
 class Node:
@@ -85,54 +71,88 @@ class Node:
     def __init__(self, exchanges: dict[str, Exchange], rows: Sequence[dict]):
         self._exchanges = exchanges
         self.most = max((max(row["ranks"], row["cores"]) for row in rows), default=0)
-        self._fitted = {
-            (name, crowded): fit(exchanges[name], own)
-            for name in exchanges
-            for crowded in (False, True)
-            if (own := [row for row in rows if row["exchange"] == name and (row["ranks"] > row["cores"]) == crowded])
-        }
+        self._cores = rows[0]["cores"] if rows else 0
+        self._times: dict[str, dict[int, dict[int, float]]] = {}
+        for row in rows:
+            self._times.setdefault(row["exchange"], {}).setdefault(row["ranks"], {})[row["bytes"]] = row["median"]
+
+    def knows(self, ranks: int) -> bool:
+        """Return whether as many ranks were measured, or others of the same kind."""
+        return any(self._nearest(name, ranks) for name in self._times)
 
     def seconds(self, name: str, ranks: int, nbytes: int) -> float | None:
         """Return how long an allreduce takes, or `None` if that does not follow from what was measured."""
-        known = [one for key, one in self._fitted.items() if key[0] == name]
-        if not known or ranks > self.most:
+        nearest = self._nearest(name, ranks)
+        if nearest is None:
             return None
-        fitted = self._fitted.get((name, ranks > known[0].cores), known[0])
-        return fitted.seconds(path_of(self._exchanges[name], ranks, nbytes), ranks)
+        times = self._times[name][nearest]
+        taken = interpolate(times, nbytes)
+        if nearest == ranks:
+            return taken
+        alpha = min(interpolate(times, 0), taken)
+        exchange = self._exchanges[name]
+        steps, volume = work(exchange, ranks, nbytes, self._cores)
+        steps_there, volume_there = work(exchange, nearest, nbytes, self._cores)
+        return alpha * steps / steps_there + (taken - alpha) * volume / volume_there
+
+    def _nearest(self, name: str, ranks: int) -> int | None:
+        """The number of measured ranks that is nearest, among those that all have a core, or all share cores."""
+        if ranks > self.most:
+            return None
+        alike = [size for size in self._times.get(name, ()) if (size > self._cores) == (ranks > self._cores)]
+        return min(alike, key=lambda size: abs(size - ranks), default=None)
 
 
-def fit(exchange: Exchange, rows: Sequence[dict]) -> Fitted:
-    """Return the numbers that fit best: the largest relative error is as small as can be.
+def interpolate(times: dict[int, float], nbytes: int) -> float:
+    """Return the time on the line between the two nearest sizes; outside, on that through the two at the edge.
 
-    Args:
-        exchange: The exchange.
-        rows: Dicts with `ranks`, `cores`, `bytes` and `median`, of this exchange.
+    Example:
+
+    >>> interpolate({1000: 1.0, 2000: 2.0, 4000: 6.0}, 3000)
+    4.0
     """
-    cores = rows[0]["cores"]
-    paths = [path_of(exchange, row["ranks"], row["bytes"]) for row in rows]
-    volumes = np.array([_volume(path) for path in paths], "float64")
-    steps = np.array([path.steps + 1.0 for path in paths])
-    factors = np.array([max(1.0, row["ranks"] / cores) / row["median"] for row in rows])
-    best = None
-    for knee in _KNEES:
-        columns = np.stack([steps, np.minimum(volumes, knee), np.maximum(0, volumes - knee)], axis=1)
-        columns *= factors[:, None]
-        weights = np.ones(len(rows))
-        for _ in range(_ROUNDS):  # Lawson's: what is far off counts more in the next round
-            numbers = _not_negative(columns, np.sqrt(weights))
-            errors = np.abs(columns @ numbers - 1)
-            if best is None or errors.max() < best[0]:
-                best = errors.max(), Fitted(*map(float, numbers), float(knee), cores)
-            weights *= errors + 1e-9
-            weights /= weights.sum()
-    return best[1]
+    sizes = sorted(times)
+    if len(sizes) == 1:
+        return times[sizes[0]] * max(1.0, nbytes / sizes[0])
+    right = min(max(int(np.searchsorted(sizes, nbytes)), 1), len(sizes) - 1)
+    (start, end), (low, high) = sizes[right - 1 : right + 1], (times[size] for size in sizes[right - 1 : right + 1])
+    found = low + (high - low) * (nbytes - start) / (end - start)
+    return min(max(found, 0.0), low) if nbytes < start else max(found, high) if nbytes > end else found
 
 
-def path_of(exchange: Exchange, ranks: int, nbytes: int) -> Path:
-    """Return the critical path on one node; for an exchange that knows none, as few steps and bytes as there can be."""
-    levels = (ranks - 1).bit_length()
-    least = 2 * nbytes * (ranks - 1) / ranks
-    return exchange.critical_path(ranks, nbytes, local_size=ranks) or Path(2 * levels, least, 1.5 * least)
+def left_out(rows: Sequence[dict]) -> list[dict]:
+    """Return rows with `predicted`: the time that follows from the other sizes of the same exchange and ranks.
+
+    The smallest and the largest size have none on one side, and are left out.
+    """
+    checked = []
+    for row in rows:
+        others = {
+            other["bytes"]: other["median"]
+            for other in rows
+            if (other["exchange"], other["ranks"]) == (row["exchange"], row["ranks"]) and other["bytes"] != row["bytes"]
+        }
+        if others and min(others) < row["bytes"] < max(others):
+            checked.append({**row, "predicted": interpolate(others, row["bytes"])})
+    return checked
+
+
+def work(exchange: Exchange, ranks: int, nbytes: int, cores: int) -> tuple[float, float]:
+    """Return the steps and the bytes that follow one another in an allreduce on one node, one more step for the start.
+
+    Where ranks share cores, they wait for their turn: in a short exchange as long as the fullest core takes, in a long
+    one, which the kernel shares out, as all cores together. Between them is the mean. An exchange that knows no
+    critical path is taken for Rabenseifner's algorithm, with which MPI libraries sum up long vectors: ranks beyond a
+    power of two hand theirs to another rank before, and get the sum after.
+    """
+    path = exchange.critical_path(ranks, nbytes, local_size=ranks)
+    if path is not None:
+        turns = _turns(ranks, cores)
+        return turns * (path.steps + 1), turns * (path.bytes or path.memory)
+    halving = 1 << (ranks.bit_length() - 1)
+    folds, turns = 2 * (ranks > halving), _turns(halving, cores)
+    steps = 2 * (halving.bit_length() - 1)
+    return turns * (steps + 1) + folds, turns * 2 * nbytes * (halving - 1) / halving + folds * nbytes
 
 
 def step_seconds(found: dict, model: str, batch: int) -> float:
@@ -156,19 +176,5 @@ def step_seconds(found: dict, model: str, batch: int) -> float:
     return statistics.median(times)
 
 
-def _volume(path: Path) -> float:
-    return path.bytes or path.memory
-
-
-def _not_negative(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the numbers of 0 or more with which the columns' sum is nearest to ones."""
-    best, numbers = np.inf, np.zeros(columns.shape[1])
-    for size in range(1, columns.shape[1] + 1):
-        for chosen in itertools.combinations(range(columns.shape[1]), size):
-            weighted = columns[:, chosen] * weights[:, None]
-            found, *_ = np.linalg.lstsq(weighted, weights, rcond=None)
-            error = float(np.sum((weighted @ found - weights) ** 2))
-            if (found >= 0).all() and error < best:
-                best, numbers = error, np.zeros(columns.shape[1])
-                numbers[list(chosen)] = found
-    return numbers
+def _turns(ranks: int, cores: int) -> float:
+    return max(1.0, (ranks / cores + -(-ranks // cores)) / 2)

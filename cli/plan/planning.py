@@ -36,23 +36,28 @@ def run(wanted: dict, names: list[str], are_chosen: bool, files, json_file: str 
         if one["benchmark"] == "fit":
             compute = reading.step_seconds(one, wanted["model"], batch)
         else:
-            place = {"ranks": one["machine"]["ranks"], "cores": one["machine"]["cores"]}
-            rows += [{**row, **place} for row in one["rows"] if row["exchange"] in exchanges]
+            rows += [{**row, **_place(one, wanted)} for row in one["rows"] if row["exchange"] in exchanges]
     machine = Machine(
         compute, *(wanted[name] for name in ("latency", "bandwidth", "memory", "overlap", "spread", "ranks_per_node")),
         wanted["servers"],
     )  # fmt: skip
     node = reading.Node(exchanges, rows)
+    _check_measured(node, rows, wanted)
     steps = plan(exchanges, wanted["ranks"], weights * BYTES, machine, node.seconds)
     _check_chosen(names if are_chosen else [], steps, wanted)
-    scanned = [size for size in _SCANNED if size <= wanted["ranks_per_node"] or size % wanted["ranks_per_node"] == 0]
+    scanned = [
+        size
+        for size in _SCANNED
+        if (size <= wanted["ranks_per_node"] or size % wanted["ranks_per_node"] == 0)
+        and (size > node.most or node.knows(size))
+    ]
     changes = crossovers(plan(exchanges, scanned, weights * BYTES, machine, node.seconds))
     by_size = {}
     if {"ring", "tree"} <= set(exchanges):
         ring, tree = exchanges["ring"], exchanges["tree"]
         beyond = [size for size in wanted["ranks"] if size > max(2, node.most)]
         by_size = {size: crossover_bytes(ring, tree, size, machine) for size in beyond}
-    checked = [{**row, "predicted": node.seconds(row["exchange"], row["ranks"], row["bytes"])} for row in rows]
+    checked = reading.left_out(rows)
     title = _title(wanted, weights, compute, found, node.most)
     console = rich.console.Console()
     console.print(report.table(steps, title))
@@ -66,6 +71,33 @@ def run(wanted: dict, names: list[str], are_chosen: bool, files, json_file: str 
         report.write(json_file, inputs, steps, changes, by_size, kept)
     if plot_file is not None:
         report.plot(plot_file, steps, title)
+
+
+def _place(found: dict, wanted: dict) -> dict:
+    """Return the number of workers and cores of what was measured."""
+    machine = found["machine"]
+    servers = machine.get("servers", 0)
+    if servers != wanted["servers"]:
+        raise EasyScaleError(
+            f"--measured must have as many servers as the plan. Received: {servers} servers, and --servers "
+            f"{wanted['servers']}"
+        )
+    return {"ranks": machine["ranks"] - servers, "cores": machine["cores"]}
+
+
+def _check_measured(node: reading.Node, rows: list[dict], wanted: dict) -> None:
+    """Refuse files of several machines, and ranks that share cores where those that were measured do not."""
+    cores = sorted({row["cores"] for row in rows})
+    if len(cores) > 1:
+        raise EasyScaleError(f"all files of --measured must be of one machine. Received: machines of {cores} cores")
+    for size in wanted["ranks"]:
+        if 1 < size <= node.most and not node.knows(size):
+            have = ", ".join(map(str, sorted({row["ranks"] for row in rows})))
+            raise EasyScaleError(
+                f"--measured must have ranks that have a core each, or share cores, as those of the plan. Received: "
+                f"{have} ranks on {cores[0]} cores, and --ranks {size}. Add what easyscale bench exchange -n {size} "
+                "--json FILE writes"
+            )
 
 
 def _check_chosen(names: list[str], steps: list[Step], wanted: dict) -> None:

@@ -53,11 +53,11 @@ def lines_of_crossovers(changes: list[tuple[int, str]], by_size: dict[int, int |
 
 
 def check_table(rows: list[dict]) -> "rich.table.Table":
-    """Return a table of what was measured beside what the fitted model says: `predicted` and `median` in seconds."""
+    """Return a table of what was measured beside what other sizes say: `predicted` and `median` in seconds."""
     import rich.box
     import rich.table
 
-    made = rich.table.Table(title="the model beside what was measured", box=rich.box.SIMPLE_HEAD)
+    made = rich.table.Table(title="each size beside what the other sizes say", box=rich.box.SIMPLE_HEAD)
     made.add_column("exchange", no_wrap=True)
     for name in ("ranks", "sizes", "mean error", "largest error", "at"):
         made.add_column(name, justify="right")

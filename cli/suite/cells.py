@@ -1,4 +1,4 @@
-"""One cell of the suite's tables: a model, a batch size and a number of ranks, measured in a process of its own.
+"""One cell of the suite's tables: a model, a batch size, ranks and a way of replication, in a process of its own.
 
 A cell that has been measured is a file; one that a kill has interrupted is none.
 """
@@ -32,13 +32,19 @@ class Cell(NamedTuple):
     model: str
     batch: int
     ranks: int
+    replication: str = "between_graph"
+
+    @property
+    def is_in_graph(self) -> bool:
+        return self.replication == "in_graph"
 
     @property
     def name(self) -> str:
-        return f"{self.model}-batch{self.batch}-ranks{self.ranks}"
+        return f"{self.model}-batch{self.batch}-ranks{self.ranks}{'-in_graph' * self.is_in_graph}"
 
     def __str__(self) -> str:
-        return f"{self.model}, batch {self.batch}, {self.ranks} rank{'s' * (self.ranks > 1)}"
+        what = "device" if self.is_in_graph else "rank"
+        return f"{self.model}, batch {self.batch}, {self.ranks} {what}{'s' * (self.ranks > 1)}"
 
 
 def read(folder: str, cell: Cell) -> dict | None:
@@ -61,7 +67,7 @@ def measure(folder: str, cell: Cell, options: list[str], memory: int, timeout: f
     """
     partial = f"{_path(folder, cell)}.partial"
     command = [sys.executable, "-m", "easyscale", "bench", "fit", "-n", str(cell.ranks), "--model", cell.model]
-    command += ["--batch-size", str(cell.batch), "--json", partial, *options]
+    command += ["--batch-size", str(cell.batch), "--replication", cell.replication, "--json", partial, *options]
 
     def before_it_starts() -> None:
         end_with_parent()

@@ -3,9 +3,10 @@
 import importlib.util
 import json
 import os
+from collections.abc import Callable
 
 from easyscale.cli.fit_report import ALONE, BOUND
-from easyscale.cli.suite.cells import Cell
+from easyscale.cli.suite.cells import OOM, Cell
 
 __all__ = ["in_short", "text", "write"]
 
@@ -57,34 +58,55 @@ def _markdown(cells: dict[Cell, dict]) -> str:
 
 
 def _tables(cells: dict[Cell, dict]) -> list[tuple[str, list[list[str]]]]:
-    """Return for each exchange a table of samples per second of all ranks, and one of efficiency."""
-    names = [row["exchange"] for found in cells.values() for row in found.get("rows", ())]
+    """Return for each exchange a table of samples per second of all ranks and one of efficiency; then all in one."""
+    columns = _columns(cells)
     tables = []
-    for name in [one for one in dict.fromkeys(names) if one != ALONE] or ["samples/s"]:
-        for what, show in (
-            ("samples/s of all ranks", lambda row, found: f"{_rate(row, found):,.1f}"),
-            ("efficiency", lambda row, found: f"{row['efficiency']:.0%}"),
-        ):
-            tables.append((f"{name}: {what}", _grid(cells, name, show)))
+    for replication, name in columns or [("between_graph", "samples/s")]:
+        for what, show in (("samples/s of all ranks", _rate_text), ("efficiency", _efficiency_text)):
+            tables.append((f"{name}: {what}", _grid(cells, replication, name, show)))
+    if len(columns) > 1:
+        tables.append(("samples/s of all ranks, beside each other", _beside(cells, columns)))
     return tables
 
 
-def _grid(cells: dict[Cell, dict], name: str, show) -> list[list[str]]:
+def _columns(cells: dict[Cell, dict]) -> list[tuple[str, str]]:
+    """Return what was measured on all ranks: ways of replication and names of exchanges."""
+    found = [(cell.replication, row["exchange"]) for cell, found in cells.items() for row in found.get("rows", ())]
+    return [(replication, name) for replication, name in dict.fromkeys(found) if name != ALONE]
+
+
+def _grid(cells: dict[Cell, dict], replication: str, name: str, show: Callable) -> list[list[str]]:
     ranks = sorted({cell.ranks for cell in cells})
     lines = [["model", "batch", *(f"{number} rank{'s' * (number > 1)}" for number in ranks)]]
     for model, batch in dict.fromkeys((cell.model, cell.batch) for cell in cells):
-        line = [model, str(batch)]
-        for number in ranks:
-            found = cells.get(Cell(model, batch, number))
-            own = [row for row in (found or {}).get("rows", ()) if row["exchange"] == name]
-            if found is None:
-                line.append("")
-            elif "failed" in found:
-                line.append("OOM" if found["failed"] == "OOM" else "failed")
-            else:
-                line.append(show(own[0], found) if own else "-")
-        lines.append(line)
+        shown = (_shown(cells.get(Cell(model, batch, number, replication)), name, show) for number in ranks)
+        lines.append([model, str(batch), *shown])
     return lines
+
+
+def _beside(cells: dict[Cell, dict], columns: list[tuple[str, str]]) -> list[list[str]]:
+    lines = [["model", "batch", "ranks", *(name for _, name in columns)]]
+    for place in dict.fromkeys(cell[:3] for cell in cells):
+        shown = (_shown(cells.get(Cell(*place, replication)), name, _rate_text) for replication, name in columns)
+        lines.append([*map(str, place), *shown])
+    return lines
+
+
+def _shown(found: dict | None, name: str, show: Callable) -> str:
+    if found is None:
+        return ""
+    if "failed" in found:
+        return OOM if found["failed"] == OOM else "failed"
+    own = [row for row in found["rows"] if row["exchange"] == name]
+    return show(own[0], found) if own else "-"
+
+
+def _rate_text(row: dict, found: dict) -> str:
+    return f"{_rate(row, found):,.1f}"
+
+
+def _efficiency_text(row: dict, found: dict) -> str:
+    return f"{row['efficiency']:.0%}"
 
 
 def _rows(cells: dict[Cell, dict]) -> list[dict]:

@@ -50,7 +50,8 @@ def run(folder: str, cells: dict[Cell, list[str]], settings: dict, memory: int, 
             for number, cell in enumerate(waiting):
                 left = _time_left(seconds, waiting[number:])
                 progress.update(task, description=str(cell), left=left)
-                found = measure(inside, cell, cells[cell], memory // cell.ranks, timeout)
+                processes = 1 if cell.is_in_graph else cell.ranks
+                found = measure(inside, cell, cells[cell], memory // processes, timeout)
                 done[cell], seconds[cell] = found, found["seconds"]
                 progress.advance(task)
                 left = _time_left(seconds, waiting[number + 1 :])

@@ -58,10 +58,7 @@ def command(
     numbers = bench_ranks.parse_numbers("-n", ranks)
     if model not in MODELS:
         raise click.UsageError(unknown("--model", model, list(MODELS)))
-    replications = list(dict.fromkeys(replication.split(",")))
-    for name in replications:
-        if name not in easyscale.replication.available():
-            raise click.UsageError(unknown("--replication", name, easyscale.replication.available()))
+    replications = bench_ranks.parse_replications(replication)
     if optimizer not in OPTIMIZERS:
         raise click.UsageError(unknown("--optimizer", optimizer, OPTIMIZERS))
     for option, value in (("--steps", steps), ("--rounds", rounds)):

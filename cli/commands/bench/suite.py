@@ -1,9 +1,11 @@
 """`easyscale bench suite`: the classic tables, of models, batch sizes and numbers of devices, by one command."""
 
+import itertools
 import os
 
 import click
 
+import easyscale
 from easyscale.cli import bench_ranks, sizes
 from easyscale.cli.group import Command
 from easyscale.cli.models import MODELS, OPTIMIZERS
@@ -23,13 +25,19 @@ _CLASSICS = "alexnet,googlenet,inceptionv3,vgg16,resnet50,cifar10,mlp,deepspeech
     "--exchanges", default="auto,parameter_server:async", show_default=True, metavar="NAME,NAME,...",
     help="What to compare: by default in step, and not.",
 )  # fmt: skip
+@click.option(
+    "--replication", "replications", default="between_graph,in_graph", show_default=True, metavar="NAME,NAME,...",
+    help="As for `bench fit`. in_graph: with those of the exchanges that it has, from 2 devices on.",
+)  # fmt: skip
 @click.option("--optimizer", default="momentum", show_default=True, help="As for `bench fit`.")
 @click.option("--image-size", type=int, metavar="N", help="Defaults to 64, or the least that a model takes.")
 @click.option("--steps", type=int, default=5, show_default=True, metavar="N", help="In a turn.")
 @click.option("--rounds", type=int, default=2, show_default=True, metavar="N", help="How many turns each has.")
 @click.option("--timeout", type=float, default=900, show_default=True, metavar="S", help="Seconds for a cell.")
 @click.option("--memory", metavar="SIZE", help="For all ranks of a cell. Defaults to 80 % of what is free.")
-def command(out, ranks, models, batches, exchanges, optimizer, image_size, steps, rounds, timeout, memory) -> None:
+def command(
+    out, ranks, models, batches, exchanges, replications, optimizer, image_size, steps, rounds, timeout, memory
+) -> None:
     """Train models with batch sizes on numbers of ranks; write tables, plots and JSON.
 
     Each cell of the tables is a process of its own: one for which there is no memory says OOM, and the others go on.
@@ -56,7 +64,13 @@ def command(out, ranks, models, batches, exchanges, optimizer, image_size, steps
         raise click.UsageError(f"--timeout must be above 0. Received: --timeout {timeout}")
     numbers = bench_ranks.parse_numbers("-n", ranks)
     sizes_of_batches = bench_ranks.parse_numbers("--batch-sizes", batches)
-    chosen = bench_ranks.parse_exchanges(exchanges, also=["auto"])
+    chosen = {"between_graph": bench_ranks.parse_exchanges(exchanges, also=["auto"])}
+    ways = bench_ranks.parse_replications(replications)
+    if "in_graph" in ways:
+        valid = ["auto", *easyscale.replication.devices.available()]
+        chosen["in_graph"] = [name for name in chosen["between_graph"] if name in valid]
+        if not chosen["in_graph"]:
+            raise click.UsageError(unknown("--exchanges", exchanges, valid, " with --replication in_graph"))
     try:
         os.makedirs(out, exist_ok=True)
         writable = os.access(out, os.W_OK)
@@ -64,16 +78,21 @@ def command(out, ranks, models, batches, exchanges, optimizer, image_size, steps
         writable = False
     if not writable:
         raise click.UsageError(f"--out must be a folder that may be written. Received: --out {out}")
-    settings = {"exchanges": ",".join(chosen), "optimizer": optimizer, "image_size": image_size, "steps": steps,
-                "rounds": rounds}  # fmt: skip
-    options = ["--exchanges", settings["exchanges"], "--optimizer", optimizer, "--steps", str(steps)]
-    options += ["--rounds", str(rounds)]
-    cells = {
-        Cell(name, batch, number): options + _of_images(name, image_size)
-        for name in names
-        for batch in sizes_of_batches
-        for number in numbers
+    settings = {
+        "exchanges": ",".join(chosen["between_graph"]),
+        "optimizer": optimizer,
+        "image_size": image_size,
+        "steps": steps,
+        "rounds": rounds,
     }
+    options = ["--optimizer", optimizer, "--steps", str(steps), "--rounds", str(rounds)]
+    cells = {
+        Cell(name, batch, number, way): ["--exchanges", ",".join(chosen[way]), *options, *_of_images(name, image_size)]
+        for name, batch, number, way in itertools.product(names, sizes_of_batches, numbers, ways)
+        if way == "between_graph" or number > 1
+    }
+    if not cells:
+        raise click.UsageError(f"-n must have 2 or more with --replication in_graph alone. Received: -n {ranks}")
     running.run(out, cells, settings, _memory(memory), timeout)
 
 
