@@ -53,8 +53,11 @@ def parse_exchanges(text: str | None, also: list[str], servers: int = 0) -> list
 def parse_numbers(option: str, text: str) -> list[int]:
     """Return the numbers in `text`, sorted, each once."""
     parts = text.split(",")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise click.UsageError(f"{option} must be numbers of 1 or more, with commas. Received: {option} {text}")
+    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
+        received = text if len(text) < 80 else f"{text[:80]}..."
+        raise click.UsageError(
+            f"{option} must be numbers from 1 to 999999999, with commas. Received: {option} {received}"
+        )
     return sorted({int(part) for part in parts})
 
 

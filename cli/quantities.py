@@ -1,5 +1,6 @@
 """Quantities as people write them: rates (`10Gbit`, `25Gbit/s`, `12.5GB/s`), times (`20us`) and speeds (`5TFLOPS`)."""
 
+import math
 import re
 
 __all__ = ["parse_bandwidth", "parse_count", "parse_flops", "parse_seconds"]
@@ -87,6 +88,7 @@ def parse_flops(text: str) -> float:
 
 def _number(text: str | None) -> float | None:
     try:
-        return float(text) if text else None
+        number = float(text) if text else math.inf
     except ValueError:
         return None
+    return number if math.isfinite(number) else None

@@ -1,5 +1,7 @@
 """`easyscale plan`: what training a model on many ranks would take, before anybody has them."""
 
+import math
+
 import click
 
 from easyscale.cli import bench_ranks
@@ -61,9 +63,13 @@ def command(ranks: str, exchanges: str | None, measured: tuple[str, ...], json_f
     if wanted["compute"] == 0:
         raise click.UsageError(f"--compute must be a time above 0. Received: --compute {options['compute']}")
     for option, least in (("batch_size", 1), ("ranks_per_node", 1), ("servers", 0), ("spread", 0)):
-        if wanted[option] < least:
+        if not least <= wanted[option] < math.inf:
             name = "--" + option.replace("_", "-")
             raise click.UsageError(f"{name} must be {least} or more. Received: {name} {wanted[option]}")
+    if wanted["servers"] > max(wanted["ranks"]):
+        raise click.UsageError(
+            f"--servers must be no more than the workers. Received: --servers {wanted['servers']} and --ranks {ranks}"
+        )
     if not 0 <= wanted["overlap"] <= 1:
         raise click.UsageError(f"--overlap must be from 0 to 1. Received: --overlap {wanted['overlap']}")
     bad = [size for size in wanted["ranks"] if size > wanted["ranks_per_node"] and size % wanted["ranks_per_node"]]

@@ -10,6 +10,7 @@ vectors leave a cache, and where a library takes another protocol. For other num
 """
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -36,12 +37,13 @@ def read(path: str) -> dict:
         if found["benchmark"] == "exchange":
             machine = found["machine"]
             numbers += [row["bytes"] for row in found["rows"]] + [machine["cores"], machine["ranks"] - 1]
+            numbers += [1 + machine.setdefault("servers", 0), 1 + len(machine["cpu"])]
         elif found["benchmark"] == "fit":
             numbers += [time for row in found["rows"] for time in [row["batch"], *row["times"]]]
             found["wanted"]["model"]
         else:
             raise ValueError(f"a benchmark '{found['benchmark']}'")
-        if not all(number > 0 for number in numbers):
+        if not all(0 < number < math.inf for number in numbers):
             raise ValueError("with numbers that are not above 0")
     except OSError as error:
         raise EasyScaleError(f"{_MUST}. Received: {path}, which cannot be read ({error.strerror})") from None

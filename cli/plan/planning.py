@@ -42,7 +42,8 @@ def run(wanted: dict, names: list[str], are_chosen: bool, files, json_file: str 
         wanted["servers"],
     )  # fmt: skip
     node = reading.Node(exchanges, rows)
-    _check_measured(node, rows, wanted)
+    if any(one["benchmark"] == "exchange" for one in found):
+        _check_measured(node, rows, wanted)
     steps = plan(exchanges, wanted["ranks"], weights * BYTES, machine, node.seconds)
     _check_chosen(names if are_chosen else [], steps, wanted)
     scanned = [
@@ -76,7 +77,7 @@ def run(wanted: dict, names: list[str], are_chosen: bool, files, json_file: str 
 def _place(found: dict, wanted: dict) -> dict:
     """Return the number of workers and cores of what was measured."""
     machine = found["machine"]
-    servers = machine.get("servers", 0)
+    servers = machine["servers"]
     if servers != wanted["servers"]:
         raise EasyScaleError(
             f"--measured must have as many servers as the plan. Received: {servers} servers, and --servers "
@@ -87,6 +88,8 @@ def _place(found: dict, wanted: dict) -> dict:
 
 def _check_measured(node: reading.Node, rows: list[dict], wanted: dict) -> None:
     """Refuse files of several machines, and ranks that share cores where those that were measured do not."""
+    if not rows:
+        raise EasyScaleError("--measured must have times of the exchanges of the plan. Received: those of others only")
     cores = sorted({row["cores"] for row in rows})
     if len(cores) > 1:
         raise EasyScaleError(f"all files of --measured must be of one machine. Received: machines of {cores} cores")

@@ -13,8 +13,11 @@ pytestmark = pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-n", "1,x"], "-n must be numbers of 1 or more, with commas. Received: -n 1,x"),
-        (["--batch-size", "0"], "--batch-size must be numbers of 1 or more, with commas. Received: --batch-size 0"),
+        (["-n", "1,x"], "-n must be numbers from 1 to 999999999, with commas. Received: -n 1,x"),
+        (
+            ["--batch-size", "0"],
+            "--batch-size must be numbers from 1 to 999999999, with commas. Received:",
+        ),
         (["--model", "resnet"], "Received: --model='resnet'. Did you mean 'resnet50'?"),
         (["--exchanges", "rign"], "Received: --exchanges='rign'. Did you mean 'ring'?"),
         (["--model", "inceptionv3", "--image-size", "64"], "--image-size must be 75 or more for inceptionv3. Received"),

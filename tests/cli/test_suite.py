@@ -59,6 +59,37 @@ def test_tables_by_hand(tmp_path):
     assert (tmp_path / "cifar10.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_in_graph_stands_beside_between_graph(tmp_path):
+    def found(name, seconds):
+        row = {"ranks": 2, "exchange": name, "median": seconds, "p10": seconds, "p90": seconds, "speedup": 1.0,
+               "samples_per_second": 4 / seconds, "efficiency": 0.5}  # fmt: skip
+        return {"machine": {}, "rows": [row], "seconds": 1.0}
+
+    in_graph = LARGE._replace(replication="in_graph")
+    assert (in_graph.name, str(in_graph)) == ("cifar10-batch4-ranks2-in_graph", "cifar10, batch 4, 2 devices")
+    cells_ = {LARGE: found("ring", 0.5), in_graph: found("ring, in-graph", 0.25)}
+    cells_[Cell("mlp", 4, 2)] = found("ring", 1.0)
+    cells_[Cell("mlp", 4, 2, "in_graph")] = {"failed": OOM}
+    *_, last = report.text(cells_).split("\n\n")
+    lines = last.splitlines()
+    assert lines[0] == "samples/s of all ranks, beside each other"
+    assert [line.split() for line in lines[2:]] == [
+        ["model", "batch", "ranks", "ring", "ring,", "in-graph"],
+        ["cifar10", "4", "2", "16.0", "32.0"],
+        ["mlp", "4", "2", "8.0", "OOM"],
+    ]
+
+
+def test_the_command_makes_in_graph_cells_from_two_devices_on(monkeypatch, cli, tmp_path):
+    asked = {}
+    monkeypatch.setattr(running, "run", lambda folder, cells, *_: asked.update(cells))
+    options = ["--models", "cifar10", "-n", "1,2", "--batch-sizes", "4", "--exchanges", "ring,mpi"]
+    assert cli("bench", "suite", "--out", tmp_path, *options).exit_code == 0
+    in_graph = LARGE._replace(replication="in_graph")
+    assert list(asked) == [SMALL, LARGE, in_graph]
+    assert [asked[cell][1] for cell in asked] == ["ring,mpi", "ring,mpi", "ring"]
+
+
 def test_time_left_is_that_of_cells_of_the_same_model():
     taken = {SMALL: 10.0, LARGE: 20.0, Cell("vgg16", 4, 1): 300.0}
     assert running._time_left(taken, [Cell("cifar10", 8, 1)]) == "about 15 s left"
@@ -107,11 +138,17 @@ def test_two_suites_in_one_folder_are_refused(monkeypatch, tmp_path):
     ("arguments", "message"),
     [
         (["--models", "resnet"], "Received: --models='resnet'. Did you mean 'resnet50'?"),
-        (["--batch-sizes", "0"], "--batch-sizes must be numbers of 1 or more, with commas. Received: --batch-sizes 0"),
-        (["-n", "two"], "-n must be numbers of 1 or more"),
+        (
+            ["--batch-sizes", "0"],
+            "--batch-sizes must be numbers from 1 to 999999999, with commas. Received:",
+        ),
+        (["-n", "two"], "-n must be numbers from 1"),
         (["--optimizer", "nonsense"], "`--optimizer` must be one of"),
         (["--exchanges", "rign"], "Did you mean 'ring'?"),
         (["--image-size", "32"], "--image-size must be 63 or more for alexnet. Received: --image-size 32"),
+        (["--replication", "graph"], "`--replication` must be one of"),
+        (["--exchanges", "mpi"], "with --replication in_graph. Received: --exchanges='mpi'"),
+        (["--replication", "in_graph", "-n", "1"], "-n must have 2 or more with --replication in_graph alone"),
         (["--timeout", "0"], "--timeout must be above 0"),
         (["--memory", "8XB"], "--memory: the unit of a size must be one of"),
         (["--out", "/proc/nothing"], "--out must be a folder that may be written. Received: --out /proc/nothing"),
@@ -129,6 +166,7 @@ def test_a_killed_suite_goes_on_and_a_cell_without_room_says_so(ranks, tmp_path)
     out = tmp_path / "out"
     options = ["--models", "cifar10", "--image-size", "8", "-n", "1", "--batch-sizes", "2,20000000"]
     options += ["--steps", "1", "--rounds", "1", "--exchanges", "auto", "--optimizer", "sgd", "--out", out]
+    options += ["--replication", "between_graph"]
     first = out / "cells" / "cifar10-batch2-ranks1.json"
     started = ranks.start("bench", "suite", *options)
     end = time.monotonic() + 120
