@@ -22,18 +22,39 @@ from sklearn.model_selection import train_test_split
 
 import easyscale
 
+METHODS = ["SGD", "SGD, scaled", "SGD, tuned", "LARS"]
+
+
+def above_zero(kind):
+    def numbers(text):
+        found = [kind(part) for part in text.split(",")]
+        if not min(found) > 0:
+            raise ValueError("argparse says which argument it is")
+        return found
+
+    return numbers
+
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", choices=["digits", "mnist", "cifar10"], default="digits")
-parser.add_argument("--batches", default=None, help="by default 32,...,1024 for digits and 256,...,8192 else")
-parser.add_argument("--methods", default="SGD;SGD, scaled;SGD, tuned;LARS")
+parser.add_argument("--batches", type=above_zero(int), help="by default 32,...,1024 for digits and 256,...,8192 else")
+parser.add_argument("--methods", default=";".join(METHODS))
 parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--warmup", type=float, default=5, help="epochs")
 parser.add_argument("--seeds", type=int, default=3)
-parser.add_argument("--rates", default="0.01,0.02,0.05,0.1,0.2,0.5", help="at the smallest batch, to choose from")
-parser.add_argument("--trusts", default="0.02,0.1", help="trust coefficients of LARS, to choose from")
+parser.add_argument(
+    "--rates", type=above_zero(float), default="0.005,0.01,0.02,0.05,0.1,0.2,0.5", help="at the smallest batch, to choose from"
+)
+parser.add_argument(
+    "--trusts", type=above_zero(float), default="0.1", help="trust coefficients of LARS, to choose from"
+)
 parser.add_argument("--json", help="write all results here")
 parser.add_argument("--plot", help="draw accuracy over batch size here")
 args = parser.parse_args()
+if min(args.epochs, args.seeds) < 1:
+    parser.error("--epochs and --seeds must be 1 or more")
+if not set(args.methods.split(";")) <= set(METHODS):
+    parser.error(f"--methods must be some of {METHODS}, with semicolons. Received: {args.methods}")
 
 
 def load():
@@ -105,8 +126,7 @@ def say(*words):
 
 def candidates(method):
     """Return tuples of a rate and, for LARS, a trust coefficient."""
-    among = [args.rates.split(","), args.trusts.split(",")] if method == "LARS" else [args.rates.split(",")]
-    return [tuple(map(float, numbers)) for numbers in itertools.product(*among)]
+    return list(itertools.product(args.rates, args.trusts) if method == "LARS" else itertools.product(args.rates))
 
 
 def choose(method, at, smallest, data, held_out):
@@ -150,8 +170,7 @@ def main():
         say(f"{args.data} could not be loaded ({error}), so these are the digits of scikit-learn")
         args.data = "digits"
         data = load()
-    default = "32,64,128,256,512,1024" if args.data == "digits" else "256,512,1024,2048,4096,8192"
-    batches = [int(batch) for batch in (args.batches or default).split(",")]
+    batches = args.batches or [(32 if args.data == "digits" else 256) << doubled for doubled in range(6)]
     smallest, largest = batches[0], batches[-1]
     held_out, chosen, results = {}, {}, {}
     for name in args.methods.split(";"):

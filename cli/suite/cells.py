@@ -49,7 +49,8 @@ class Cell(NamedTuple):
 
 def read(folder: str, cell: Cell) -> dict | None:
     """Return what was measured, or `None` if it was not, or not to its end."""
-    return _read_json(_path(folder, cell))
+    found = _read_json(_path(folder, cell))
+    return found if found is not None and "seconds" in found and {"rows", "failed"} & set(found) else None
 
 
 def measure(folder: str, cell: Cell, options: list[str], memory: int, timeout: float) -> dict:
@@ -101,9 +102,10 @@ def measure(folder: str, cell: Cell, options: list[str], memory: int, timeout: f
 def _read_json(path: str) -> dict | None:
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            found = json.load(file)
     except (OSError, ValueError):
         return None
+    return found if isinstance(found, dict) else None
 
 
 def _path(folder: str, cell: Cell) -> str:

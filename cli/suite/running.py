@@ -99,6 +99,7 @@ def _check_settings(folder: str, settings: dict) -> None:
                 before = json.load(file)
         except ValueError:
             before = {}
+        before = before if isinstance(before, dict) else {}
         different = [name for name, value in settings.items() if before.get(name) != value]
         if different:
             name = different[0]

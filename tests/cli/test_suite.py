@@ -125,6 +125,16 @@ def test_a_folder_of_other_settings_is_refused(monkeypatch, tmp_path):
         _run(monkeypatch, tmp_path, None, {"steps": 5})
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rows": []', '{"rows": 5}'])
+def test_cells_and_settings_that_are_no_such_thing(monkeypatch, tmp_path, text):
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / f"{SMALL.name}.json").write_text(text)
+    assert cells.read(str(tmp_path / "cells"), SMALL) is None
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(Exception, match="must have the same settings. Received: --steps 2, and None of the cells"):
+        _run(monkeypatch, tmp_path, None)
+
+
 def test_two_suites_in_one_folder_are_refused(monkeypatch, tmp_path):
     def measure(*_):
         with pytest.raises(Exception, match="must have one suite at a time"):
@@ -149,7 +159,8 @@ def test_two_suites_in_one_folder_are_refused(monkeypatch, tmp_path):
         (["--replication", "graph"], "`--replication` must be one of"),
         (["--exchanges", "mpi"], "with --replication in_graph. Received: --exchanges='mpi'"),
         (["--replication", "in_graph", "-n", "1"], "-n must have 2 or more with --replication in_graph alone"),
-        (["--timeout", "0"], "--timeout must be above 0"),
+        (["--timeout", "0"], "--timeout must be a number of seconds above 0. Received: --timeout 0"),
+        (["--timeout", "nan"], "--timeout must be a number of seconds above 0. Received: --timeout nan"),
         (["--memory", "8XB"], "--memory: the unit of a size must be one of"),
         (["--out", "/proc/nothing"], "--out must be a folder that may be written. Received: --out /proc/nothing"),
     ],

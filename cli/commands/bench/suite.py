@@ -60,8 +60,8 @@ def command(
             raise click.UsageError(
                 f"--image-size must be {MODELS[name].smallest} or more for {name}. Received: --image-size {image_size}"
             )
-    if timeout <= 0:
-        raise click.UsageError(f"--timeout must be above 0. Received: --timeout {timeout}")
+    if not 0 < timeout < 10**9:
+        raise click.UsageError(f"--timeout must be a number of seconds above 0. Received: --timeout {timeout}")
     numbers = bench_ranks.parse_numbers("-n", ranks)
     sizes_of_batches = bench_ranks.parse_numbers("--batch-sizes", batches)
     chosen = {"between_graph": bench_ranks.parse_exchanges(exchanges, also=["auto"])}
