@@ -43,7 +43,10 @@ parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--warmup", type=float, default=5, help="epochs")
 parser.add_argument("--seeds", type=int, default=3)
 parser.add_argument(
-    "--rates", type=above_zero(float), default="0.005,0.01,0.02,0.05,0.1,0.2,0.5", help="at the smallest batch, to choose from"
+    "--rates",
+    type=above_zero(float),
+    default="0.005,0.01,0.02,0.05,0.1,0.2,0.5",
+    help="at the smallest batch, to choose from",
 )
 parser.add_argument(
     "--trusts", type=above_zero(float), default="0.1", help="trust coefficients of LARS, to choose from"

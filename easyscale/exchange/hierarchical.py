@@ -49,7 +49,9 @@ class Hierarchical(SharedMemory):
         return None  # it depends on the nodes
 
     def critical_path(self, size: int, nbytes: int, local_size: int = 1, servers: int = 0) -> Path | None:
-        if local_size < 2 or size <= local_size or size % local_size:
+        if size <= local_size:
+            return super().critical_path(size, nbytes, local_size)
+        if local_size < 2 or size % local_size:
             return None
         lane = self._between().critical_path(
             size // local_size, nbytes // local_size

@@ -41,8 +41,9 @@ class Tree(Exchange):
         return Cost(steps=2 * levels, messages=levels, bytes=levels * nbytes)
 
     def critical_path(self, size: int, nbytes: int, local_size: int = 1, servers: int = 0) -> Path:
-        levels = (size - 1).bit_length()
-        return Path(2 * levels, 2 * levels * nbytes, 3 * levels * nbytes)  # the root receives, then sends
+        levels, depth = (size - 1).bit_length(), size.bit_length() - 1
+        # The root receives from as many as there are levels, then sends; their messages are on the way at once.
+        return Path(2 * depth, 2 * levels * nbytes, 3 * levels * nbytes)
 
     def owned(self, length: int) -> slice:
         return slice(0, length if self.communicator.rank == 0 else 0)

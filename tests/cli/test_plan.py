@@ -22,11 +22,12 @@ def _named(*names):
     [
         ("ring", 4, {}, Path(6, 1800, 2700)),  # 2 * 1200 * 3 / 4
         ("tree", 4, {}, Path(4, 4800, 7200)),  # up and down two levels
-        ("tree", 5, {}, Path(6, 7200, 10800)),
+        ("tree", 5, {}, Path(4, 7200, 10800)),  # three children, of whom one passes on a grandchild's
+        ("tree", 8, {}, Path(6, 7200, 10800)),
         ("shared_memory", 4, {"local_size": 4}, Path(0, 0, 2400)),
         ("shared_memory", 4, {"local_size": 2}, None),
         ("hierarchical", 8, {"local_size": 2}, Path(6, 1800, 3750)),  # a ring of 4 nodes with lanes of 600 bytes
-        ("hierarchical", 4, {"local_size": 4}, None),
+        ("hierarchical", 4, {"local_size": 4}, Path(0, 0, 2400)),
         ("hierarchical", 8, {}, None),
         ("parameter_server", 4, {"servers": 2}, Path(8, 4800, 7200)),  # 4 workers push 600 bytes to each server
         ("parameter_server", 4, {}, Path(6, 1800, 2700)),
