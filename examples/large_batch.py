@@ -1,6 +1,7 @@
 """Accuracy against batch size: SGD as it is, SGD with a scaled rate and a warm-up, and LARS; several seeds.
 
     python examples/large_batch.py --plot large_batch.png
+    python examples/large_batch.py --methods "SGD, tuned" --batches 32,1024
     easyscale launch -n 2 examples/large_batch.py --data mnist
 
 "SGD" keeps its rate, "SGD, scaled" has it grow with the batch and warmed up, and LARS has it grow with the root of the
@@ -38,14 +39,14 @@ def above_zero(kind):
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", choices=["digits", "mnist", "cifar10"], default="digits")
 parser.add_argument("--batches", type=above_zero(int), help="by default 32,...,1024 for digits and 256,...,8192 else")
-parser.add_argument("--methods", default=";".join(METHODS))
+parser.add_argument("--methods", default="SGD;SGD, scaled;LARS", help=f"some of {METHODS}")
 parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--warmup", type=float, default=5, help="epochs")
 parser.add_argument("--seeds", type=int, default=3)
 parser.add_argument(
     "--rates",
     type=above_zero(float),
-    default="0.005,0.01,0.02,0.05,0.1,0.2,0.5",
+    default="0.005,0.01,0.02,0.05,0.1,0.2",
     help="at the smallest batch, to choose from",
 )
 parser.add_argument(
