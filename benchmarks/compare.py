@@ -29,11 +29,12 @@ ROUNDS = 3  # turns for each, after one that does not count
 KERAS, TF_KERAS, TORCH = STACKS
 
 
-def easyscale_group(script: str, ranks: int, *arguments: str) -> Group:
+def easyscale_group(script: str, ranks: int, *arguments: str, in_graph: bool = False) -> Group:
     command = [str(Path(sys.executable).with_name("easyscale")), "launch", "-n", str(ranks)]
+    command += ["--replication", "in_graph"] if in_graph else []
     # The launcher gives each process its cores.
     line = [*command, str(HERE / "peers" / script), *arguments]
-    return Group(script, [line], ranks, pinned=False, environment=lambda rank: imports())
+    return Group(script, [line], 1 if in_graph else ranks, pinned=False, environment=lambda rank: imports())
 
 
 def peer_group(script: str, ranks: int, *arguments: str, pinned: bool = True) -> Group:

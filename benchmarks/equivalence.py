@@ -2,7 +2,7 @@
 
     python benchmarks/equivalence.py
 
-It runs the files of checks in tests/training on 1 to 4 processes and on 2 devices of one, which takes half an hour.
+It runs the files of checks in tests/training on 1 to 4 processes, and on 2 devices of one and of two: half an hour.
 """
 
 import ast
@@ -20,10 +20,10 @@ import launches  # noqa: E402
 from pages import replace  # noqa: E402
 
 CHECKS = ROOT / "tests" / "training"
-IN_GRAPH = [CHECKS / "equality_on_ranks.py", CHECKS / "equality_of_models_on_ranks.py"]
-FILES = [IN_GRAPH[0], CHECKS / "equality_of_generators_on_ranks.py", IN_GRAPH[1]]
+FILES = [CHECKS / f"equality{of}_on_ranks.py" for of in ("", "_of_optimizers", "_of_models", "_of_generators")]
+IN_GRAPH = FILES[:3]
 PAGE = ROOT / "docs" / "equivalence.md"
-COLUMNS = {"P = 1": (1, 0), "P = 2": (2, 0), "P = 3": (3, 0), "P = 4": (4, 0), "2 devices": (1, 2)}
+COLUMNS = {"P = 1": (1, 0), "P = 2": (2, 0), "P = 3": (3, 0), "P = 4": (4, 0), "2 devices": (1, 2), "2 x 2": (2, 2)}
 LIMIT = 1200  # seconds for one file and column
 
 

@@ -14,7 +14,9 @@ remedy, in one line.
 import difflib
 import functools
 import sys
+import sysconfig
 from traceback import walk_tb
+from types import TracebackType
 
 __all__ = ["DesyncError", "EasyScaleError", "EasyScaleWarning", "LaunchError", "PeerError", "SharedMemoryError"]
 
@@ -68,18 +70,28 @@ def show_in_one_line() -> None:
     previous_hook = sys.excepthook
 
     def show(kind, error, traceback):
-        frames = [(frame.f_globals.get("__name__", ""), number, frame) for frame, number in walk_tb(traceback)]
-        ours = [name.partition(".")[0] == __package__ for name, _, _ in frames]
+        names = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(traceback)]
         if issubclass(kind, EasyScaleError):
             where = ""
-        elif issubclass(kind, (ValueError, TypeError)) and ours and ours[-1] and not all(ours):
-            _, number, frame = next(one for one, own in zip(reversed(frames), reversed(ours), strict=True) if not own)
-            where = f" ({frame.f_code.co_filename}, line {number})"
+        elif issubclass(kind, (ValueError, TypeError)) and names[-1:] == [__package__]:
+            where = _where(traceback)
         else:
             return previous_hook(kind, error, traceback)
         sys.stderr.write(f"{kind.__name__}: {error}{where}\n")  # in one piece: other ranks write too
 
     sys.excepthook = show
+
+
+def _where(traceback: TracebackType) -> str:
+    """Return the innermost line of a traceback that is the user's own."""
+    libraries = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
+    own = [
+        f" ({frame.f_code.co_filename}, line {number})"
+        for frame, number in walk_tb(traceback)
+        if frame.f_globals.get("__name__", "").partition(".")[0] != __package__
+        and not frame.f_code.co_filename.startswith(libraries)
+    ]
+    return own[-1] if own else ""
 
 
 def unknown(what: str, value: object, valid: list[str], also: str = "") -> str:

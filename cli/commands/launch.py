@@ -113,7 +113,7 @@ def command(
     if ranks == 1 and not places and not restarts:
         line, environment = [sys.executable, *start], variables
         if not dry_run:
-            os.environ.update(variables)
+            os.environ.update(variables | {settings.RANK_PROCESS: str(os.getpid())})
             os.execv(sys.executable, line)
     else:
         from easyscale.cli import job, runtime

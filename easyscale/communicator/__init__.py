@@ -5,6 +5,9 @@ get("local")    threads of one process, started by `run_ranks`; one rank without
 get()           "mpi" where a launcher started several ranks, "local" otherwise
 """
 
+import os
+
+from easyscale import settings
 from easyscale.communicator import local
 from easyscale.communicator.communicator import Communicator, Request, Traffic
 from easyscale.communicator.launched import launched
@@ -34,6 +37,8 @@ def get(identifier: str | Communicator | None = None) -> Communicator:
     if identifier is None:
         own = local.current()
         start = launched()
+        if start is not None or os.environ.get(settings.RANK_PROCESS) == str(os.getpid()):
+            show_in_one_line()
         identifier = "mpi" if own.size == 1 and start is not None and start.size > 1 else "local"
     if identifier == "local":
         return local.current()

@@ -2,8 +2,8 @@
 
 The replicas' gradients are summed inside the process first. What follows happens once for all of them, outside of
 TensorFlow's strategy: the exchange between processes, if there are several, and the update, in which Keras sees an
-optimizer of one device. So clipping, loss scaling and accumulation mean what they mean there. What the update writes
-goes to all devices.
+optimizer of one device. So clipping, loss scaling and accumulation mean what they mean there. The update writes to the
+first device's copies of the weights, from which all others get theirs.
 """
 
 import concurrent.futures
@@ -21,6 +21,7 @@ from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
 from easyscale.replication import devices, equality
 from easyscale.replication import strategy as strategies
+from easyscale.replication.agreement import Agreed
 from easyscale.replication.between_graph import BetweenGraph
 
 __all__ = ["InGraph"]
@@ -139,12 +140,12 @@ class InGraph(BetweenGraph):
         """
         context = self._replica
         if context is None:
-            return apply(gradients, variables)
+            return _on_first_device(apply)(gradients, variables)
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
         in_rows = [index for index in present if isinstance(gradients[index], tf.IndexedSlices)]
         dense = [index for index in present if index not in in_rows]
         weight, moving = tf.cast(self.batch_weight, tf.float64), list(self.moving)
-        tensors = [tf.ensure_shape(gradients[index], variables[index].shape) for index in dense]
+        tensors = [_shaped(gradients[index], variables[index].shape) for index in dense]
         flat = _pack([*tensors, *map(tf.convert_to_tensor, moving)], weight)
         rows = [_weighted(gradients[index], weight) for index in in_rows]
         numbers = weight, tf.cast(self.batch, tf.float64)
@@ -166,7 +167,7 @@ class InGraph(BetweenGraph):
                     variable.assign(mean)
                 self.batch_weight, self.batch, self.moving = weight, batch, moving
                 try:
-                    apply(whole, variables)
+                    _on_first_device(apply)(whole, variables)
                 finally:
                     self.batch_weight, self.batch, self.moving = 1.0, 0.0, ()
 
@@ -175,10 +176,8 @@ class InGraph(BetweenGraph):
     def _locals(self, value: object) -> Sequence[tf.Tensor]:
         return self.strategy.experimental_local_results(value)
 
-    def update(self, apply: Callable, gradients: Sequence, variables: Sequence, compiles: bool = False) -> None:
-        """Call `apply(gradients, variables)`; see `BetweenGraph.update`. XLA cannot write to several devices."""
-        compiles = compiles and all(len(strategies.copies_of(one)) == 1 for one in variables)
-        super().update(apply, gradients, variables, compiles)
+    def join(self, agreed: Agreed, apply: Callable[[list, list], None]) -> bool:
+        return super().join(agreed, _on_first_device(apply))
 
     def rehearse(self, step: Callable, iterator: object) -> None:
         super().rehearse(lambda data: self.strategy.run(step, args=(data,)), iterator)
@@ -255,12 +254,24 @@ class InGraph(BetweenGraph):
         return super().check_equal(variables, step)
 
 
+def _on_first_device(apply: Callable[[list, list], None]) -> Callable[[list, list], None]:
+    def on_first_device(gradients: list, variables: list) -> None:
+        with strategies.on_first_device(variables):
+            apply(gradients, variables)
+
+    return on_first_device
+
+
 def _fill(tensor: object) -> object:
     """Return a tensor with one sample of zeros if it has none."""
     if not isinstance(tensor, tf.Tensor) or not tensor.shape.rank:
         return tensor
     missing = tf.maximum(1 - tf.shape(tensor)[:1], 0)
     return tf.concat([tensor, tf.zeros(tf.concat([missing, tf.shape(tensor)[1:]], 0), tensor.dtype)], 0)
+
+
+def _shaped(tensor: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    return tensor if tensor.shape == shape else tf.ensure_shape(tensor, shape)
 
 
 def _weighted(rows: tf.IndexedSlices, weight: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

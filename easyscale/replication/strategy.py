@@ -18,7 +18,7 @@ from easyscale.exchange import Exchange
 from easyscale.replication import devices as device_exchanges
 from easyscale.replication.device_exchange import DeviceExchange
 
-__all__ = ["Replicas", "copies_of", "get", "outside"]
+__all__ = ["Replicas", "copies_of", "get", "on_first_device", "outside"]
 
 
 class CrossDevice(tf.distribute.ReductionToOneDevice):
@@ -108,6 +108,29 @@ def copies_of(variable: object) -> list[tf.Variable]:
     """Return the copies of a variable of TensorFlow or Keras, one for each device that has one."""
     native = variable if isinstance(variable, tf.Variable) else variable.value
     return list(getattr(native, "values", [native]))
+
+
+@contextlib.contextmanager
+def on_first_device(variables: Sequence[object]) -> Iterator[None]:
+    """Inside, `variables` of Keras are their copies on the first device. Afterwards the other copies are like it.
+
+    So an update reads, computes and writes once, and may be compiled. TensorFlow's own way goes over all devices at
+    each assignment, which takes longer to trace than all the rest.
+    """
+    mirrored = [(one, one.value) for one in variables if len(copies_of(one)) > 1]
+    for variable, value in mirrored:
+        variable._value = value.values[0]  # what `value` returns
+    try:
+        yield
+    finally:
+        for variable, value in mirrored:
+            variable._value = value
+    for _, value in mirrored:
+        first, *others = value.values
+        new = first.read_value()
+        for copy in others:
+            with tf.device(copy.device):
+                copy.assign(new)
 
 
 @functools.cache

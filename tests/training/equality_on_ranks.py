@@ -1,134 +1,71 @@
-"""P processes take the steps of one: each feature with each exchange, on data that does not divide by anything.
+"""P processes or devices take the steps of one: with each exchange, on data that does not divide by anything.
 
 Each check returns the largest difference of a weight; `benchmarks/equivalence.py` makes the table of
-`docs/equivalence.md` of them.
+`docs/equivalence.md` of them. More cases, not with each exchange, are in `equality_of_optimizers_on_ranks.py` and
+`equality_of_models_on_ranks.py`.
 """
 
+import functools
+
 import keras
-import tensorflow as tf
-from models import classify, conv_net, digits, equal
-
-import easyscale
-
-UNEVEN = digits(4 * 24 + 2)
+import numpy as np
+from models import EXCHANGES, classify, conv_net, digits, equal
 
 
 def _sgd(**options):
     return keras.optimizers.SGD(0.1, momentum=0.9, **options)
 
 
-def _conv(optimizer, **options):
-    return lambda: classify(conv_net(), optimizer(), **options)
+def _conv(optimizer):
+    return lambda: classify(conv_net(), optimizer())
 
 
-def _dense(optimizer, **options):
+def _dense(optimizer):
     def build():
         layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
-        return classify(keras.Sequential(layers), optimizer(), **options)
+        return classify(keras.Sequential(layers), optimizer())
 
     return build
 
 
-# Optimizers and what they do to gradients
+# With each exchange
 
 
 def check_sgd_with_momentum():
-    return equal(_conv(_sgd), validates=True)
+    return equal(_conv(_sgd), exchanges=EXCHANGES, validates=True)
 
 
 def check_adam():
-    return equal(_conv(keras.optimizers.Adam))
-
-
-def check_lars():
-    schedule = easyscale.optimizers.schedules.PolynomialDecay(0.3, 12, warmup_steps=4)
-    return equal(_conv(lambda: easyscale.optimizers.LARS(schedule, weight_decay=1e-3, trust_coefficient=0.02)))
-
-
-def check_a_warm_up_with_momentum_correction():
-    warmup = easyscale.callbacks.LearningRateWarmup(epochs=1.5, start=0.01)
-    return equal(_dense(lambda: easyscale.optimizers.SGD(0.2)), callbacks=[warmup])
-
-
-def check_adam_on_all_digits():
-    return equal(_conv(keras.optimizers.Adam), digits(1437), global_batch=48)
+    return equal(_conv(keras.optimizers.Adam), exchanges=EXCHANGES)
 
 
 def check_clipnorm():
-    return equal(_dense(lambda: _sgd(clipnorm=0.1)))
-
-
-def check_global_clipnorm():
-    return equal(_dense(lambda: _sgd(global_clipnorm=0.1)))
-
-
-def check_clipvalue():
-    return equal(_dense(lambda: _sgd(clipvalue=0.01)))
-
-
-def check_weight_decay():
-    return equal(_dense(lambda: keras.optimizers.AdamW(weight_decay=0.1)))
-
-
-def check_exponential_moving_average_of_weights():
-    return equal(_dense(lambda: _sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3)))
-
-
-def check_loss_scale_factor():
-    return equal(_dense(lambda: _sgd(loss_scale_factor=128.0)))
-
-
-def check_gradient_accumulation_steps():
-    return equal(_dense(lambda: _sgd(gradient_accumulation_steps=2)))
-
-
-def check_gradient_accumulation_under_loss_scaling():
-    def optimizer():
-        inner = _sgd(gradient_accumulation_steps=2)
-        return keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
-
-    return equal(_dense(optimizer))
-
-
-def check_gradient_accumulation_with_a_loss_scale_factor():
-    return equal(_dense(lambda: _sgd(gradient_accumulation_steps=2, loss_scale_factor=64.0)))
+    return equal(_dense(lambda: _sgd(clipnorm=0.1)), exchanges=EXCHANGES)
 
 
 def check_gradient_accumulation_over_the_end_of_an_epoch():
-    return equal(_dense(lambda: keras.optimizers.Adam(gradient_accumulation_steps=3, global_clipnorm=1.0)))
-
-
-def check_learning_rate_schedule():
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.9)
-    return equal(_dense(lambda: keras.optimizers.SGD(schedule, momentum=0.9)))
-
-
-def check_gradients_that_leave_in_buckets():
-    return equal(_conv(keras.optimizers.Adam), distribute={"bucket_bytes": 512})
-
-
-def check_gradients_that_leave_in_buckets_to_replicated_updates():
-    return equal(_conv(_sgd), distribute={"bucket_bytes": 512, "update": "replicated"})
-
-
-def check_steps_per_execution():
-    return equal(_dense(_sgd, steps_per_execution=3))
-
-
-class ByNorm(keras.optimizers.SGD):
-    """An optimizer of the user's own: it divides by the norm of all gradients together."""
-
-    def apply(self, grads, trainable_variables=None):
-        norm = tf.linalg.global_norm(grads)
-        return super().apply([gradient / norm for gradient in grads], trainable_variables)
-
-
-def check_an_optimizer_of_ones_own_that_looks_at_all_gradients():
-    return equal(_conv(lambda: ByNorm(0.01)))
-
-
-# Data
+    optimizer = functools.partial(keras.optimizers.Adam, gradient_accumulation_steps=3, global_clipnorm=1.0)
+    return equal(_dense(optimizer), exchanges=EXCHANGES)
 
 
 def check_even_data():
-    return equal(_dense(_sgd), digits(96))
+    return equal(_dense(_sgd), digits(96), exchanges=EXCHANGES)
+
+
+def check_batches_smaller_than_the_number_of_workers():
+    return equal(_dense(_sgd), digits(24 + 1), exchanges=EXCHANGES)
+
+
+def check_an_optimizer_that_looks_at_whole_layers():
+    return equal(_conv(keras.optimizers.Lamb), exchanges=EXCHANGES)
+
+
+def check_sparse_gradients():
+    generator = np.random.default_rng(0)
+    words = generator.integers(0, 20, (98, 6)), generator.integers(0, 10, 98)
+
+    def build():
+        layers = [keras.Input((6,), dtype="int32"), keras.layers.Embedding(20, 4), keras.layers.Flatten()]
+        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), keras.optimizers.Adam())
+
+    return equal(build, words, exchanges=EXCHANGES)

@@ -1,4 +1,4 @@
-"""Several devices in a process, and several such processes: with each exchange the steps of one; and the rest."""
+"""Several devices in a process, and several such processes: what `equality_on_ranks.py` does not have."""
 
 import shutil
 import tempfile
@@ -6,7 +6,7 @@ import tempfile
 import keras
 import numpy as np
 import tensorflow as tf
-from models import IN_GRAPH, classify, conv_net, digits, equal, in_scope
+from models import classify, digits, in_scope
 
 import easyscale
 from easyscale.callbacks import Distribute
@@ -25,45 +25,6 @@ def _dense(optimizer):
         return classify(keras.Sequential(layers), optimizer())
 
     return build
-
-
-def check_sgd_with_momentum():
-    return equal(_dense(_sgd), exchanges=IN_GRAPH, validates=True)
-
-
-def check_adam():
-    return equal(lambda: classify(conv_net(), keras.optimizers.Adam()), exchanges=IN_GRAPH)
-
-
-def check_clipnorm():
-    return equal(_dense(lambda: _sgd(clipnorm=0.1)), exchanges=IN_GRAPH)
-
-
-def check_gradient_accumulation_steps():
-    return equal(_dense(lambda: _sgd(gradient_accumulation_steps=2)), exchanges=IN_GRAPH)
-
-
-def check_even_data():
-    return equal(_dense(_sgd), digits(96), exchanges=IN_GRAPH)
-
-
-def check_batches_smaller_than_the_number_of_devices():
-    return equal(_dense(_sgd), digits(24 + 1), exchanges=IN_GRAPH)
-
-
-def check_a_whole_layer_optimizer():
-    return equal(_dense(keras.optimizers.Lamb))
-
-
-def check_sparse_gradients():
-    generator = np.random.default_rng(0)
-    words = generator.integers(0, 20, (98, 6)), generator.integers(0, 10, 98)
-
-    def build():
-        layers = [keras.Input((6,), dtype="int32"), keras.layers.Embedding(20, 4), keras.layers.Flatten()]
-        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), keras.optimizers.Adam())
-
-    return equal(build, words)
 
 
 def _in_scope(build):
@@ -87,16 +48,11 @@ def check_the_number_of_workers_is_that_of_devices():
     assert len(easyscale.shard(np.arange(24))) * processes == 24
 
 
-def _copies(variable):
-    return [copy.numpy() for _, copy in _workers(variable).copies_of(variable)]
-
-
-def _workers(model):
-    return _model.optimizer.workers
+def _copies(model, variable):
+    return [copy.numpy() for _, copy in model.optimizer.workers.copies_of(variable)]
 
 
 def check_an_overflow_on_one_device_skips_the_step_on_all():
-    global _model
     x, y = digits(24)
     x = x.copy()
     x[-1] = np.inf  # the last device's of the last process
@@ -106,41 +62,39 @@ def check_an_overflow_on_one_device_skips_the_step_on_all():
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=1024.0)
         return classify(keras.Sequential(layers), scaled)
 
-    _model = _in_scope(build)
-    before = [weight.copy() for weight in _model.get_weights()]
-    _fit(_model, (x, y))
-    for weight, first in zip(_model.weights, before, strict=True):
-        for copy in _copies(weight):
+    model = _in_scope(build)
+    before = [weight.copy() for weight in model.get_weights()]
+    _fit(model, (x, y))
+    for weight, first in zip(model.weights, before, strict=True):
+        for copy in _copies(model, weight):
             np.testing.assert_array_equal(copy, first)
-    assert float(_model.optimizer.inner_optimizer.dynamic_scale) == 512
+    assert float(model.optimizer.inner_optimizer.dynamic_scale) == 512
 
 
 def check_devices_have_random_numbers_of_their_own_and_the_same_weights():
-    global _model
 
     def build():
         layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.5)]
         return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), _sgd())
 
-    _model = _in_scope(build)
-    _fit(_model, epochs=2)
-    (seed,) = [one for one in _model.variables if one.name == "seed_generator_state"]
-    states = [copy[0] for copy in _copies(seed)]
+    model = _in_scope(build)
+    _fit(model, epochs=2)
+    (seed,) = [one for one in model.variables if one.name == "seed_generator_state"]
+    states = [copy[0] for copy in _copies(model, seed)]
     assert len(set(states)) == DEVICES, states
-    _assert_alike()
+    _assert_alike(model)
 
 
 def check_batch_normalization_moves_alike_on_all_devices():
-    global _model
 
     def build():
         layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.BatchNormalization()]
         return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), _sgd())
 
-    _model = _in_scope(build)
-    _fit(_model, digits(24 + 1))  # in the second batch most devices have no data
-    for variable in _model.variables:
-        for copy in _copies(variable):
+    model = _in_scope(build)
+    _fit(model, digits(24 + 1))  # in the second batch most devices have no data
+    for variable in model.variables:
+        for copy in _copies(model, variable):
             assert np.isfinite(copy).all(), variable.path
             np.testing.assert_array_equal(copy, variable.numpy())
 
@@ -170,19 +124,17 @@ def check_weights_that_differ_between_devices_are_found():
 
 
 def check_devices_start_equal():
-    global _model
-    _model = _in_scope(_dense(_sgd))
-    _fit(_model)
-    copies = _workers(_model).copies_of(_model.weights[0])
+    model = _in_scope(_dense(_sgd))
+    _fit(model)
+    copies = model.optimizer.workers.copies_of(model.weights[0])
     copies[-1][1].assign_add(tf.ones_like(copies[-1][1]))
-    _fit(
-        _model, epochs=1, callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: _assert_alike())]
-    )
+    look = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: _assert_alike(model))
+    _fit(model, callbacks=[look])
 
 
-def _assert_alike():
-    for weight in _model.weights:
-        for copy in _copies(weight):
+def _assert_alike(model):
+    for weight in model.weights:
+        for copy in _copies(model, weight):
             np.testing.assert_array_equal(copy, weight.numpy())
 
 
@@ -192,20 +144,19 @@ def check_a_model_that_was_built_outside_of_the_scope_is_refused():
 
 
 def check_eager_steps_predictions_and_a_second_fit():
-    global _model
     x, y = UNEVEN
-    _model = _in_scope(_dense(_sgd))
-    _fit(_model)
-    _model.run_eagerly = True
-    _fit(_model)
-    _model.run_eagerly = False
-    _fit(_model)
-    assert int(_model.optimizer.iterations) == 15
-    assert _model.predict(x, batch_size=10, verbose=0).shape == (98, 10)
-    logits = keras.ops.convert_to_numpy(_model(x))
-    np.testing.assert_allclose(_model.predict(x, batch_size=10, verbose=0), logits, atol=1e-5)
+    model = _in_scope(_dense(_sgd))
+    _fit(model)
+    model.run_eagerly = True
+    _fit(model)
+    model.run_eagerly = False
+    _fit(model)
+    assert int(model.optimizer.iterations) == 15
+    assert model.predict(x, batch_size=10, verbose=0).shape == (98, 10)
+    logits = keras.ops.convert_to_numpy(model(x))
+    np.testing.assert_allclose(model.predict(x, batch_size=10, verbose=0), logits, atol=1e-5)
     accuracy = (logits.argmax(1) == y).mean()
-    np.testing.assert_allclose(_model.evaluate(x, y, batch_size=7, verbose=0)[1], accuracy, atol=1e-6)
+    np.testing.assert_allclose(model.evaluate(x, y, batch_size=7, verbose=0)[1], accuracy, atol=1e-6)
 
 
 def check_training_goes_on_from_a_checkpoint_as_if_it_had_not_been_interrupted():

@@ -14,9 +14,11 @@ TOLERANCE = 1e-5
 IN_GRAPH = ["parameter_server", "ring", "tree"]  # the exchanges between devices that need no GPU
 REPLICATION = easyscale.replication.check(None)
 easyscale.scope()  # makes the devices, before anything else
-
-_turn = itertools.count()
-_turns = itertools.cycle(IN_GRAPH)
+# Each exchange; one worker has nothing to exchange.
+EXCHANGES = (
+    IN_GRAPH if REPLICATION == "in_graph" else easyscale.exchange.available()[: None if easyscale.size() > 1 else 1]
+)
+_turns = itertools.cycle(EXCHANGES)
 
 
 def digits(count=240):
@@ -110,7 +112,7 @@ def equal(
         build: Function that returns a compiled model.
         data: `x, y` or `x, y, sample_weight`. Defaults to four batches and 2 samples of the digits: in the last batch
             some of three ranks and more have no part.
-        exchanges: List of names. Defaults to all that there are; in-graph to one of those there, in turns.
+        exchanges: List of names. Defaults to the default and one of the others, in turns; in-graph to one, in turns.
         validates: Bool. Whether there is a validation, on the training data.
         distribute: Dict. Options for `Distribute`.
         callbacks: Of one process and of all.
@@ -157,11 +159,7 @@ def equal(
         exchanges = exchanges or [next(_turns)]
         distributed = in_graph
     elif exchanges is None:
-        exchanges = easyscale.exchange.available()
-        if easyscale.size() == 1:  # it has nothing to exchange
-            exchanges = exchanges[:1]
-        elif easyscale.size() != 3:  # on three ranks all; on others the default and, in turns, another
-            exchanges = ["auto", exchanges[next(_turn) % len(exchanges)]]
+        exchanges = ["auto", next(_turns)]
     runs = [functools.partial(distributed, name) for name in exchanges]
     return assert_as_one_process(runs, lambda: fit(build(), *data, batch_size=global_batch), tolerance)
 

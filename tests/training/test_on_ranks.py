@@ -7,23 +7,38 @@ from launches import over_ranks
 HERE = Path(__file__).parent
 
 
-@over_ranks(HERE / "equality_on_ranks.py", sizes=[1, 2, 3, 4], limit=1500)
+@over_ranks(HERE / "equality_on_ranks.py", sizes=[1, 2, 3, 4], limit=900)
 def test_ranks_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[3], limit=1500)
+@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[3], limit=900)
+def test_optimizers_on_ranks_take_the_steps_of_one_process(check):
+    check()
+
+
+@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[3], limit=900)
 def test_ranks_train_models_as_one_process_does(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_generators_on_ranks.py", sizes=[1, 2, 3, 4], limit=400)
+@over_ranks(HERE / "equality_of_generators_on_ranks.py", sizes=[2, 3], limit=400)
 def test_ranks_take_the_steps_of_one_process_on_generators(check):
     check()
 
 
-@over_ranks(HERE / "equality_on_ranks.py", sizes=[1], limit=900, devices=2)
-def test_devices_take_the_steps_of_one(check):
+@over_ranks(HERE / "equality_on_ranks.py", sizes=[1, 2], limit=900, devices=2)
+def test_two_devices_take_the_steps_of_one(check):
+    check()
+
+
+@over_ranks(HERE / "equality_on_ranks.py", sizes=[1], limit=900, devices=4)
+def test_four_devices_take_the_steps_of_one(check):
+    check()
+
+
+@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[1], limit=900, devices=2)
+def test_optimizers_on_devices_take_the_steps_of_one_device(check):
     check()
 
 
@@ -33,12 +48,12 @@ def test_devices_train_models_as_one_does(check):
 
 
 @over_ranks(HERE / "in_graph_on_ranks.py", sizes=[1], limit=900, devices=4)
-def test_four_devices_take_the_steps_of_one(check):
+def test_four_devices(check):
     check()
 
 
 @over_ranks(HERE / "in_graph_on_ranks.py", sizes=[2], limit=900, devices=2)
-def test_processes_with_devices_take_the_steps_of_one(check):
+def test_processes_with_devices(check):
     check()
 
 

@@ -1,0 +1,44 @@
+"""Measure when one process that feeds all devices is the bottleneck: a table of docs/replication.md.
+
+    python benchmarks/feeding.py
+
+The same net, trained by two processes and by two devices of one process, in turns, on batches that Python prepares by
+going over the images more and more often.
+"""
+
+import statistics
+from pathlib import Path
+
+from compare import ROUNDS, easyscale_group
+from pages import replace
+
+PAGE = Path(__file__).parents[1] / "docs" / "replication.md"
+PASSES = [0, 1, 4, 16, 64]
+
+
+def main() -> None:
+    with (
+        easyscale_group("feed.py", 2) as between,
+        easyscale_group("feed.py", 2, in_graph=True) as in_graph,
+    ):
+        times = {(mode, passes): [] for mode in (between, in_graph) for passes in PASSES}
+        for turn in range(1 + ROUNDS):
+            for passes in PASSES:
+                for mode in (between, in_graph):
+                    found = mode.turn(passes=passes)
+                    if turn:
+                        times[mode, passes] += [max(each) for each in zip(*found, strict=True)][1:]
+        prepared = {passes: in_graph.turn(passes=passes)[0][0] for passes in PASSES}
+    lines = [
+        "| preparing a batch takes | a step between-graph | in-graph | in-graph / between-graph |",
+        "|---|---|---|---|",
+    ]
+    for passes in PASSES:
+        one, other = (1e3 * statistics.median(times[mode, passes]) for mode in (between, in_graph))
+        lines.append(f"| {1e3 * prepared[passes]:.0f} ms | {one:.0f} ms | {other:.0f} ms | {other / one:.2f} |")
+    print("\n".join(lines))
+    replace(PAGE, "feeding", lines)
+
+
+if __name__ == "__main__":
+    main()
