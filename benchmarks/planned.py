@@ -1,12 +1,14 @@
-"""How far `easyscale plan` is from what is measured: vectors of sizes, and numbers of ranks, that it has not seen.
+"""How far `easyscale plan` is from what is measured: sizes of vectors, and numbers of ranks, that it has not seen.
 
     for n in 2 3 4; do
         easyscale bench exchange -n $n --sizes 4KB,16KB,64KB,256KB,1MB,4MB,16MB,64MB --json known$n.json
         easyscale bench exchange -n $n --sizes 8KB,32KB,128KB,512KB,2MB,8MB,32MB --json new$n.json
     done
-    python benchmarks/planned.py --known known?.json --new new?.json --json benchmarks/results/plan.json
+    python benchmarks/planned.py --known known?.json --json benchmarks/results/plan.json
+    python benchmarks/planned.py --known known?.json --new new?.json
 
-Prints the largest error of each exchange, and writes all of them.
+Without `--new` each size is worked out from the other sizes; for other numbers of ranks from all sizes of these. Prints
+the largest error of each exchange, and writes all of them.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import json
 
 from easyscale import exchange
 from easyscale.cli import sizes
-from easyscale.cli.plan.measured import Node, read
+from easyscale.cli.plan.measured import Node, left_out, read
 
 
 def rows_of(files: list[str]) -> list[dict]:
@@ -24,16 +26,18 @@ def rows_of(files: list[str]) -> list[dict]:
 
 
 def compared(known: list[dict], new: list[dict]) -> list[dict]:
-    """Return rows of `new` with what follows from `known`, and from those of `known` with other numbers of ranks."""
+    """Return rows with what follows from `known`: from its other sizes if there is no `new`; and from other ranks."""
     exchanges = {name: exchange.get(name) for name in exchange.available()}
     node = Node(exchanges, known)
+    within = {(row["exchange"], row["ranks"], row["bytes"]): row["predicted"] for row in left_out(known)}
     done = []
-    for row in new:
+    for row in new or known:
         others = Node(exchanges, [one for one in known if one["ranks"] != row["ranks"]])
-        kept = {name: row[name] for name in ("exchange", "ranks", "bytes", "median")}
-        asked = row["exchange"], row["ranks"], row["bytes"]
         others.most = node.most  # also for more ranks than were measured
-        done.append({**kept, "predicted": node.seconds(*asked), "from_other_ranks": others.seconds(*asked)})
+        asked = row["exchange"], row["ranks"], row["bytes"]
+        kept = {name: row[name] for name in ("exchange", "ranks", "bytes", "median")}
+        predicted = node.seconds(*asked) if new else within.get(asked)
+        done.append({**kept, "predicted": predicted, "from_other_ranks": others.seconds(*asked)})
     return done
 
 
@@ -47,7 +51,7 @@ def largest(rows: list[dict], name: str, ranks: int, what: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--known", nargs="+", required=True)
-    parser.add_argument("--new", nargs="+", required=True)
+    parser.add_argument("--new", nargs="+", default=[])
     parser.add_argument("--json")
     args = parser.parse_args()
     rows = compared(rows_of(args.known), rows_of(args.new))
