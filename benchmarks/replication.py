@@ -1,4 +1,4 @@
-"""Measure the two modes of replication beside TensorFlow's MirroredStrategy: a table of docs/replication.md and README.md.
+"""Measure the two modes of replication beside TensorFlow's MirroredStrategy: tables of two pages.
 
     python benchmarks/replication.py [mlp-adam] [mlp-momentum] [resnet50]
 
