@@ -1,4 +1,4 @@
-"""Measure the two modes of replication beside TensorFlow's MirroredStrategy: the table of docs/replication.md.
+"""Measure the two modes of replication beside TensorFlow's MirroredStrategy: tables of two pages.
 
     python benchmarks/replication.py [mlp-adam] [mlp-momentum] [resnet50]
 
@@ -17,7 +17,7 @@ from turns import Group
 from workloads import WORKLOADS
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "replication.md"
+PAGES = [HERE.parent / "docs" / "replication.md", HERE.parent / "README.md"]
 BETWEEN, IN_GRAPH, MIRRORED = "between-graph, 2 processes", "in-graph, 2 devices", "MirroredStrategy, 2 devices"
 
 
@@ -57,7 +57,8 @@ def main() -> None:
         lines.append(f"| {WORKLOADS[key].title} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     if len(sys.argv) == 1:
-        replace(PAGE, "table", lines)
+        for page in PAGES:
+            replace(page, "replication", lines)
 
 
 if __name__ == "__main__":
