@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from easyscale.callbacks import batch_normalization, metrics, randomness
+from easyscale.callbacks import batch_normalization, joining, metrics, randomness
 from easyscale.callbacks.elastic import Elastic
 from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.progress import Activity
@@ -34,6 +34,8 @@ class Fit:
         steps: Int. Steps so far.
         epochs: Int. The epochs of this `fit()`.
         checkpointing: The `Checkpointing`, or `None`.
+        callbacks: List of the callbacks.
+        passes: Bool. Whether this `fit()`, of a process that replaces a worker, is over for the others.
     """
 
     def __init__(self, model: keras.Model, optimizers: list, check_every: int, verbose: bool = False):
@@ -43,6 +45,10 @@ class Fit:
         self._communicator = self._workers.communicator
         self.steps = self.epochs = 0
         self.checkpointing: object | None = None
+        self.callbacks: list = []
+        self.passes = False
+        self._epoch = 0
+        self._has_joined = False  # and not begun an epoch since
         self._traced = False
         self._said: list = []
         self._elastic: Elastic | None = None
@@ -59,7 +65,20 @@ class Fit:
             epochs: Int. The number of epochs of this worker's `fit()`.
             deciding_hooks: The hooks of a step in which a callback of this worker may decide something.
         """
-        plan = {"epochs": epochs, "first": self._model._initial_epoch, "decides": deciding_hooks}
+        self.epochs, self._number = epochs, self._communicator.begin_fit()
+        if self._communicator.awaited:
+            with self._communicator.rehearsing():
+                for optimizer, choice in zip(self._optimizers, self._communicator.note["choices"], strict=False):
+                    if choice is not None:
+                        optimizer.workers.take_choice(*choice)
+                self._begin(deciding_hooks)
+        else:
+            self._begin(deciding_hooks)
+            if self.checkpointing is not None:
+                self.checkpointing.begin()
+
+    def _begin(self, deciding_hooks: list[str]) -> None:
+        plan = {"epochs": self.epochs, "first": self._model._initial_epoch, "decides": deciding_hooks}
         everyones = self._communicator.share(plan)
         different = [rank for rank, theirs in enumerate(everyones) if theirs["epochs"] != everyones[0]["epochs"]]
         if different:
@@ -80,27 +99,101 @@ class Fit:
         self._start_equal()
         self._shard()
         self._elastic = self._make_elastic()
-        self.epochs = epochs
-        if self.checkpointing is not None:
-            self.checkpointing.begin()
 
     def _make_elastic(self) -> Elastic | None:
         if not self._communicator.elastic or self._communicator.servers:
             return None
-        return Elastic(self._workers, self._state, self._lose)
+        return Elastic(self._workers, self._state, self._settle, self._lose, self._welcome)
 
-    def _lose(self, first_ranks: list[int], steps: int) -> None:
-        """Workers have failed, and the others have made so many steps."""
+    # Workers that fail, and others in their place
+
+    def _settle(self, steps: int) -> None:
+        """All workers have agreed that so many steps are done."""
         self.steps = steps
         if self.checkpointing is not None:
             self.checkpointing.meet_at(steps)  # whether or not this worker has come through the last meeting
+
+    def _lose(self, first_ranks: list[int]) -> None:
+        """Workers have failed."""
+        who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
+        until = " until it is replaced" if self._replace() else ""
+        self._say(
+            f"step {self.steps} lost {who}; {size} workers go on. Its part of the data, "
+            f"{len(first_ranks)}/{size + len(first_ranks)} of each step, is not trained on{until}",
+        )
+
+    def _replace(self) -> bool:
+        """On the chief: have workers that have failed replaced; return whether they are."""
+        communicator = self._communicator
+        if not communicator.respawns or communicator.rank > 0:
+            return False
+        choices = [optimizer.workers.choice for optimizer in self._optimizers]
+        choices = [choice and [choice.exchange.name, choice.bucket_bytes] for choice in choices]
+        wrong = communicator.replace_lost({"fit": self._number, "choices": choices})
+        if wrong:
+            self._say(wrong)
+        return communicator.replaces
+
+    def _say(self, line: str) -> None:
         if self.is_verbose:
-            who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
-            print(
-                f"EasyScale: step {steps} lost {who}; {size} workers go on. Its part of the data, "
-                f"{len(first_ranks)}/{size + len(first_ranks)} of each step, is not trained on",
-                flush=True,
-            )
+            print(f"EasyScale: {line}", flush=True)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start the epoch number `epoch`, from 0: take in those who replace workers and are ready."""
+        self._epoch = epoch
+        if self._has_joined:  # while the others were here
+            self._has_joined = False
+        elif self._communicator.respawns and self._is_elastic:
+            self._elastic.repeat(self._admit, self._metrics_as_now())
+        if self.checkpointing is not None:
+            self.checkpointing.begin_epoch(epoch)
+
+    def _admit(self) -> None:
+        self._replace()
+        newcomers = self._communicator.share(self._communicator.ready(self._number))[0]
+        if newcomers:
+            self._communicator.admit(newcomers)
+            self._elastic.agree()
+
+    def _welcome(self, has_joined: bool) -> None:
+        """Give newcomers what they need of the chief beside the variables."""
+        communicator = self._communicator
+        about, arrays = {}, {}
+        if communicator.rank == 0:
+            about, arrays = joining.state_for_newcomers(self._model, self._workers, self.callbacks)
+            about |= {"epoch": self._epoch, "hooks": sorted(self.deciding_hooks)}
+        everyones = communicator.share([about, communicator.first_ranks[communicator.rank] if has_joined else None])
+        arrays = joining.share_arrays(communicator, arrays)
+        if has_joined:
+            about = everyones[0][0]
+            joining.take_state(self._model, self._workers, self.callbacks, about, arrays)
+            self._epoch, self.deciding_hooks = about["epoch"], set(about["hooks"])
+            self._model._initial_epoch = self._epoch
+            if self.checkpointing is not None:
+                self.checkpointing.enter(self._epoch)
+        who = [f"rank {rank}" for _, rank in everyones if rank is not None]
+        self._say(
+            f"epoch {self._epoch + 1} begins with {communicator.size} workers: {', '.join(who)} has been replaced"
+        )
+
+    def enter(self, train_function: Callable) -> None:
+        """Join the others in this `fit()`, as one that replaces a worker; or pass it, if it is over for them."""
+        communicator = self._communicator
+        if communicator.note["fit"] == self._number:
+            with communicator.rehearsing(), self._workers.explained(lambda: None):
+                joining.rehearse(train_function, self._model)
+        if communicator.note["fit"] != self._number or not communicator.join(self._number):
+            self.passes, self._model._initial_epoch = True, self.epochs
+            return
+        self._elastic.done, self._elastic.steps = -1, 0
+        self._elastic.repeat(self._join_or_admit)
+        self._has_joined = True
+
+    def _join_or_admit(self) -> None:
+        if self._elastic.done < 0:
+            self._elastic.agree()
+        else:
+            self._admit()
 
     def _state(self) -> list:
         variables = list(self._model.weights)

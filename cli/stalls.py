@@ -43,6 +43,10 @@ class Stalls:
         self._told.pop(rank, None)
         self._left_out.add(rank)
 
+    def take_in(self, rank: int) -> None:
+        """Take in that a process has joined the others in the place of a rank that was left out."""
+        self._left_out.discard(rank)
+
     def report(self) -> list[str]:
         """Return the lines to print now: usually none."""
         stuck = self._stuck() if self._timeout else {}

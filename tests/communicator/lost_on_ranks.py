@@ -32,8 +32,8 @@ def who_is_left():
     else:
         raise AssertionError("received from a rank that has been killed")
     before = comm.rank
-    assert comm.shrink() == [1]
-    assert comm.shrink() == []
+    assert comm.regroup().lost == [1]
+    assert comm.regroup().lost == []
     assert (comm.rank, comm.size) == (before - (before > 1), 3)
     assert comm.first_ranks == [0, 2, 3]
     assert comm.share(before) == [0, 2, 3]
@@ -73,10 +73,10 @@ def a_server_goes_on():
                 if unlucky and step == 4:
                     die()
             client.end_epoch(stop=False)
-        lost = comm.shrink()
+        lost = comm.regroup().lost
         assert lost == ([1] if epoch == 0 else [])
         if lost:
-            requests.shrink(), replies.shrink()
+            requests.regroup(), replies.regroup()
             (server or client).leave_out(lost)
     if server is not None:
         assert applied == 2 * 20 + 5 + 2 * 20
@@ -86,7 +86,7 @@ def a_server_goes_on():
 
 
 def exchanges_go_on():
-    """Whatever the exchange was in the middle of: after `revoke` and `shrink` sums are right."""
+    """Whatever the exchange was in the middle of: after `revoke` and `regroup` sums are right."""
     names = [name for name in exchange.available() if exchange.get(name).is_elastic]
     assert names == ["mpi", "ring", "tree"]
     unlucky = comm.rank == 1
@@ -103,7 +103,7 @@ def exchanges_go_on():
             assert step == 12 and not failed
             failed = True
             comm.revoke()
-            assert comm.shrink() == [1]
+            assert comm.regroup().lost == [1]
             one.leave_out()
         else:
             assert (vector == comm.size * (comm.size - 1) / 2).all()
