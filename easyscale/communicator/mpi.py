@@ -242,6 +242,8 @@ class Mpi(Communicator):
         return change or Change(lost, [], False)
 
     def replace_lost(self, note: object) -> str | None:
+        if self._mail.own != 0:  # the first rank has left: the script is at its end
+            return None
         self._spares.note = note
         return self._spares.replace(sorted({*range(self._intra.size - self._spares.count)} - {*self.first_ranks}))
 
@@ -259,11 +261,11 @@ class Mpi(Communicator):
 
     # One in the place of another
 
-    def wait_for_call(self) -> int | None:
-        """Sleep until this spare is to replace a rank, and return its number; `None` if the job is over."""
-        call = self._spare.wait_for_call()
-        if call is None:
-            return None
+    def wait_for_call(self) -> int:
+        """Sleep until this spare is to replace a rank, and return its number. If the job is over, this ends it."""
+        while (call := self._spare.hear_call()) is None:
+            self.end_if_over()
+            time.sleep(_LONG_NAP_SECONDS * 10)
         rank, self.note = call
         self._arrange(rank)
         return rank
@@ -279,8 +281,8 @@ class Mpi(Communicator):
     def join(self, purpose: object) -> bool:
         self._spare.say_ready(purpose)
         while (told := self._members.listen(0)) is None:
-            if (note := self._spare.hear_note()) is not None:
-                self.note = note
+            if (call := self._spare.hear_call()) is not None:
+                self.note = call[1]
                 return False
             self.progress.moved()
             time.sleep(_LONG_NAP_SECONDS)

@@ -23,8 +23,6 @@ def main() -> None:
     """Wait to be called, then run the script. An error of the script's is raised as it is."""
     communicator = communicators.get("mpi")
     rank = communicator.wait_for_call()
-    if rank is None:
-        return
     tell = _teller()
     tell(f"replaces {rank}")
     threading.Thread(target=_watch, args=(communicator, tell), name="easyscale-spare", daemon=True).start()

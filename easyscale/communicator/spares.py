@@ -5,7 +5,6 @@ called a spare sleeps, without the script; then it runs the script from its begi
 and says in `fit()` that it is ready. The first rank takes it in when all are between two epochs.
 """
 
-import time
 from collections.abc import Iterable
 
 from easyscale.communicator.mail import Mail
@@ -13,7 +12,6 @@ from easyscale.communicator.mail import Mail
 __all__ = ["Spare", "Spares"]
 
 _CALL_TAG, _READY_TAG, _OVER_TAG = 7, 8, 9
-_NAP_SECONDS = 0.05
 _IN_A_ROW = 3  # so many replacements that fail before they have joined are enough
 
 
@@ -112,22 +110,14 @@ class Spare:
     def __init__(self, mail: Mail, first: int = 0):
         self._mail, self._first = mail, first
 
-    def wait_for_call(self) -> tuple[int, object] | None:
-        """Return the number of the rank to replace and what was noted, or `None` if the job is over."""
-        while (word := self._mail.hear(_CALL_TAG, self._first)) is None:
-            if self.is_over:
-                return None
-            time.sleep(_NAP_SECONDS)
-        return word[1][0], word[1][1]
+    def hear_call(self) -> tuple[int, object] | None:
+        """Return the number of the rank to replace and what was noted, if this process has been called."""
+        word = self._mail.hear(_CALL_TAG, self._first)
+        return None if word is None else tuple(word[1])
 
     def say_ready(self, purpose: object) -> None:
         """Say that this process can take part."""
         self._mail.send(self._first, _READY_TAG, purpose)
-
-    def hear_note(self) -> object:
-        """Return what is to be known instead, if this process was ready for something else, or `None`."""
-        word = self._mail.hear(_CALL_TAG, self._first)
-        return None if word is None else word[1][1]
 
     @property
     def is_over(self) -> bool:
