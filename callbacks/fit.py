@@ -1,5 +1,6 @@
 """One `fit()` as all workers do it: they start equal, step together, compare, decide, and end together."""
 
+import functools
 import warnings
 from collections.abc import Callable
 
@@ -52,7 +53,7 @@ class Fit:
         self._traced = False
         self._said: list = []
         self._elastic: Elastic | None = None
-        self._logs: object = None
+        self._logs: object = {}
         self._has_batch = False  # which it has taken and not counted
         self.deciding_hooks: set[str] = set()
 
@@ -72,8 +73,11 @@ class Fit:
                     if choice is not None:
                         optimizer.workers.take_choice(*choice)
                 self._begin(deciding_hooks)
+            self._elastic = self._make_elastic()
         else:
-            self._begin(deciding_hooks)
+            self._elastic = self._make_elastic()
+            begin = functools.partial(self._begin, deciding_hooks)
+            begin() if self._elastic is None else self._elastic.repeat(begin)
             if self.checkpointing is not None:
                 self.checkpointing.begin()
 
@@ -98,7 +102,6 @@ class Fit:
             optimizer.unshard(complete=False)  # if an earlier fit() was interrupted
         self._start_equal()
         self._shard()
-        self._elastic = self._make_elastic()
 
     def _make_elastic(self) -> Elastic | None:
         if not self._communicator.elastic or self._communicator.servers:
@@ -213,7 +216,7 @@ class Fit:
 
         A step in which a worker of an elastic job fails counts as done.
         """
-        if not self._is_elastic or self.steps == 0:
+        if not self._is_elastic:
             return self._step(train_function, iterator)
         after, self._has_batch = self.steps + self._model.steps_per_execution, False
         try:
