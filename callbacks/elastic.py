@@ -56,6 +56,8 @@ class Elastic:
     Args:
         workers: The replication's view of all workers.
         state: Function without arguments. Returns all variables that are equal on all workers.
+        renew: Function. Takes the number of exchanges of gradients that count as done, and has what moves them know the
+            workers.
         settled: Function. Takes the number of steps so far, when all have agreed on it.
         report: Function. Takes the first numbers of the workers that have failed.
         welcome: Function. Called by all workers together when some have joined. Takes whether this one has.
@@ -70,11 +72,12 @@ class Elastic:
         self,
         workers: object,
         state: Callable[[], list],
+        renew: Callable[[int], None],
         settled: Callable[[int], None],
         report: Callable[[list[int]], None],
         welcome: Callable[[bool], None],
     ):
-        self._workers, self._state = workers, state
+        self._workers, self._state, self._renew = workers, state, renew
         self._settled, self._report, self._welcome = settled, report, welcome
         self.done = self.steps = 0
 
@@ -117,7 +120,7 @@ class Elastic:
         everyones = communicator.share([self._workers.exchanges, self.done, self.steps])
         begun, done, steps = ([theirs[index] for theirs in everyones] for index in range(3))
         furthest = done.index(max(done))
-        self._workers.leave_out(max(one for one, so_far in zip(begun, done, strict=True) if so_far >= 0))
+        self._renew(max(one for one, so_far in zip(begun, done, strict=True) if so_far >= 0))
         self._workers.start_equal(self._state(), root=furthest)
         if min(done) < 0:
             self._welcome(self.done < 0)

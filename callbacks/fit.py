@@ -106,9 +106,13 @@ class Fit:
     def _make_elastic(self) -> Elastic | None:
         if not self._communicator.elastic or self._communicator.servers:
             return None
-        return Elastic(self._workers, self._state, self._settle, self._lose, self._welcome)
+        return Elastic(self._workers, self._state, self._renew, self._settle, self._lose, self._welcome)
 
     # Workers that fail, and others in their place
+
+    def _renew(self, exchanges: int) -> None:
+        for optimizer in self._optimizers:
+            optimizer.workers.leave_out(exchanges)
 
     def _settle(self, steps: int) -> None:
         """All workers have agreed that so many steps are done."""

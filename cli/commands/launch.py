@@ -107,7 +107,7 @@ def command(
     workers = _workers(ranks, servers, places, cores)
     ranks = workers + servers
     least = _least(elastic, min_workers, workers)
-    spares = _spares(respawn, spares, workers, {"--elastic": not elastic, "--servers": servers, "hosts": places})
+    spares = _spares(respawn, spares, workers, elastic, "--servers" if servers else "--hosts" if places else None)
     variables = scripts.variables(exchange, replication, servers, devices, ranks)
     os.environ.pop(settings.ELASTIC, None)  # if a rank of an elastic job has started this one
     os.environ.pop(settings.SPARES, None)
@@ -162,17 +162,15 @@ def _least(elastic: bool, min_workers: int | None, workers: int) -> int | None:
     return (min_workers or 1) if elastic else None
 
 
-def _spares(respawn: bool, spares: int | None, workers: int, wrong: dict[str, object]) -> int:
+def _spares(respawn: bool, spares: int | None, workers: int, elastic: bool, wrong: str | None) -> int:
     """Return how many processes are to wait until they replace a worker."""
-    if not respawn:
-        if spares is not None:
-            raise click.UsageError(f"--spares is for --respawn. Received: --spares {spares} without it")
-        return 0
-    for name, is_wrong in wrong.items():
-        if is_wrong:
-            rule, came = ("needs", f"no {name}") if name == "--elastic" else ("is for workers of one host", name)
-            raise click.UsageError(f"--respawn {rule} --elastic. Received: {came}".replace("host --elastic", "host"))
-    return 0 if workers == 1 else spares or workers
+    if spares is not None and not respawn:
+        raise click.UsageError(f"--spares is for --respawn. Received: --spares {spares} without it")
+    if respawn and not elastic:
+        raise click.UsageError("--respawn needs --elastic. Received: no --elastic")
+    if respawn and wrong:
+        raise click.UsageError(f"--respawn is for workers of one host. Received: {wrong}. Leave one of them out")
+    return (spares or workers) if respawn and workers > 1 else 0
 
 
 def _devices(replication: str | None, devices: str | None) -> tuple[str | None, str | None]:

@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from easyscale import settings
+from easyscale.communicator.common_memory import CommonMemory
 from easyscale.communicator.communicator import Communicator, Request, Window, as_bytes
 from easyscale.communicator.departures import Departures
+from easyscale.communicator.group import Group
 from easyscale.communicator.launched import launched
 from easyscale.communicator.mail import Mail
 from easyscale.communicator.members import Change, Members
@@ -393,7 +395,8 @@ class Mpi(Communicator):
 
     def allocate_shared(self, nbytes: int) -> Window:
         if self.elastic:
-            return super().allocate_shared(nbytes)
+            own = next(node for node in self.nodes if self.rank in node)
+            return CommonMemory(Group(self, own), nbytes, _IN_ORDER)
         needs = np.array([nbytes])
         self._node.Allreduce(MPI.IN_PLACE, needs)
         room = np.array([_room()])  # after that all ranks have filled what they have allocated before

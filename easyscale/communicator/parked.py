@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from easyscale import settings
 from easyscale import communicator as communicators
+from easyscale import settings
 
 __all__ = ["main"]
 

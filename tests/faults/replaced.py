@@ -1,6 +1,6 @@
 """A training in which workers are killed, and replaced: `python replaced.py FOLDER`. For `test_elastic.py`.
 
-In the second `fit()` rank 2 is killed in its first step, and replaced. When that one has joined rank 1 is killed, in the
+In the second `fit()` rank 2 is killed in its first step, and replaced. Then rank 1 is killed, in the
 validation; whoever replaces it fails in the script, every time.
 """
 
