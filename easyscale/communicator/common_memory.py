@@ -13,7 +13,7 @@ import numpy as np
 from easyscale.communicator.communicator import Communicator, Window
 from easyscale.errors import LostError, SharedMemoryError
 
-__all__ = ["CommonMemory"]
+__all__ = ["CommonMemory", "RehearsedMemory"]
 
 
 class CommonMemory(Window):
@@ -54,6 +54,21 @@ class CommonMemory(Window):
             for _ in range(2):  # what was written before stays before the first release, the rest after the second take
                 with self._lock:
                     pass
+
+
+class RehearsedMemory(Window):
+    """What stands for `CommonMemory` in a process that is alone: all parts are its own.
+
+    Args:
+        nbytes: Int. The size of a part.
+        size: Int. The number of parts.
+    """
+
+    def __init__(self, nbytes: int, size: int):
+        self.parts = [np.zeros(nbytes, np.uint8)] * size
+
+    def sync(self) -> None:
+        pass
 
 
 def _part(pid: int, file: int, nbytes: int) -> np.ndarray:

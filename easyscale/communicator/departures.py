@@ -49,7 +49,7 @@ class Departures:
             meanwhile: Function without arguments, called again and again.
         """
         others = {*places} - {self._mail.own}
-        for place in others:
+        for place in (others | self.left) - {self._mail.own}:  # also those that have left before, and still listen
             self._mail.send(place, _LEFT_TAG)
         self._left.add(self._mail.own)
         started = time.monotonic()

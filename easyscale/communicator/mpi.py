@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from easyscale import settings
-from easyscale.communicator.common_memory import CommonMemory
-from easyscale.communicator.communicator import Communicator, Request, Window, as_bytes
+from easyscale.communicator.common_memory import CommonMemory, RehearsedMemory
+from easyscale.communicator.communicator import Request, Window, as_bytes
 from easyscale.communicator.departures import Departures
 from easyscale.communicator.group import Group
 from easyscale.communicator.launched import launched
 from easyscale.communicator.mail import Mail
-from easyscale.communicator.members import Change, Members
+from easyscale.communicator.members import Members
+from easyscale.communicator.regrouping import Regrouping
 from easyscale.communicator.spares import Spare, Spares
 from easyscale.communicator.watch import watch
 from easyscale.errors import DesyncError, EasyScaleError, LaunchError, LostError, PeerError, SharedMemoryError
@@ -58,8 +59,6 @@ _SHARED_MEMORY = "/dev/shm"  # where MPI libraries keep it on Linux
 _IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")  # others see its writes in the order of writing
 
 _MESSAGE_LIMIT = 1 << 30  # bytes; MPI counts are C ints, so a longer buffer travels as several messages
-_DATA_TAG = 1  # words have others, below the first of an elastic job
-_FIRST_ELASTIC_TAG = 16  # plus the number of the generation
 _KEPT = 256  # requests, before those that are complete are forgotten
 _LOST = {getattr(MPI, name, -1) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")}
 
@@ -170,7 +169,7 @@ class _Nothing(Request):
         pass
 
 
-class Mpi(Communicator):
+class Mpi(Regrouping):
     """The ranks of an MPI communicator.
 
     Args:
@@ -184,8 +183,6 @@ class Mpi(Communicator):
         super().__init__()
         self.elastic = elastic and intra.size > 1
         self._intra, self._is_duplicate = intra, parent is not None
-        self._under_way: list[_MpiRequest] = []  # of an elastic job
-        self._abandoned: list[_MpiRequest] = []
         self.host = os.uname().nodename
         self.library = _library()
         if parent is not None:
@@ -202,21 +199,9 @@ class Mpi(Communicator):
             node.Bcast(first)
             intra.Allgather(first, self._node_of)
             self._node = node
-        self.respawns, self.awaited, self._rehearses = spares > 0, intra.rank >= intra.size - spares, False
+        self._finalize, self._count = MPI.Finalize, intra.size - spares
+        self.respawns, self.awaited = spares > 0, intra.rank >= self._count
         self._arrange()
-
-    def _arrange(self, rank: int | None = None) -> None:
-        """Take the numbers that `Members` has, or until this process has joined that of the rank it replaces."""
-        self._places, self.first_ranks = self._members.places, self._members.first_ranks
-        self._tag = _FIRST_ELASTIC_TAG + self._members.generation if self.elastic else _DATA_TAG
-        self.size = len(self._places)
-        self.rank = rank if rank is not None else 0 if self.awaited else self._places.index(self._mail.own)
-        nodes: dict[int, list[int]] = {}
-        for one, place in enumerate(self._places):
-            nodes.setdefault(int(self._node_of[place]), []).append(one)
-        self.nodes = list(nodes.values())
-        own = next(node for node in self.nodes if self.rank in node)
-        self.local_rank, self.local_size = own.index(self.rank), len(own)
 
     def duplicate(self) -> "Mpi":
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -227,79 +212,6 @@ class Mpi(Communicator):
         duplicate = Mpi(self._intra.Dup(), self.elastic, parent=self)
         duplicate.sent, duplicate.servers, duplicate.progress = self.sent, self.servers, self.progress
         return duplicate
-
-    # Ranks that have failed, and others in their place
-
-    def revoke(self) -> None:
-        self._members.interrupt()
-
-    def regroup(self, again: bool = False) -> Change:
-        before, servers = self._places, self.size - self.servers
-        change = None if self._is_duplicate else self._members.regroup(again)
-        self._arrange()
-        lost = change.lost if change else [rank for rank, place in enumerate(before) if place not in self._places]
-        self.servers -= sum(rank >= servers for rank in lost)
-        self._abandoned += self._under_way  # MPI may still look at their buffers
-        self._under_way = []
-        return change or Change(lost, [], False)
-
-    def replace_lost(self, note: object) -> str | None:
-        if self._mail.own != 0:  # the first rank has left: the script is at its end
-            return None
-        self._spares.note = note
-        return self._spares.replace(sorted({*range(self._intra.size - self._spares.count)} - {*self.first_ranks}))
-
-    @property
-    def replaces(self) -> bool:
-        return self._spares.go_on
-
-    def ready(self, purpose: object) -> list[tuple[int, int]]:
-        return self._spares.ready(purpose)
-
-    def admit(self, newcomers: list[tuple[int, int]]) -> None:
-        self._members.admit(newcomers)
-        self._spares.have_joined(place for _, place in newcomers)
-        self._arrange()
-
-    # One in the place of another
-
-    def wait_for_call(self) -> int:
-        """Sleep until this spare is to replace a rank, and return its number. If the job is over, this ends it."""
-        while (call := self._spare.hear_call()) is None:
-            self.end_if_over()
-            time.sleep(_LONG_NAP_SECONDS * 10)
-        rank, self.note = call
-        self._arrange(rank)
-        return rank
-
-    @contextlib.contextmanager
-    def rehearsing(self) -> Iterator[None]:
-        self._rehearses = True
-        try:
-            yield
-        finally:
-            self._rehearses = False
-
-    def join(self, purpose: object) -> bool:
-        self._spare.say_ready(purpose)
-        while (told := self._members.listen(0)) is None:
-            if (call := self._spare.hear_call()) is not None:
-                self.note = call[1]
-                return False
-            self.progress.moved()
-            time.sleep(_LONG_NAP_SECONDS)
-        self.awaited = False
-        self._members.enter(told)
-        self._arrange()
-        return True
-
-    def end_if_over(self) -> None:
-        """End this process if it replaces a rank, has not joined, and is not needed any more."""
-        if self.awaited and self._spare.is_over:
-            self.progress.left = 1
-            with self._mail.silence():
-                MPI.Finalize()
-                os._exit(0)
 
     def isend(self, buffer: np.ndarray, to: int) -> Request:
         data = as_bytes(buffer)
@@ -395,6 +307,8 @@ class Mpi(Communicator):
 
     def allocate_shared(self, nbytes: int) -> Window:
         if self.elastic:
+            if self.awaited:
+                return RehearsedMemory(nbytes, self.local_size)
             own = next(node for node in self.nodes if self.rank in node)
             return CommonMemory(Group(self, own), nbytes, _IN_ORDER)
         needs = np.array([nbytes])

@@ -111,5 +111,22 @@ def exchanges_go_on():
     assert comm.size == 3
 
 
-{"who_is_left": who_is_left, "a_server_goes_on": a_server_goes_on, "exchanges_go_on": exchanges_go_on}[sys.argv[1]]()
+def the_first_has_left():
+    """The rank that decides has come to the end of its script when another is killed: the rest regroup without both."""
+    comm.barrier()
+    if comm.rank == 0:
+        return
+    if comm.rank == 1:
+        time.sleep(0.5)
+        die()
+    try:
+        comm.receive(np.empty(1), 1)
+    except LostError:
+        comm.revoke()
+    assert comm.regroup(again=True) == ([1], [], True)
+    assert comm.first_ranks == [2, 3]
+    assert comm.share(comm.rank) == [0, 1]
+
+
+globals()[sys.argv[1]]()
 print(f"went on at {time.time()}", flush=True)

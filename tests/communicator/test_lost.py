@@ -18,6 +18,7 @@ pytestmark = pytest.mark.timeout(150)
     ("case", "servers"),
     [
         ("who_is_left", 0),
+        ("the_first_has_left", 0),
         ("a_server_goes_on", 1),
         ("exchanges_go_on 0", 0),
         ("exchanges_go_on 1", 0),
