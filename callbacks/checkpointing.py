@@ -85,6 +85,14 @@ class Checkpointing:
             if self._epoch >= self._fit.epochs and self._model.built:
                 self.put_back()  # no step is left before which that would be done
         self._due = self._fit.steps + (self._every or _LOOK_AFTER)
+        self._listen()
+
+    def enter(self, epoch: int) -> None:
+        """Begin in the middle of the others' training."""
+        self._epoch = epoch
+        self._listen()
+
+    def _listen(self) -> None:
         if self._written is not None and threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGTERM, self._on_signal)
 

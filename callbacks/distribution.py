@@ -102,6 +102,7 @@ class Distribution:
         self._begin_phase(epoch=0)
         kind = Fit if self._is_synchronous else ServedFit
         self._fit = kind(self._model, self.optimizers, self.check_every, bool(params.get("verbose")))
+        self._fit.callbacks = callbacks
         if self.checkpoint is not None:
             arguments = self._fit, self._model, self.optimizers, callbacks
             self._fit.checkpointing = Checkpointing(*arguments, **self.checkpoint)
@@ -111,6 +112,8 @@ class Distribution:
             self._train_function = self._explained(self._model.train_function)
             self._train_function.made = made
         self._model.train_function = self._train_function
+        if self._workers.communicator.awaited:
+            self._fit.enter(self._train_function.__wrapped__)
 
     def _explained(self, train_function: Callable) -> Callable:
         @functools.wraps(train_function)
@@ -125,8 +128,7 @@ class Distribution:
     def begin_epoch(self, epoch: int) -> None:
         """Start the epoch number `epoch`, from 0."""
         self._begin_phase(epoch + 1)
-        if self._fit.checkpointing is not None:
-            self._fit.checkpointing.begin_epoch(epoch)
+        self._fit.begin_epoch(epoch)
 
     def decide(self, hook: str | None = None) -> None:
         """Let what callbacks of any worker have decided hold on all; after a step's hook only if some may have."""
@@ -154,7 +156,8 @@ class Distribution:
 
     def end(self) -> None:
         """End a `fit()`, after its callbacks have."""
-        self._fit.end()
+        if not self._fit.passes:
+            self._fit.end()
         self.stop()
 
     def fail(self, hook: str) -> None:

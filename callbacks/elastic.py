@@ -1,6 +1,7 @@
 """Goes on with the workers that are left when one has failed, in the middle of a `fit()`."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from easyscale.communicator import Communicator
 from easyscale.errors import LostError, PeerError
@@ -8,17 +9,30 @@ from easyscale.errors import LostError, PeerError
 __all__ = ["Elastic", "leave_out"]
 
 
-def leave_out(communicator: Communicator) -> tuple[list[int], list[int]]:
+class _Left(NamedTuple):
+    """Ranks that have failed: the numbers that they had, and those that they had at the start; and what else changed.
+
+    See `Change`.
+    """
+
+    lost: list[int]
+    first_ranks: list[int]
+    joined: list[int] = []
+    again: bool = False
+
+
+def leave_out(communicator: Communicator, again: bool = False) -> _Left:
     """Leave the ranks that have failed out of a communicator. All ranks that are left must call this alike.
 
-    Returns:
-        The numbers that they had, and those that they had at the start.
+    Args:
+        communicator: The `Communicator`.
+        again: Bool. Whether this rank could not go on with what all ranks did. Defaults to `False`.
 
     Raises:
         PeerError: If the others cannot go on without them.
     """
     workers, first_ranks = communicator.workers, communicator.first_ranks
-    lost = communicator.shrink()
+    lost, joined, again = communicator.regroup(again)
     needed = [first_ranks[rank] for rank in lost if rank == 0 or rank >= workers]
     if needed:
         raise PeerError(
@@ -30,7 +44,7 @@ def leave_out(communicator: Communicator) -> tuple[list[int], list[int]]:
             f"an elastic job needs as many workers as --min-workers says, {communicator.least_workers}. Received: "
             f"{communicator.workers} are left. Start it with `--restarts`, and `Distribute(checkpoint=...)`"
         )
-    return lost, [first_ranks[rank] for rank in lost]
+    return _Left(lost, [first_ranks[rank] for rank in lost], joined, again)
 
 
 class Elastic:
@@ -42,15 +56,29 @@ class Elastic:
     Args:
         workers: The replication's view of all workers.
         state: Function without arguments. Returns all variables that are equal on all workers.
-        report: Function. Takes the first numbers of the workers that have failed, and the number of steps so far.
+        renew: Function. Takes the number of exchanges of gradients that count as done, and has what moves them know the
+            workers.
+        settled: Function. Takes the number of steps so far, when all have agreed on it.
+        report: Function. Takes the first numbers of the workers that have failed.
+        welcome: Function. Called by all workers together when some have joined. Takes whether this one has.
 
     Attributes:
-        done: Int. The number of exchanges of gradients that this worker has completed, with their updates.
+        done: Int. The number of exchanges of gradients that this worker has completed, with their updates; -1 if it has
+            not joined the others yet.
         steps: Int. The number of steps in this `fit()` that count as done.
     """
 
-    def __init__(self, workers: object, state: Callable[[], list], report: Callable[[list[int], int], None]):
-        self._workers, self._state, self._report = workers, state, report
+    def __init__(
+        self,
+        workers: object,
+        state: Callable[[], list],
+        renew: Callable[[int], None],
+        settled: Callable[[int], None],
+        report: Callable[[list[int]], None],
+        welcome: Callable[[bool], None],
+    ):
+        self._workers, self._state, self._renew = workers, state, renew
+        self._settled, self._report, self._welcome = settled, report, welcome
         self.done = self.steps = 0
 
     def survives(self, error: Exception) -> bool:
@@ -58,34 +86,46 @@ class Elastic:
         if not isinstance(self._workers.failure or error, LostError):
             return False
         self._workers.interrupt()
-        self.leave_out()
+        self.leave_out(again=True)
         return True
 
-    def leave_out(self) -> bool:
-        """Leave out the workers that have failed since this was last called; return whether there are any.
+    def leave_out(self, again: bool = False) -> bool:
+        """Leave out the workers that have failed since this was last called; return whether anything has changed.
 
         All workers must call this alike; for those that `interrupt` has reached it is what follows.
+
+        Args:
+            again: Bool. Whether this worker could not go on with what all did. Defaults to `False`.
         """
-        communicator = self._workers.communicator
-        some = False
+        some, first_ranks = False, []
         while True:
-            lost, first_ranks = leave_out(communicator)
-            if not lost:
+            left = leave_out(self._workers.communicator, again)
+            if not (left.lost or left.joined or left.again):
                 return some
-            some = True
+            some, again = True, False
+            first_ranks += left.first_ranks
             try:
-                self._agree()
-                self._report(first_ranks, self.steps)
+                self.agree()
             except LostError:
                 self._workers.interrupt()
+                again = True
+            else:
+                if first_ranks:
+                    self._report(first_ranks)
+                first_ranks = []
 
-    def _agree(self) -> None:
+    def agree(self) -> None:
+        """Make all workers' state that of the one that has come furthest. They do this together."""
         communicator = self._workers.communicator
         everyones = communicator.share([self._workers.exchanges, self.done, self.steps])
         begun, done, steps = ([theirs[index] for theirs in everyones] for index in range(3))
-        self._workers.leave_out(max(begun))
-        self._workers.start_equal(self._state(), root=done.index(max(done)))
-        self.done, self.steps = max(begun), max(steps)
+        furthest = done.index(max(done))
+        self._renew(max(one for one, so_far in zip(begun, done, strict=True) if so_far >= 0))
+        self._workers.start_equal(self._state(), root=furthest)
+        if min(done) < 0:
+            self._welcome(self.done < 0)
+        self.done, self.steps = self._workers.exchanges, max(steps)
+        self._settled(self.steps)
 
     def retry(self, act: Callable[[], object]) -> object:
         """Return `act()`, called again if a worker has failed. Another worker may be one `act` further by then."""

@@ -1,5 +1,6 @@
 """One `fit()` as all workers do it: they start equal, step together, compare, decide, and end together."""
 
+import functools
 import warnings
 from collections.abc import Callable
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from easyscale.callbacks import batch_normalization, metrics, randomness
 from easyscale.callbacks.elastic import Elastic
+from easyscale.callbacks.elastic_fit import ElasticFit
 from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.progress import Activity
 from easyscale.replication import Agreed, Purpose
@@ -20,7 +22,7 @@ def no_data(iterator: object) -> None:
     raise StopIteration
 
 
-class Fit:
+class Fit(ElasticFit):
     """What the workers do together in one `fit()`, beside the exchanges of gradients.
 
     Args:
@@ -34,6 +36,8 @@ class Fit:
         steps: Int. Steps so far.
         epochs: Int. The epochs of this `fit()`.
         checkpointing: The `Checkpointing`, or `None`.
+        callbacks: List of the callbacks.
+        passes: Bool. Whether this `fit()`, of a process that replaces a worker, is over for the others.
     """
 
     def __init__(self, model: keras.Model, optimizers: list, check_every: int, verbose: bool = False):
@@ -43,10 +47,14 @@ class Fit:
         self._communicator = self._workers.communicator
         self.steps = self.epochs = 0
         self.checkpointing: object | None = None
+        self.callbacks: list = []
+        self.passes = False
+        self._epoch = 0
+        self._has_joined = False  # and not begun an epoch since
         self._traced = False
         self._said: list = []
         self._elastic: Elastic | None = None
-        self._logs: object = None
+        self._logs: object = {}
         self._has_batch = False  # which it has taken and not counted
         self.deciding_hooks: set[str] = set()
 
@@ -59,7 +67,23 @@ class Fit:
             epochs: Int. The number of epochs of this worker's `fit()`.
             deciding_hooks: The hooks of a step in which a callback of this worker may decide something.
         """
-        plan = {"epochs": epochs, "first": self._model._initial_epoch, "decides": deciding_hooks}
+        self.epochs, self._number = epochs, self._communicator.begin_fit()
+        if self._communicator.awaited:
+            with self._communicator.rehearsing():
+                for optimizer, choice in zip(self._optimizers, self._communicator.note["choices"], strict=False):
+                    if choice is not None:
+                        optimizer.workers.take_choice(*choice)
+                self._begin(deciding_hooks)
+            self._elastic = self._make_elastic()
+        else:
+            self._elastic = self._make_elastic()
+            begin = functools.partial(self._begin, deciding_hooks)
+            begin() if self._elastic is None else self._elastic.repeat(begin)
+            if self.checkpointing is not None:
+                self.checkpointing.begin()
+
+    def _begin(self, deciding_hooks: list[str]) -> None:
+        plan = {"epochs": self.epochs, "first": self._model._initial_epoch, "decides": deciding_hooks}
         everyones = self._communicator.share(plan)
         different = [rank for rank, theirs in enumerate(everyones) if theirs["epochs"] != everyones[0]["epochs"]]
         if different:
@@ -79,28 +103,6 @@ class Fit:
             optimizer.unshard(complete=False)  # if an earlier fit() was interrupted
         self._start_equal()
         self._shard()
-        self._elastic = self._make_elastic()
-        self.epochs = epochs
-        if self.checkpointing is not None:
-            self.checkpointing.begin()
-
-    def _make_elastic(self) -> Elastic | None:
-        if not self._communicator.elastic or self._communicator.servers:
-            return None
-        return Elastic(self._workers, self._state, self._lose)
-
-    def _lose(self, first_ranks: list[int], steps: int) -> None:
-        """Workers have failed, and the others have made so many steps."""
-        self.steps = steps
-        if self.checkpointing is not None:
-            self.checkpointing.meet_at(steps)  # whether or not this worker has come through the last meeting
-        if self.is_verbose:
-            who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
-            print(
-                f"EasyScale: step {steps} lost {who}; {size} workers go on. Its part of the data, "
-                f"{len(first_ranks)}/{size + len(first_ranks)} of each step, is not trained on",
-                flush=True,
-            )
 
     def _state(self) -> list:
         variables = list(self._model.weights)
@@ -120,7 +122,7 @@ class Fit:
 
         A step in which a worker of an elastic job fails counts as done.
         """
-        if not self._is_elastic or self.steps == 0:
+        if not self._is_elastic:
             return self._step(train_function, iterator)
         after, self._has_batch = self.steps + self._model.steps_per_execution, False
         try:

@@ -4,7 +4,7 @@ import hashlib
 
 import keras
 
-__all__ = ["differ", "seeds_of"]
+__all__ = ["differ", "differ_from", "seeds_of"]
 
 
 def seeds_of(model: keras.Model) -> list:
@@ -22,10 +22,13 @@ def differ(model: keras.Model, workers: object) -> None:
         model: The model.
         workers: The `BetweenGraph` of one of its optimizers.
     """
-    states = seeds_of(model)
-    seeds = [[int(number) for number in keras.ops.convert_to_numpy(state)] for state in states]
-    chiefs = workers.communicator.share(seeds)[0]
-    for state, (seed, count) in zip(states, chiefs, strict=True):
+    seeds = [[int(number) for number in keras.ops.convert_to_numpy(state)] for state in seeds_of(model)]
+    differ_from(model, workers, workers.communicator.share(seeds)[0])
+
+
+def differ_from(model: keras.Model, workers: object, chiefs: list[list[int]]) -> None:
+    """Make this worker's random numbers those that follow from the chief's states; see `differ`."""
+    for state, (seed, count) in zip(seeds_of(model), chiefs, strict=True):
         for number, copy in workers.copies_of(state):
             if number > 0:
                 copy.assign([_mix(seed, number), count])

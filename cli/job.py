@@ -68,6 +68,7 @@ class Job:
         self._runtime, self._command, self._screen = runtime, command, screen
         self._on_this_host, self._workers, self._least = on_this_host, workers, least
         self._lost = 0  # workers without which the others go on
+        self._awaited = set()  # ranks that are replaced by one that has not joined yet
         self._ranks = {}  # rank -> Rank
         self._forwarded = False  # whether mpirun has forwarded a rank's line
         self._said = []  # lines of mpirun's own
@@ -161,6 +162,8 @@ class Job:
     def _on_rank(self, _: int) -> None:
         started = self._streams.accept()
         if started is not None:
+            if started.rank in self._ranks:
+                self._awaited.add(started.rank)
             self._ranks[started.rank] = started
             for stream, file in started.files.items():
                 self._watch(file, started.rank, stream)
@@ -183,6 +186,11 @@ class Job:
             words = json.loads(line)
         except ValueError:
             return
+        if words["kind"] == "joined":
+            self._awaited.discard(rank)
+            self._lost -= 1
+            self._stalls.take_in(rank)
+            return
         if words["kind"] != "ended":
             self._stalls.hear(rank, words)
             return
@@ -203,13 +211,16 @@ class Job:
             return False
         if self._process.poll() is not None or self._signals or self._failures or self._is_stalled:
             return False
+        how = describe(ending, False, self._workers)
+        if ending.rank in self._awaited:
+            self._screen.say(f"easyscale: {how} before it had joined the others")
+            return True
         self._lost += 1
         left = self._workers - self._lost
         if left < self._least:
             self._screen.say(f"easyscale: {left} workers are left, fewer than --min-workers {self._least}")
             self._act_at(time.monotonic(), lambda: self._stop(signal.SIGTERM))
             return False
-        how = describe(ending, False, self._workers)
         self._screen.say(f"easyscale: {how}; {left} of {self._workers} workers are left")
         return True
 

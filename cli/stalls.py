@@ -30,7 +30,7 @@ class Stalls:
         """Take in what is told of a rank."""
         if words["kind"] == "moves":
             self._told.pop(rank, None)
-        else:
+        elif rank not in self._left_out:  # else it is about to replace one, and nobody waits for it
             self._told[rank] = words, time.monotonic()
 
     def end(self, rank: int, how: str) -> None:
@@ -42,6 +42,10 @@ class Stalls:
         """Take in that a rank has ended, and that the others go on without it."""
         self._told.pop(rank, None)
         self._left_out.add(rank)
+
+    def take_in(self, rank: int) -> None:
+        """Take in that a process has joined the others in the place of a rank that was left out."""
+        self._left_out.discard(rank)
 
     def report(self) -> list[str]:
         """Return the lines to print now: usually none."""

@@ -7,6 +7,7 @@ Nothing heavy is imported, because every rank waits for it.
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import resource
@@ -15,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from easyscale import settings
 from easyscale.cli.watch import Watch
@@ -55,15 +56,25 @@ def thread_settings(environment: Mapping[str, str], threads: int, rank: int) -> 
     return {name: value for name, value in wanted.items() if name not in environment}
 
 
-def _take_cores() -> int:
-    """Keep to this rank's share of the cores; return how many threads it should run."""
+def _take_cores(spares: int = 0, is_spare: bool = False) -> int:
+    """Keep to this rank's share of the cores; return how many threads it should run.
+
+    Args:
+        spares: Int. The number of processes of this host that are no ranks. Defaults to 0.
+        is_spare: Bool. Whether this is one of them: it gets its share when it replaces a rank. Defaults to `False`.
+    """
     cores = sorted(os.sched_getaffinity(0))
     for rank, size in _LOCAL:
         if rank in os.environ and size in os.environ:
-            local_rank, local_size = int(os.environ[rank]), int(os.environ[size])
-            os.sched_setaffinity(0, share(cores, local_rank, local_size))
+            local_rank, local_size = int(os.environ[rank]), int(os.environ[size]) - spares
+            if not is_spare:
+                os.sched_setaffinity(0, share(cores, local_rank, local_size))
             return max(1, len(cores) // local_size)
     return len(cores)
+
+
+def _local_size() -> int:
+    return next((int(os.environ[size]) for _, size in _LOCAL if size in os.environ), 1)
 
 
 def _take_output(name: str, rank: int) -> socket.socket:
@@ -86,7 +97,7 @@ def _take_output(name: str, rank: int) -> socket.socket:
     return connection
 
 
-def _start(command: list[str], by_lines: bool, watch: Watch) -> int:
+def _start(command: list[str], by_lines: bool, watch: Watch, on_word: Callable[[int, str], None] | None = None) -> int:
     """Start the script in this process group; return how it ended, as `os.waitpid` gives it.
 
     Args:
@@ -94,7 +105,10 @@ def _start(command: list[str], by_lines: bool, watch: Watch) -> int:
         by_lines: Whether its output goes through this process, which writes whole lines: some mpirun marks every
             piece that comes as if it were a line.
         watch: `Watch`. Watches it meanwhile.
+        on_word: Function. Called with the number of its process and with each line that it writes to the file
+            `EASYSCALE_SPARE`. Defaults to `None`: there is no such file.
     """
+    control, words = os.pipe() if on_word else (-1, -1)
     pipes = {standard: os.pipe() for standard in (1, 2)} if by_lines else {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: None)  # for the script, which gets it too; `exec` undoes this
@@ -104,16 +118,31 @@ def _start(command: list[str], by_lines: bool, watch: Watch) -> int:
         watch.give()
         for standard, (_, writer) in pipes.items():
             os.dup2(writer, standard)
+        if on_word:
+            os.set_inheritable(words, True)
+            os.environ[settings.SPARE] = str(words)
         os.execv(command[0], command)
-    for _, writer in pipes.values():
+    for writer in [writer for _, writer in pipes.values()] + [words] * bool(on_word):
         os.close(writer)
     if os.getpgrp() != os.getpid():  # a signal for this process is for the script, which does not get it
         signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, number))
-    return _attend(pid, {reader: standard for standard, (reader, _) in pipes.items()}, watch)
+    targets = {reader: functools.partial(_write, standard) for standard, (reader, _) in pipes.items()}
+    if on_word:
+        targets[control] = lambda data: [on_word(pid, line) for line in data.decode().splitlines()]
+    return _attend(pid, targets, watch)
 
 
-def _attend(pid: int, targets: dict[int, int], watch: Watch) -> int:
-    """Watch a process until it ends, and copy from files to others, whole lines each time; return how it ended."""
+def _write(file: int, data: bytes) -> None:
+    out = memoryview(data)
+    while out:
+        out = out[os.write(file, out) :]
+
+
+def _attend(pid: int, targets: dict[int, Callable[[bytes], object]], watch: Watch) -> int:
+    """Watch a process until it ends, and give what comes from files to functions, whole lines each time.
+
+    Return how it ended.
+    """
     partial = dict.fromkeys(targets, b"")
     status = None
     end = os.pidfd_open(pid)  # readable when the process has ended
@@ -124,9 +153,7 @@ def _attend(pid: int, targets: dict[int, int], watch: Watch) -> int:
         for file in set(ready) - {end}:
             data = os.read(file, 1 << 16)
             lines, newline, rest = (partial[file] + data).rpartition(b"\n")
-            out = memoryview(lines + newline if data else partial.pop(file))
-            while out:
-                out = out[os.write(targets[file], out) :]
+            targets[file](lines + newline if data else partial.pop(file))
             if data:
                 partial[file] = rest
         if status is None:
@@ -155,10 +182,13 @@ def _die_with_parent() -> None:
 def main() -> None:
     rank = next((int(os.environ[name]) for name in _RANK if name in os.environ), 0)
     _die_with_parent()  # if mpirun is killed, nobody else would end this rank
+    spares = int(os.environ.get(settings.SPARES) or 0)
+    is_spare = rank >= int(os.environ.get("OMPI_COMM_WORLD_SIZE") or 0) - spares if spares else False
     connection = None
     with contextlib.suppress(OSError):
-        connection = _take_output(os.environ[OUTPUT], rank) if OUTPUT in os.environ else None
-    os.environ.update(thread_settings(os.environ, _take_cores(), rank))
+        connection = _take_output(os.environ[OUTPUT], rank) if OUTPUT in os.environ and not is_spare else None
+    cores = sorted(os.sched_getaffinity(0))
+    os.environ.update(thread_settings(os.environ, _take_cores(spares, is_spare), rank))
     os.environ.pop(settings.RANK_PROCESS, None)  # if a rank of another job has started this one
 
     def say(words: dict) -> None:
@@ -166,11 +196,25 @@ def main() -> None:
         with contextlib.suppress(OSError):
             if connection is not None:
                 connection.sendall(f"{line}\n".encode())
-            elif OUTPUT in os.environ:
+            elif OUTPUT in os.environ and not is_spare:
                 os.write(2, f"{MARK}{line}\n".encode())
 
+    def on_word(pid: int, line: str) -> None:
+        nonlocal connection
+        word, _, number = line.partition(" ")
+        if word == "replaces":  # from now on it is that rank
+            os.sched_setaffinity(pid, share(cores, int(number), _local_size() - spares))
+            with contextlib.suppress(OSError, KeyError):
+                connection = _take_output(os.environ[OUTPUT], int(number))
+        else:
+            say({"kind": word})
+
     watch = Watch(settings.stall_timeout(), say)
-    status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None, watch=watch)
+    if is_spare:
+        command = [sys.executable, "-m", "easyscale.communicator.parked", *sys.argv[1:]]
+        status = _start(command, by_lines=True, watch=watch, on_word=on_word)
+    else:
+        status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None, watch=watch)
     host = os.uname().nodename
     say({"kind": "ended", "host": host, "status": status, "when": time.monotonic_ns(), "left": watch.left})
     _end_like(status)

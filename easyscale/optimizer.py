@@ -110,7 +110,9 @@ class DistributedOptimizer(AroundAnother):
             exchange = exchanges.get(between, self.communicator)
             asked = settings.first(self.exchange, settings.EXCHANGE, "auto")
             asked = None if asked == "auto" else getattr(asked, "name", asked)
-            chosen = exchange.communicator.share([exchange.name, kind, self.update or "auto", self.bucket_bytes])
+            mine = [exchange.name, kind, self.update or "auto", self.bucket_bytes]
+            # One that replaces a worker takes what the others have chosen.
+            chosen = [mine] if exchange.communicator.awaited else exchange.communicator.share(mine)
             if any(other != chosen[0] for other in chosen):
                 differs = next(rank for rank, other in enumerate(chosen) if other != chosen[0])
                 raise DesyncError(

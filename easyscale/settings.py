@@ -16,6 +16,8 @@ __all__ = [
     "RESTART",
     "RESUME",
     "SERVERS",
+    "SPARE",
+    "SPARES",
     "STALLED",
     "STALL_TIMEOUT",
     "devices",
@@ -31,6 +33,8 @@ RANK_PROCESS = "EASYSCALE_RANK_PROCESS"  # number of the process that is a rank;
 REPLICATION = "EASYSCALE_REPLICATION"  # "between_graph" or "in_graph"
 RESUME = "EASYSCALE_RESUME"  # folder of the checkpoints to go on from; default: that of `Distribute`
 SERVERS = "EASYSCALE_SERVERS"  # number of ranks, the last ones, that serve and do not train; default 0
+SPARE = "EASYSCALE_SPARE"  # a file descriptor, to which a process that is to replace a rank writes what becomes of it
+SPARES = "EASYSCALE_SPARES"  # number of processes, the last ones, that replace ranks which have failed; default 0
 STALL_TIMEOUT = "EASYSCALE_STALL_TIMEOUT"  # seconds that a rank may wait for others; 0 for ever; default 60
 
 RESTART = 75  # asked to end, it has written a checkpoint: start it again. EX_TEMPFAIL of sysexits.h

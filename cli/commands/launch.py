@@ -40,6 +40,14 @@ __all__ = ["command"]
     help="Go on when a worker fails: with the exchanges ring, tree and mpi, and servers that wait for no worker.",
 )  # fmt: skip
 @click.option("--min-workers", type=int, metavar="M", help="With --elastic: end below M workers. Default: 1.")
+@click.option(
+    "--respawn", is_flag=True,
+    help="With --elastic: replace workers that fail by others, which join at the next epoch. On one host.",
+)  # fmt: skip
+@click.option(
+    "--spares", type=click.IntRange(1), metavar="N",
+    help="With --respawn: how many can be replaced. So many processes wait for that. Default: as many as workers.",
+)  # fmt: skip
 @click.option("--hosts", metavar="A:2,B:2", help="The hosts, each with the number of ranks that it can run.")
 @click.option("--hostfile", metavar="FILE", help="The hosts in a file: one a line, `a:2` or `a slots=2`.")
 @click.option(
@@ -64,6 +72,8 @@ def command(
     servers: int,
     elastic: bool,
     min_workers: int | None,
+    respawn: bool,
+    spares: int | None,
     hosts: str | None,
     hostfile: str | None,
     stall_timeout: float | None,
@@ -97,9 +107,12 @@ def command(
     workers = _workers(ranks, servers, places, cores)
     ranks = workers + servers
     least = _least(elastic, min_workers, workers)
+    spares = _spares(respawn, spares, workers, elastic, "--servers" if servers else "--hosts" if places else None)
     variables = scripts.variables(exchange, replication, servers, devices, ranks)
     os.environ.pop(settings.ELASTIC, None)  # if a rank of an elastic job has started this one
+    os.environ.pop(settings.SPARES, None)
     variables |= {settings.ELASTIC: str(least)} if elastic else {}
+    variables |= {settings.SPARES: str(spares)} if spares else {}
     if stall_timeout is not None:
         os.environ[settings.STALL_TIMEOUT] = f"{stall_timeout:g}"
     if settings.STALL_TIMEOUT in os.environ:
@@ -121,7 +134,8 @@ def command(
         mpi = runtime.find()
         if importlib.util.find_spec("mpi4py") is None:
             raise LaunchError(f"several ranks need mpi4py in this Python, {sys.executable}. {runtime.INSTALL}")
-        line, environment = mpi.command(ranks, job.worker_command(start), places, variables, cores), mpi.environment()
+        line = mpi.command(ranks + spares, job.worker_command(start), places, variables, cores)
+        environment = mpi.environment()
         if elastic:
             line[1:1] = mpi.elastic_flags()
         if not dry_run:
@@ -146,6 +160,17 @@ def _least(elastic: bool, min_workers: int | None, workers: int) -> int | None:
             f"-n {workers}"
         )
     return (min_workers or 1) if elastic else None
+
+
+def _spares(respawn: bool, spares: int | None, workers: int, elastic: bool, wrong: str | None) -> int:
+    """Return how many processes are to wait until they replace a worker."""
+    if spares is not None and not respawn:
+        raise click.UsageError(f"--spares is for --respawn. Received: --spares {spares} without it")
+    if respawn and not elastic:
+        raise click.UsageError("--respawn needs --elastic. Received: no --elastic")
+    if respawn and wrong:
+        raise click.UsageError(f"--respawn is for workers of one host. Received: {wrong}. Leave one of them out")
+    return (spares or workers) if respawn and workers > 1 else 0
 
 
 def _devices(replication: str | None, devices: str | None) -> tuple[str | None, str | None]:

@@ -5,6 +5,7 @@ follows from these two and may be replaced by something faster.
 """
 
 import abc
+import contextlib
 import functools
 import json
 import math
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from easyscale.communicator.members import Change
 from easyscale.errors import SharedMemoryError
 from easyscale.progress import Progress
 
@@ -90,9 +92,12 @@ class Communicator(abc.ABC):
         host: String. The name of this node.
         library: String. What carries the messages, with its version.
         servers: Int. The number of ranks, the last ones, that only serve: they own weights, and train on no data.
-        elastic: Bool. Whether ranks that have failed can be left out, by `shrink`. What waits for one that has failed
+        elastic: Bool. Whether ranks that have failed can be left out, by `regroup`. What waits for one that has failed
             raises `LostError` then.
         least_workers: Int. With fewer workers an elastic job ends.
+        respawns: Bool. Whether ranks that have failed are replaced.
+        awaited: Bool. Whether this process replaces a rank and has not joined the others yet; see `join`.
+        note: What the others have noted for it.
         first_ranks: List. For each rank the number that it had at the start.
         sent: `Traffic`. What this rank has sent by `isend` so far.
         progress: `Progress`. What this rank tells of itself to whoever watches it.
@@ -107,6 +112,10 @@ class Communicator(abc.ABC):
     servers: int = 0
     elastic: bool = False
     least_workers: int = 1
+    respawns: bool = False
+    awaited: bool = False
+    note: object = None
+    _fits: int = 0
 
     def __init__(self) -> None:
         self.sent = Traffic()
@@ -140,15 +149,62 @@ class Communicator(abc.ABC):
         return list(range(self.size))
 
     def revoke(self) -> None:
-        """Have everything raise `LostError` that any rank waits for, or will, until it calls `shrink`."""
+        """Have everything raise `LostError` that any rank waits for, or will, until it regroups."""
         raise NotImplementedError(f"{self.library} cannot go on when a rank has failed")
 
-    def shrink(self) -> list[int]:
-        """Leave out the ranks that have failed; return which they were. All others must call this alike.
+    def regroup(self, again: bool = False) -> Change:
+        """Leave out the ranks that have failed, and give the others new numbers. They must all call this alike.
 
-        The ranks that are left keep their order, and get new numbers.
+        The ranks that are left keep their order.
+
+        Args:
+            again: Bool. Whether this rank could not go on with what all ranks did. Defaults to `False`.
         """
         raise NotImplementedError(f"{self.library} cannot go on when a rank has failed")
+
+    def replace_lost(self, note: object) -> str | None:
+        """On the first rank: have others run the script in the place of ranks that were left out.
+
+        Args:
+            note: What they are told, for JSON.
+
+        Returns:
+            What the user should know: that from now on none is replaced any more.
+        """
+        return None
+
+    @property
+    def replaces(self) -> bool:
+        """Whether, on the first rank, ranks that fail are still replaced."""
+        return False
+
+    def begin_fit(self) -> int:
+        """Return 1 in the first `fit()` of all ranks, then 2, ..."""
+        self._fits += 1
+        return self._fits
+
+    def ready(self, purpose: object) -> list[tuple[int, int]]:
+        """On the first rank: return who has called `join(purpose)`, to be given to `admit` on all ranks."""
+        return []
+
+    def admit(self, newcomers: list[tuple[int, int]]) -> None:
+        """Let others take part from now on. All ranks must call this alike."""
+        raise NotImplementedError(f"{self.library} cannot replace ranks")
+
+    def join(self, purpose: object) -> bool:
+        """Take part from now on, when the others have admitted this process.
+
+        Args:
+            purpose: What they do, for JSON.
+
+        Returns:
+            Whether they did. If they do something else, `note` says what.
+        """
+        raise NotImplementedError(f"{self.library} cannot replace ranks")
+
+    def rehearsing(self) -> contextlib.AbstractContextManager:
+        """Return a context in which a process that is `awaited` does what all do as if the others did the same."""
+        raise NotImplementedError(f"{self.library} cannot replace ranks")
 
     def duplicate(self) -> "Communicator":
         """Return a communicator of the same ranks, whose messages never meet those of this one.

@@ -19,9 +19,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from easyscale import settings
-from easyscale.communicator.communicator import Communicator, Request, Window, as_bytes
+from easyscale.communicator.common_memory import CommonMemory, RehearsedMemory
+from easyscale.communicator.communicator import Request, Window, as_bytes
 from easyscale.communicator.departures import Departures
+from easyscale.communicator.group import Group
 from easyscale.communicator.launched import launched
+from easyscale.communicator.mail import Mail
+from easyscale.communicator.members import Members
+from easyscale.communicator.regrouping import Regrouping
+from easyscale.communicator.spares import Spare, Spares
 from easyscale.communicator.watch import watch
 from easyscale.errors import DesyncError, EasyScaleError, LaunchError, LostError, PeerError, SharedMemoryError
 from easyscale.progress import Progress
@@ -53,9 +59,8 @@ _SHARED_MEMORY = "/dev/shm"  # where MPI libraries keep it on Linux
 _IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")  # others see its writes in the order of writing
 
 _MESSAGE_LIMIT = 1 << 30  # bytes; MPI counts are C ints, so a longer buffer travels as several messages
-_DATA_TAG = 1  # `Departures` has others
 _KEPT = 256  # requests, before those that are complete are forgotten
-_LOST = {getattr(MPI, name, -1) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")}
+_LOST = {getattr(MPI, name, -1) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")}
 
 _SPIN_SECONDS = 0.001  # poll this long, yielding the core; then sleep between polls
 _NAP_SECONDS = 0.0001  # at first; who has waited long naps for a twentieth of that
@@ -82,7 +87,7 @@ def world() -> "Mpi":
         )
     progress = Progress.of_this_process(os.environ.get(settings.PROGRESS, ""))
     least = os.environ.get(settings.ELASTIC, "")
-    communicator = Mpi(MPI.COMM_WORLD.Dup(), elastic=least.isdigit())
+    communicator = Mpi(MPI.COMM_WORLD.Dup(), elastic=least.isdigit(), spares=int(os.environ.get(settings.SPARES) or 0))
     communicator.servers, communicator.progress = _servers(communicator.size), progress
     if communicator.elastic:
         communicator.least_workers = int(least)
@@ -154,32 +159,49 @@ class _MpiWindow(Window):
             self._window.Sync()
 
 
-class Mpi(Communicator):
+class _Nothing(Request):
+    """A transfer that does not take place."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+class Mpi(Regrouping):
     """The ranks of an MPI communicator.
 
     Args:
         intra: `mpi4py.MPI.Intracomm`. Used by nobody else.
         elastic: Bool. Whether ranks that have failed can be left out. Defaults to `False`.
+        spares: Int. The number of processes, the last ones, that are no ranks until they replace one. Defaults to 0.
         parent: `Mpi` of the same ranks, if this is a duplicate. Defaults to `None`.
     """
 
-    def __init__(self, intra: MPI.Intracomm, elastic: bool = False, parent: "Mpi | None" = None):
+    def __init__(self, intra: MPI.Intracomm, elastic: bool = False, spares: int = 0, parent: "Mpi | None" = None):
         super().__init__()
         self.elastic = elastic and intra.size > 1
-        self._is_duplicate = parent is not None
-        self._departures = parent._departures if parent else Departures(intra, MPI.Status, MPI.Exception, self.elastic)
-        self._under_way: list[_MpiRequest] = []  # of an elastic job
-        self._abandoned: list[_MpiRequest] = []
-        self._intra = intra
-        self.rank, self.size = intra.rank, intra.size
-        self._node = intra.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.local_size = self._node.rank, self._node.size
-        first, firsts = np.array([self.rank]), np.empty(self.size, int)  # for each rank the first of its node
-        self._node.Bcast(first)
-        intra.Allgather(first, firsts)
-        self.nodes = [np.flatnonzero(firsts == one).tolist() for one in np.unique(firsts)]
+        self._intra, self._is_duplicate = intra, parent is not None
         self.host = os.uname().nodename
         self.library = _library()
+        if parent is not None:
+            self._mail, self._departures, self._members = parent._mail, parent._departures, parent._members
+            self._spares, self._spare, self._node_of = parent._spares, parent._spare, parent._node_of
+        else:
+            self._mail = Mail(intra, MPI.Status, MPI.Exception, self.elastic)
+            self._departures = Departures(self._mail)
+            self._members = Members(self._mail, self._departures, intra.size - spares)
+            self._spares = Spares(self._mail, range(intra.size - spares, intra.size))
+            self._spare = Spare(self._mail)
+            node = intra.Split_type(MPI.COMM_TYPE_SHARED)
+            first, self._node_of = np.array([intra.rank]), np.empty(intra.size, int)  # the first place of each's node
+            node.Bcast(first)
+            intra.Allgather(first, self._node_of)
+            self._node = node
+        self._finalize, self._count = MPI.Finalize, intra.size - spares
+        self.respawns, self.awaited = spares > 0, intra.rank >= self._count
+        self._arrange()
 
     def duplicate(self) -> "Mpi":
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -187,52 +209,42 @@ class Mpi(Communicator):
                 "MPI must be initialised with the thread level `multiple`: servers answer while workers compute. "
                 "Set `mpi4py.rc.thread_level = 'multiple'` before mpi4py is first imported"
             )
-        duplicate = Mpi(self._intra.Dup(), self.elastic, self)
+        duplicate = Mpi(self._intra.Dup(), self.elastic, parent=self)
         duplicate.sent, duplicate.servers, duplicate.progress = self.sent, self.servers, self.progress
-        duplicate.first_ranks = self.first_ranks
         return duplicate
-
-    def revoke(self) -> None:
-        self._intra.Revoke()
-
-    def shrink(self) -> list[int]:
-        left = self._intra.Shrink()
-        ranks = list(MPI.Group.Translate_ranks(left.group, range(left.size), self._intra.group))
-        lost = sorted({*range(self.size)} - {*ranks})
-        if not lost:
-            left.Free()
-            return []
-        self.first_ranks = [self.first_ranks[rank] for rank in ranks]
-        self.servers -= sum(rank >= self.workers for rank in lost)
-        self.nodes = [[ranks.index(rank) for rank in node if rank in ranks] for node in self.nodes]
-        self.nodes = [node for node in self.nodes if node]
-        self._intra, self.rank, self.size = left, left.rank, left.size
-        own = next(node for node in self.nodes if self.rank in node)
-        self._node, self.local_rank, self.local_size = None, own.index(self.rank), len(own)
-        self._abandoned += self._under_way  # MPI may still look at their buffers
-        self._under_way = []
-        if not self._is_duplicate:
-            self._departures.leave_out(left, ranks)
-        return lost
 
     def isend(self, buffer: np.ndarray, to: int) -> Request:
         data = as_bytes(buffer)
+        if self.awaited:
+            return self._rehearsed()
         self.sent.add(data.size)
         what = f"sends to rank {self.first_ranks[to]}"
         try:
-            requests = [self._intra.Isend([part, MPI.BYTE], to, _DATA_TAG) for part in _messages(data)]
+            requests = [self._intra.Isend([part, MPI.BYTE], self._places[to], self._tag) for part in _messages(data)]
         except MPI.Exception as error:
             raise self.named(error, what) from None
         return self._keep(_MpiRequest(self, what, requests, to))
 
     def ireceive(self, buffer: np.ndarray, source: int) -> Request:
         parts = _messages(as_bytes(buffer))
+        if self.awaited:
+            buffer[...] = 0
+            return self._rehearsed()
         what = f"waits for rank {self.first_ranks[source]}"
         try:
-            requests = [self._intra.Irecv([part, MPI.BYTE], source, _DATA_TAG) for part in parts]
+            requests = [self._intra.Irecv([part, MPI.BYTE], self._places[source], self._tag) for part in parts]
         except MPI.Exception as error:
             raise self.named(error, what) from None
         return self._keep(_MpiRequest(self, what, requests, source, [part.size for part in parts]))
+
+    def _rehearsed(self) -> Request:
+        """Return what stands for a transfer while this process prepares to replace a rank."""
+        if self._rehearses:
+            return _Nothing()
+        raise EasyScaleError(
+            f"a process that replaces rank {self.rank} joins the others in `fit()` with `Distribute`. Received: a "
+            "message before that. Compute on each worker what the script needs before, or start without --respawn"
+        )
 
     def _keep(self, request: _MpiRequest) -> _MpiRequest:
         """See to it that a request that nobody waits for any more, because a rank has failed, keeps its buffer."""
@@ -242,23 +254,32 @@ class Mpi(Communicator):
                 self._under_way = [one for one in self._under_way if not one.is_complete]
         return request
 
-    # MPI's own collectives, where the library knows better than we do.
+    # MPI's own collectives, where the library knows better than we do. In an elastic job they would be between all
+    # places.
 
     def all_gather_rows(self, row: np.ndarray) -> np.ndarray:
-        if self.elastic:  # Open MPI's own prints lines of its own when a rank has failed
+        if self._rehearses:
+            return np.repeat(row[None], self.size, axis=0)
+        if self.elastic:
             return super().all_gather_rows(row)
         rows = np.empty((self.size, *row.shape), row.dtype)
         request = self._intra.Iallgather([as_bytes(np.ascontiguousarray(row)), MPI.BYTE], [as_bytes(rows), MPI.BYTE])
         self.wait(request, "waits for the other ranks")
         return rows
 
+    def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
+        if not self._rehearses:
+            super().broadcast(buffer, root)
+
     def all_reduce(self, buffer: np.ndarray) -> None:
+        if self.elastic:
+            return super().all_reduce(buffer)
         with self._inside_mpi("sums with the other ranks"):
             for part in _messages(buffer):
                 self._intra.Allreduce(MPI.IN_PLACE, part)
 
     def reduce_scatter(self, buffer: np.ndarray, bounds: np.ndarray) -> None:
-        if as_bytes(buffer).size > _MESSAGE_LIMIT:
+        if self.elastic or as_bytes(buffer).size > _MESSAGE_LIMIT:
             return super().reduce_scatter(buffer, bounds)
         own = np.empty(bounds[self.rank + 1] - bounds[self.rank], buffer.dtype)
         with self._inside_mpi("sums with the other ranks"):
@@ -267,7 +288,7 @@ class Mpi(Communicator):
 
     def all_gather(self, buffer: np.ndarray, bounds: np.ndarray) -> None:
         data = as_bytes(buffer)
-        if data.size > _MESSAGE_LIMIT:
+        if self.elastic or data.size > _MESSAGE_LIMIT:
             return super().all_gather(buffer, bounds)
         offsets = bounds * buffer.itemsize
         counts = (np.diff(offsets).tolist(), offsets[:-1].tolist())
@@ -285,7 +306,11 @@ class Mpi(Communicator):
     # Memory of the node
 
     def allocate_shared(self, nbytes: int) -> Window:
-        self._node = self._node or self._intra.Split_type(MPI.COMM_TYPE_SHARED)
+        if self.elastic:
+            if self.awaited:
+                return RehearsedMemory(nbytes, self.local_size)
+            own = next(node for node in self.nodes if self.rank in node)
+            return CommonMemory(Group(self, own), nbytes, _IN_ORDER)
         needs = np.array([nbytes])
         self._node.Allreduce(MPI.IN_PLACE, needs)
         room = np.array([_room()])  # after that all ranks have filled what they have allocated before
@@ -354,11 +379,12 @@ class Mpi(Communicator):
                 if place is None and stalls and waited > _NOTED_SECONDS:
                     whom = missing and [self.first_ranks[rank] for rank in missing()]
                     place = self.progress.begin_wait(started, what, whom)
+                if self.elastic and self._is_in_vain(notices):
+                    raise self._lost(what)
                 if left is None:
-                    gone = self._departures.left
-                    if self._departures.some_failed and not notices:
-                        raise self._lost(what)
-                    left = next((rank for rank in gone if missing is None or rank in missing()), None)
+                    gone = self._departures.left.intersection(self._places)
+                    ranks = map(self._places.index, gone)
+                    left = next((rank for rank in ranks if missing is None or rank in missing()), None)
                     left_at = None if left is None else time.monotonic()
                 elif waited > _GRACE_SECONDS:
                     if missing is not None and left not in missing():  # what it had sent came late
@@ -374,19 +400,29 @@ class Mpi(Communicator):
             if place is not None:
                 self.progress.end_wait(place)
 
+    def _is_in_vain(self, notices: bool) -> bool:
+        """Whether it makes no sense to wait. With servers each rank goes on as long as those that it waits for."""
+        if self._is_duplicate:
+            return not (notices or self._mail.failed.isdisjoint(self._places))
+        return self._members.are_interrupted
+
     def leave(self) -> None:
         """Take leave of the other ranks, when this process ends; see `Departures`."""
         if MPI.Is_finalized():
             return
         self.progress.left = 1
-        all_leave = self._departures.leave()
+        while self.awaited:  # until `end_if_over` ends the process
+            time.sleep(_LONG_NAP_SECONDS)
+        all_leave = self._departures.leave(self._places, self._members.answer)
         self.progress.left = 1 if all_leave else 2
+        if self._mail.own == 0:
+            self._spares.dismiss()
         if all_leave and ENDS_ITSELF:
             MPI.Finalize()
 
     def release(self, rank: int) -> None:
         """Let a rank that has left too early end the job by its own exit code; return if it does not."""
-        self._departures.need(rank)
+        self._departures.need(self._places[rank])
         time.sleep(_LAST_WORD_SECONDS)
 
     def abort(self, code: int) -> None:
@@ -424,7 +460,7 @@ def _end_job(communicator: Mpi, previous_hook, kind, error, traceback) -> None:
     if isinstance(error, PeerError) and error.left is not None:
         communicator.release(error.left)
     is_own = not issubclass(kind, EasyScaleError)  # and not because of what another rank did
-    if communicator.elastic and is_own and 0 < communicator.rank < communicator.workers:
+    if communicator.elastic and (is_own or communicator.awaited) and 0 < communicator.rank < communicator.workers:
         _end_alone()
     communicator.abort(1)
 

@@ -64,12 +64,20 @@ class Hierarchical(SharedMemory):
 
     def connect(self, communicator: Communicator) -> "Exchange":
         Exchange.connect(self, communicator)  # on any number of nodes
+        self._make_lanes()
+        return self
+
+    def leave_out(self) -> None:
+        super().leave_out()
+        self._make_lanes()
+
+    def _make_lanes(self) -> None:
+        communicator = self.communicator
         self._lanes = min(map(len, communicator.nodes))
         self._lane = None  # the exchange of this rank's lane
         if communicator.local_rank < self._lanes:
             ranks = [node[communicator.local_rank] for node in communicator.nodes]
             self._lane = self._between().connect(Group(communicator, ranks))
-        return self
 
     def allreduce(self, buffer: np.ndarray) -> None:
         Exchange.allreduce(self, buffer)

@@ -53,6 +53,11 @@ class NodeMemory:
             communicator._node_memory = cls(communicator)
         return communicator._node_memory
 
+    @staticmethod
+    def forget(communicator: Communicator) -> None:
+        """Have another made for `communicator` the next time: other ranks take part."""
+        vars(communicator).pop("_node_memory", None)
+
     def lend(self, length: int, dtype: np.dtype, common: bool) -> np.ndarray:
         """Return a vector in a window: one that is summed up where it is, or one and the same on all ranks.
 

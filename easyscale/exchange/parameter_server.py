@@ -67,6 +67,7 @@ class ParameterServer(SharedMemory):
 
     options = MODES
     has_servers = True
+    is_elastic = False  # in modes that do not wait for all workers others see to it
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ class SharedMemory(Exchange):
     follow Xu et al., "Automatic cross-replica sharding of weight update in data-parallel training", 2020.
     """
 
+    is_elastic = True
     _node_memory: NodeMemory | None = None
 
     @staticmethod
@@ -63,6 +64,11 @@ class SharedMemory(Exchange):
         if self.communicator.local_size == 1:
             return super().lend(length, dtype)
         return self._memory.lend(length, np.dtype(dtype), common)
+
+    def leave_out(self) -> None:
+        super().leave_out()
+        NodeMemory.forget(self.communicator)
+        self._node_memory = None
 
     def allreduce(self, buffer: np.ndarray) -> None:
         self._check(buffer)

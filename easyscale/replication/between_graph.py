@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
+from easyscale import exchange as exchanges
 from easyscale.choice import Choice, choose
 from easyscale.exchange import Exchange
 from easyscale.progress import Activity
@@ -72,6 +73,12 @@ class BetweenGraph(WholeBatch, OwnedParts):
             self.choice = choose(self.exchange, kinds_of(variables), self._fixed, self.bucket_bytes)
             self.exchange, self.bucket_bytes = self.choice.exchange, self.choice.bucket_bytes
             self.communicator.progress.exchange = self.exchange.name
+
+    def take_choice(self, name: str, bucket_bytes: int | None) -> None:
+        """Use the exchange of this name, and buckets of this size, which other workers have chosen before."""
+        if name != self.exchange.name:
+            self.exchange = exchanges.get(name, self.communicator)
+        self.bucket_bytes, self.choice = bucket_bytes, Choice(self.exchange, bucket_bytes, [], "")
 
     # Several replicas in one process: see `InGraph`. Here there is one.
 

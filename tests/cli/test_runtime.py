@@ -5,6 +5,7 @@ import pytest
 from easyscale.cli.ending import Ending
 from easyscale.cli.hydra import IntelMpi, Mpich
 from easyscale.cli.open_mpi import OpenMpi
+from easyscale.errors import LaunchError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -79,3 +80,11 @@ def test_forwarded_lines_are_told_from_mpiruns_own():
     assert MPICH.tagged("[3] text", "stderr") == (3, "stderr", "text")
     assert OPEN_MPI.tagged("prterun noticed", "stderr") is None
     assert MPICH.tagged("[mpiexec@vm] Exit codes", "stdout") is None
+
+
+@pytest.mark.parametrize("runtime", [MPICH, INTEL, OPEN_MPI_4])
+def test_an_mpi_that_cannot_go_on_without_a_rank_says_so_in_one_line(runtime):
+    with pytest.raises(
+        LaunchError, match=r"^--elastic needs Open MPI 5 or later\. Received: .+ Run: pip install [^\n]+$"
+    ):
+        runtime.elastic_flags()

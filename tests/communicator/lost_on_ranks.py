@@ -32,8 +32,8 @@ def who_is_left():
     else:
         raise AssertionError("received from a rank that has been killed")
     before = comm.rank
-    assert comm.shrink() == [1]
-    assert comm.shrink() == []
+    assert comm.regroup().lost == [1]
+    assert comm.regroup().lost == []
     assert (comm.rank, comm.size) == (before - (before > 1), 3)
     assert comm.first_ranks == [0, 2, 3]
     assert comm.share(before) == [0, 2, 3]
@@ -73,10 +73,10 @@ def a_server_goes_on():
                 if unlucky and step == 4:
                     die()
             client.end_epoch(stop=False)
-        lost = comm.shrink()
+        lost = comm.regroup().lost
         assert lost == ([1] if epoch == 0 else [])
         if lost:
-            requests.shrink(), replies.shrink()
+            requests.regroup(), replies.regroup()
             (server or client).leave_out(lost)
     if server is not None:
         assert applied == 2 * 20 + 5 + 2 * 20
@@ -86,9 +86,9 @@ def a_server_goes_on():
 
 
 def exchanges_go_on():
-    """Whatever the exchange was in the middle of: after `revoke` and `shrink` sums are right."""
+    """Whatever the exchange was in the middle of: after `revoke` and `regroup` sums are right."""
     names = [name for name in exchange.available() if exchange.get(name).is_elastic]
-    assert names == ["mpi", "ring", "tree"]
+    assert names == ["hierarchical", "mpi", "ring", "shared_memory", "tree"]
     unlucky = comm.rank == 1
     one = exchange.get(names[int(sys.argv[2])])
     failed = False
@@ -103,7 +103,7 @@ def exchanges_go_on():
             assert step == 12 and not failed
             failed = True
             comm.revoke()
-            assert comm.shrink() == [1]
+            assert comm.regroup().lost == [1]
             one.leave_out()
         else:
             assert (vector == comm.size * (comm.size - 1) / 2).all()
@@ -111,5 +111,22 @@ def exchanges_go_on():
     assert comm.size == 3
 
 
-{"who_is_left": who_is_left, "a_server_goes_on": a_server_goes_on, "exchanges_go_on": exchanges_go_on}[sys.argv[1]]()
+def the_first_has_left():
+    """The rank that decides has come to the end of its script when another is killed: the rest regroup without both."""
+    comm.barrier()
+    if comm.rank == 0:
+        return
+    if comm.rank == 1:
+        time.sleep(0.5)
+        die()
+    try:
+        comm.receive(np.empty(1), 1)
+    except LostError:
+        comm.revoke()
+    assert comm.regroup(again=True) == ([1], [], True)
+    assert comm.first_ranks == [2, 3]
+    assert comm.share(comm.rank) == [0, 1]
+
+
+globals()[sys.argv[1]]()
 print(f"went on at {time.time()}", flush=True)

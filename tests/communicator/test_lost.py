@@ -9,17 +9,22 @@ from launches import environment, mpirun, run
 
 LOST = Path(__file__).with_name("lost_on_ranks.py")
 
-pytestmark = pytest.mark.timeout(90)
+REPLACED = Path(__file__).with_name("replaced_on_ranks.py")
+
+pytestmark = pytest.mark.timeout(150)
 
 
 @pytest.mark.parametrize(
     ("case", "servers"),
     [
         ("who_is_left", 0),
+        ("the_first_has_left", 0),
         ("a_server_goes_on", 1),
         ("exchanges_go_on 0", 0),
         ("exchanges_go_on 1", 0),
         ("exchanges_go_on 2", 0),
+        ("exchanges_go_on 3", 0),
+        ("exchanges_go_on 4", 0),
     ],
 )
 def test_the_others_go_on_without_a_rank_that_is_killed(case, servers):
@@ -31,4 +36,19 @@ def test_the_others_go_on_without_a_rank_that_is_killed(case, servers):
     assert done.stdout.count("went on at") == 3, done.stdout + done.stderr
     (killed_at,) = [float(line.split()[-1]) for line in done.stdout.splitlines() if "killed at" in line]
     assert started < killed_at
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+def test_ranks_that_are_killed_at_any_time_are_replaced():
+    losses, spares = "6", "20"
+    variables = environment(EASYSCALE_ELASTIC="1", EASYSCALE_SPARES=spares)
+    launch, *flags, _, size = mpirun(4)
+    flags += ["--with-ft", "ulfm"]
+    script = [str(REPLACED), losses]
+    parked = [":", "-n", spares, sys.executable, "-m", "easyscale.communicator.parked", *script]
+    done = run([launch, *flags, "-n", size, sys.executable, *script, *parked], 130, variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ends = [line.partition("after ")[2].split() for line in done.stdout.splitlines() if "end of rank" in line]
+    assert ends and len({rounds for rounds, *_ in ends}) == 1, done.stdout
+    assert max(int(one[2]) for one in ends) >= int(losses)
     assert "Traceback" not in done.stderr, done.stderr

@@ -1,0 +1,150 @@
+"""Kills workers of one job at random, again and again, while others take their place: does it come to the same end?
+
+    python benchmarks/soak.py [--kills 200] [--minutes 15] [--pause 4] [--write]
+
+A small conv net on the digits of scikit-learn, over three workers. One run is left in peace. In the other a worker, not
+the chief, gets a SIGKILL at random times, until there have been so many or the time is over; then it trains on for as
+many epochs as the other run has had. `--write` puts the result into `docs/elastic.md`.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pages import replace
+
+ROOT = Path(__file__).parents[1]
+WORKERS, EPOCHS = 3, 30
+
+
+def train(folder: Path) -> None:
+    """What each worker runs."""
+    import keras
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    import easyscale
+
+    class Soaked(keras.callbacks.Callback):
+        epochs_left = EPOCHS
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if not easyscale.is_chief():
+                (folder / f"{easyscale.rank()}.pid").write_text(str(os.getpid()))
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.epochs_left -= (folder / "peace").exists()
+            self.model.stop_training = easyscale.is_chief() and self.epochs_left <= 0
+
+    keras.utils.set_random_seed(1)
+    digits = load_digits()
+    x_train, x_test, y_train, y_test = train_test_split(
+        digits.images[..., None] / 16.0, digits.target, test_size=360, stratify=digits.target, random_state=0
+    )
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
+    callbacks = [easyscale.callbacks.Distribute(), Soaked()]
+    options = {"batch_size": easyscale.local_batch(48), "epochs": 1_000_000, "verbose": 2}
+    model.fit(*easyscale.shard(x_train, y_train), callbacks=callbacks, **options)
+    if easyscale.is_chief():
+        _, accuracy = model.evaluate(x_test, y_test, verbose=0)
+        found = {"accuracy": accuracy, "workers": model.history.history["workers"]}
+        (folder / "result.json").write_text(json.dumps(found))
+
+
+def run(kills: int, minutes: float, pause: float) -> dict:
+    """Run the job, kill workers, and return what became of it."""
+    mark = f"EASYSCALE_SOAK={random.SystemRandom().getrandbits(64):x}"
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryFile("w+") as said:
+        folder, done = Path(name), 0
+        options = ["--elastic", "--respawn", "--spares", str(kills + WORKERS)] if kills else ["--elastic"]
+        command = [sys.executable, "-m", "easyscale", "launch", "-n", str(WORKERS), *options, __file__, "--train", name]
+        environment = {**os.environ, **dict([mark.split("=")]), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        start = time.monotonic()
+        process = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment)
+        while process.poll() is None and done < kills and time.monotonic() - start < 60 * minutes:
+            time.sleep(random.expovariate(1 / pause))
+            training = sorted(folder.glob("*.pid"))  # those that have joined
+            if training:
+                victim = random.choice(training)
+                with contextlib.suppress(ProcessLookupError, ValueError):  # `ValueError`: it is just being written
+                    pid = int(victim.read_text())
+                    victim.unlink()
+                    os.kill(pid, signal.SIGKILL)
+                    done += 1
+        (folder / "peace").touch()
+        code = process.wait()
+        seconds = time.monotonic() - start
+        time.sleep(1)
+        said.seek(0)
+        text = said.read()
+        result = {"kills": done, "code": code, "seconds": seconds, "replaced": text.count("has been replaced")}
+        result["processes"] = len(_alive(mark))
+        result["files"] = len(list(Path("/dev/shm").glob(f"easyscale-{process.pid}-*")))
+        if code != 0:
+            print(text[-4000:], file=sys.stderr)
+            return result
+        return result | json.loads((folder / "result.json").read_text())
+
+
+def _alive(mark: str) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(process.name)
+        except OSError:
+            pass
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--pause", type=float, default=4, help="seconds between two kills, on average")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--train", type=Path)
+    arguments = parser.parse_args()
+    if arguments.train:
+        return train(arguments.train)
+    peace = run(0, 0, 1)
+    soaked = run(arguments.kills, arguments.minutes, arguments.pause)
+    rows = ["| | undisturbed | soaked |", "|---|---|---|"]
+    for name, show in (
+        ("workers killed", lambda one: f"{one['kills']}"),
+        ("joins of replacements", lambda one: f"{one['replaced']}"),
+        ("exit code", lambda one: f"{one['code']}"),
+        ("epochs", lambda one: f"{len(one.get('workers', []))}"),
+        ("of which with all workers at the end", lambda one: f"{one.get('workers', []).count(WORKERS)}"),
+        ("test accuracy", lambda one: f"{one.get('accuracy', 0):.2%}"),
+        ("minutes", lambda one: f"{one['seconds'] / 60:.1f}"),
+        ("processes, files left", lambda one: f"{one['processes']}, {one['files']}"),
+    ):
+        rows.append(f"| {name} | {show(peace)} | {show(soaked)} |")
+    print("\n".join(rows))
+    if arguments.write:
+        replace(ROOT / "docs" / "elastic.md", "soak", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The part of a `fit()` that has to do with workers that fail, and others that come in their place."""
+
+from collections.abc import Callable
+
+from easyscale.callbacks import joining
+from easyscale.callbacks.elastic import Elastic
+
+__all__ = ["ElasticFit"]
+
+
+class ElasticFit:
+    """What `Fit` does beside epochs and steps, in an elastic job. It uses what `Fit` has."""
+
+    def _make_elastic(self) -> Elastic | None:
+        if not self._communicator.elastic or self._communicator.servers:
+            return None
+        return Elastic(self._workers, self._state, self._renew, self._settle, self._lose, self._welcome)
+
+    def _renew(self, exchanges: int) -> None:
+        for optimizer in self._optimizers:
+            optimizer.workers.leave_out(exchanges)
+
+    def _settle(self, steps: int) -> None:
+        """All workers have agreed that so many steps are done."""
+        self.steps = steps
+        if self.checkpointing is not None:
+            self.checkpointing.meet_at(steps)  # whether or not this worker has come through the last meeting
+
+    def _lose(self, first_ranks: list[int]) -> None:
+        """Workers have failed."""
+        who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
+        until = " until it is replaced" if self._replace() else ""
+        self._say(
+            f"step {self.steps} lost {who}; {size} workers go on. Its part of the data, "
+            f"{len(first_ranks)}/{size + len(first_ranks)} of each step, is not trained on{until}",
+        )
+
+    def _replace(self) -> bool:
+        """On the chief: have workers that have failed replaced; return whether they are."""
+        communicator = self._communicator
+        if not communicator.respawns or communicator.rank > 0:
+            return False
+        choices = [optimizer.workers.choice for optimizer in self._optimizers]
+        choices = [choice and [choice.exchange.name, choice.bucket_bytes] for choice in choices]
+        wrong = communicator.replace_lost({"fit": self._number, "choices": choices})
+        if wrong:
+            self._say(wrong)
+        return communicator.replaces
+
+    def _say(self, line: str) -> None:
+        if self.is_verbose:
+            print(f"EasyScale: {line}", flush=True)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start the epoch number `epoch`, from 0: take in those who replace workers and are ready."""
+        self._epoch = epoch
+        if self._has_joined:  # while the others were here
+            self._has_joined = False
+        elif self._communicator.respawns and self._is_elastic:
+            self._elastic.repeat(self._admit, self._metrics_as_now())
+        if self.checkpointing is not None:
+            self.checkpointing.begin_epoch(epoch)
+
+    def _admit(self) -> None:
+        self._replace()
+        newcomers = self._communicator.share(self._communicator.ready(self._number))[0]
+        if newcomers:
+            self._communicator.admit(newcomers)
+            self._elastic.agree()
+
+    def _welcome(self, has_joined: bool) -> None:
+        """Give newcomers what they need of the chief beside the variables."""
+        communicator = self._communicator
+        about, arrays = {}, {}
+        if communicator.rank == 0:
+            about, arrays = joining.state_for_newcomers(self._model, self._workers, self.callbacks)
+            about |= {"epoch": self._epoch, "hooks": sorted(self.deciding_hooks)}
+        everyones = communicator.share([about, communicator.first_ranks[communicator.rank] if has_joined else None])
+        arrays = joining.share_arrays(communicator, arrays)
+        if has_joined:
+            about = everyones[0][0]
+            joining.take_state(self._model, self._workers, self.callbacks, about, arrays)
+            self._epoch, self.deciding_hooks = about["epoch"], set(about["hooks"])
+            self._model._initial_epoch = self._epoch
+            if self.checkpointing is not None:
+                self.checkpointing.enter(self._epoch)
+        who = [f"rank {rank}" for _, rank in everyones if rank is not None]
+        self._say(
+            f"epoch {self._epoch + 1} begins with {communicator.size} workers: {', '.join(who)} has been replaced"
+        )
+
+    def enter(self, train_function: Callable) -> None:
+        """Join the others in this `fit()`, as one that replaces a worker; or pass it, if it is over for them."""
+        communicator = self._communicator
+        if communicator.note["fit"] == self._number:
+            with communicator.rehearsing(), self._workers.explained(lambda: None):
+                joining.rehearse(train_function, self._model)
+        if communicator.note["fit"] != self._number or not communicator.join(self._number):
+            self.passes, self._model._initial_epoch = True, self.epochs
+            return
+        self._elastic.done, self._elastic.steps = -1, 0
+        self._elastic.repeat(self._join_or_admit)
+        self._has_joined = True
+
+    def _join_or_admit(self) -> None:
+        if self._elastic.done < 0:
+            self._elastic.agree()
+        else:
+            self._admit()

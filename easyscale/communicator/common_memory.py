@@ -1,0 +1,85 @@
+"""Memory that the ranks of one node have in common, in an elastic job: without a name, and without MPI.
+
+MPI's windows belong to a communicator, whose ranks may fail. Here each rank makes memory that has no name, and the
+others open it by the number of its process. It is gone when no rank has it any more, however those have ended.
+"""
+
+import mmap
+import os
+import threading
+
+import numpy as np
+
+from easyscale.communicator.communicator import Communicator, Window
+from easyscale.errors import LostError, SharedMemoryError
+
+__all__ = ["CommonMemory", "RehearsedMemory"]
+
+
+class CommonMemory(Window):
+    """Memory of the ranks of a node. All of them must make this alike.
+
+    Args:
+        node: `Communicator` of these ranks only.
+        nbytes: Int. The size of this rank's part.
+        in_order: Bool. Whether this machine's cores see each other's writes in the order of writing.
+
+    Raises:
+        SharedMemoryError: If there is no room for it.
+        LostError: If a rank fails meanwhile.
+    """
+
+    def __init__(self, node: Communicator, nbytes: int, in_order: bool):
+        self._in_order, self._lock = in_order, threading.Lock()
+        file, problem = os.memfd_create("easyscale"), None
+        try:
+            os.posix_fallocate(file, 0, max(1, nbytes))  # takes the memory now
+        except OSError as error:
+            problem = error.strerror
+        everyones = node.share([os.getpid(), file, nbytes, problem])
+        try:
+            if any(problem for *_, problem in everyones):
+                raise SharedMemoryError(
+                    f"{node.host} must have room for what its {node.size} ranks share. Received: "
+                    f"{sum(one[2] for one in everyones) / 1e6:.0f} MB to share, and an error: "
+                    f"{next(filter(None, (problem for *_, problem in everyones)))}. Choose the exchange 'ring'"
+                )
+            self.parts = [_part(*theirs[:3]) for theirs in everyones]
+            node.barrier()  # until then the others open it
+        finally:
+            os.close(file)
+
+    def sync(self) -> None:
+        if not self._in_order:
+            for _ in range(2):  # what was written before stays before the first release, the rest after the second take
+                with self._lock:
+                    pass
+
+
+class RehearsedMemory(Window):
+    """What stands for `CommonMemory` in a process that is alone: all parts are its own.
+
+    Args:
+        nbytes: Int. The size of a part.
+        size: Int. The number of parts.
+    """
+
+    def __init__(self, nbytes: int, size: int):
+        self.parts = [np.zeros(nbytes, np.uint8)] * size
+
+    def sync(self) -> None:
+        pass
+
+
+def _part(pid: int, file: int, nbytes: int) -> np.ndarray:
+    try:
+        opened = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        raise LostError(
+            "ranks of one node must see each other's processes, to share memory. Received: one that is not there. "
+            "Choose the exchange 'ring'"
+        ) from None
+    try:
+        return np.frombuffer(mmap.mmap(opened, max(1, nbytes)), np.uint8)[:nbytes]
+    finally:
+        os.close(opened)

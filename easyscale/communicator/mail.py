@@ -1,0 +1,76 @@
+"""Words that ranks send each other beside the data, and who has failed. Over MPI, without importing it."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+__all__ = ["Mail"]
+
+_ANY = -1
+
+
+class Mail:
+    """Sends and takes words, as JSON. Several threads may use it.
+
+    Args:
+        intra: `mpi4py.MPI.Intracomm`. Its ranks are called places here: they stay the same when ranks get new numbers.
+        status: Function without arguments. Returns a new `mpi4py.MPI.Status`.
+        error: `mpi4py.MPI.Exception`.
+        elastic: Bool. Whether places may fail; in any other job MPI ends all when one does.
+    """
+
+    def __init__(self, intra: object, status: Callable[[], object], error: type[Exception], elastic: bool):
+        self._intra, self._new_status, self._error, self._elastic = intra, status, error, elastic
+        self._kept: list = []  # what is under way lasts as long as the process: who listens is not known
+        self._failed: frozenset[int] = frozenset()
+        self._lock = threading.Lock()
+
+    @property
+    def own(self) -> int:
+        """The place of this process."""
+        return self._intra.rank
+
+    @property
+    def failed(self) -> frozenset[int]:
+        """The places that have failed, as far as this process has heard."""
+        if self._elastic:
+            with self._lock:
+                group = self._intra.Get_failed()
+                if group.size != len(self._failed):
+                    places = group.Translate_ranks(list(range(group.size)), self._intra.group)
+                    self._failed = frozenset(places)
+                group.Free()
+        return self._failed
+
+    def send(self, place: int, tag: int, words: object = None) -> None:
+        """Send words to a place, which may have failed."""
+        message = np.frombuffer(json.dumps(words).encode(), np.uint8)
+        with self._lock, self._unless_failed():
+            self._kept.append((message, self._intra.Isend(message, place, tag)))
+
+    def hear(self, tag: int, place: int = _ANY) -> tuple[int, object] | None:
+        """Take words from a place, or from any; return whose they are and what they are, or `None` if none came."""
+        status = self._new_status()
+        with self._lock, self._unless_failed():
+            if self._intra.Iprobe(place, tag, status):
+                message = np.empty(status.Get_count(), np.uint8)
+                self._intra.Recv(message, status.Get_source(), tag)
+                return status.Get_source(), json.loads(message.tobytes())
+        return None
+
+    def silence(self) -> threading.Lock:
+        """Return a context in which no other thread sends or hears anything."""
+        return self._lock
+
+    @contextlib.contextmanager
+    def _unless_failed(self):
+        try:
+            yield
+        except self._error:
+            if not self._elastic:
+                raise
+            with contextlib.suppress(self._error):
+                self._intra.Ack_failed()  # from now on it is possible to listen to the others

@@ -1,0 +1,188 @@
+"""Who takes part in an elastic job: agreed on anew whenever a rank has failed, or one that replaces it has come.
+
+MPI could make a smaller communicator. But Open MPI 5 crashes if another rank fails while it does, and cannot make one
+that is larger. So there is one communicator for good, with all places that there will ever be, and the ranks among
+them are numbered here. Messages carry the number of the generation: what was under way when ranks regrouped is not
+taken for something else.
+
+The first rank, without which the job cannot go on anyway, is the one that decides. Whoever comes to regroup tells it
+so; when it has heard from all that have neither failed nor left, it tells them who takes part from now on.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from easyscale.communicator.departures import Departures
+from easyscale.communicator.mail import Mail
+from easyscale.errors import PeerError
+
+__all__ = ["Change", "Members"]
+
+_COME_TAG, _MEMBERS_TAG, _INTERRUPT_TAG = 4, 5, 6
+_NAP_SECONDS, _LONG_NAP_SECONDS = 0.0002, 0.005
+
+
+class Change(NamedTuple):
+    """What has become of the ranks.
+
+    Attributes:
+        lost: List of the ranks that have failed, by the numbers that they had before.
+        joined: List of the ranks that have come, by the numbers that they have now.
+        again: Bool. Whether some rank has to do again what it had begun.
+    """
+
+    lost: list[int]
+    joined: list[int]
+    again: bool
+
+
+class Members:
+    """The places of those that take part, in the order of their ranks.
+
+    Args:
+        mail: `Mail` between all places.
+        departures: `Departures`.
+        count: Int. The number of ranks at the start: the first places.
+
+    Attributes:
+        places: List. The place of each rank.
+        first_ranks: List. The number that each rank had at the start; of one that replaces another, that one's.
+        generation: Int. How often ranks have regrouped.
+    """
+
+    def __init__(self, mail: Mail, departures: Departures, count: int):
+        self._mail, self._departures = mail, departures
+        self.places, self.first_ranks = list(range(count)), list(range(count))
+        self.generation = 0
+        self._interrupted_in = -1  # the last generation in which some rank could not go on
+        self._came: dict[int, bool] = {}  # who has come to regroup; whether it has to do something again
+
+    @property
+    def _decider(self) -> int:
+        return self.places[0]
+
+    @property
+    def _decides(self) -> bool:
+        return self._mail.own == self._decider
+
+    # Interruptions
+
+    def interrupt(self) -> None:
+        """Have all ranks come out of what they do together."""
+        if self._interrupted_in < self.generation:
+            self._interrupted_in = self.generation
+            for place in self.places if self._decides else [self._decider]:
+                if place != self._mail.own:
+                    self._mail.send(place, _INTERRUPT_TAG, self.generation)
+
+    @property
+    def are_interrupted(self) -> bool:
+        """Whether a rank has failed, or some rank could not go on; until they regroup."""
+        while (word := self._mail.hear(_INTERRUPT_TAG)) is not None:
+            if word[1] == self.generation:
+                self.interrupt()
+            self._interrupted_in = max(self._interrupted_in, word[1])
+        if self._decides and self._hear_who_came():  # from one that has not heard of the last change
+            self.interrupt()
+        return self._interrupted_in >= self.generation or not self._mail.failed.isdisjoint(self.places)
+
+    def _hear_who_came(self) -> bool:
+        """Take in who has come to regroup; return whether one of them is a generation behind."""
+        behind = False
+        while (word := self._mail.hear(_COME_TAG)) is not None:
+            place, (generation, again) = word
+            self._came[place] = again
+            behind |= generation < self.generation
+        return behind
+
+    # Changes
+
+    def regroup(self, again: bool) -> Change:
+        """Agree on who takes part from now on. All that neither fail nor leave must call this.
+
+        Args:
+            again: Bool. Whether this rank could not go on.
+
+        Raises:
+            PeerError: If the rank that decides has failed.
+        """
+        if self._decides:
+            self._came[self._mail.own] = again
+            return self._decide()
+        self._mail.send(self._decider, _COME_TAG, [self.generation, again])
+        started = time.monotonic()
+        while (told := self.listen(self._decider)) is None:
+            if self._decider in self._mail.failed:
+                raise PeerError(
+                    f"an elastic job needs its chief and its servers. Received: rank {self.first_ranks[0]} has failed. "
+                    "Start it with `--restarts`, and `Distribute(checkpoint=...)`"
+                )
+            _nap(started)
+        return self._take(told)
+
+    def _decide(self) -> Change:
+        started = time.monotonic()
+        while True:
+            failed = self._mail.failed
+            if not failed.isdisjoint(self.places):
+                self.interrupt()  # whoever waits for one of them has to come
+            self._hear_who_came()
+            if {*self.places} <= failed | self._departures.left | {*self._came}:
+                return self._settle(failed)
+            _nap(started)
+
+    def answer(self) -> None:
+        """If this rank, which has left, is the one that decides: regroup those who come, without it."""
+        if self.places and self._decides:
+            self._hear_who_came()
+            if self._came:
+                self.interrupt()
+                failed = self._mail.failed
+                if {*self.places} <= failed | self._departures.left | {*self._came}:
+                    self._settle(failed)
+
+    def _settle(self, failed: Iterable[int]) -> Change:
+        came, self._came = self._came, {}
+        members = zip(self.first_ranks, self.places, strict=True)
+        kept = [(first, place) for first, place in members if place in came and place not in failed]
+        lost = [place for place in self.places if place in failed]
+        told = {"generation": self.generation + 1, "members": kept, "lost": lost, "again": any(came.values())}
+        for _, place in kept:
+            if place != self._mail.own:
+                self._mail.send(place, _MEMBERS_TAG, told)
+        return self._take(told)
+
+    def admit(self, newcomers: Sequence[tuple[int, int]]) -> Change:
+        """Let others take part from now on. All ranks must call this alike; those others `listen`.
+
+        Args:
+            newcomers: For each the number of the rank that it replaces, and its place.
+        """
+        members = sorted([*zip(self.first_ranks, self.places, strict=True), *map(tuple, newcomers)])
+        told = {"generation": self.generation + 1, "members": members, "lost": [], "again": False}
+        if self._decides:
+            for _, place in newcomers:
+                self._mail.send(place, _MEMBERS_TAG, told)
+        return self._take(told)
+
+    def listen(self, decider: int) -> dict | None:
+        """Return what the rank that decides has told, or `None` if it has told nothing."""
+        word = self._mail.hear(_MEMBERS_TAG, decider)
+        return None if word is None else word[1]
+
+    def enter(self, told: dict) -> None:
+        """Take part from now on, as one of those that `listen` has told of."""
+        self._take(told)
+
+    def _take(self, told: dict) -> Change:
+        before = self.places
+        self.generation = told["generation"]
+        self.first_ranks, self.places = ([one[index] for one in told["members"]] for index in range(2))
+        lost = [rank for rank, place in enumerate(before) if place in told["lost"]]
+        joined = [rank for rank, place in enumerate(self.places) if place not in before]
+        return Change(lost, joined, told["again"])
+
+
+def _nap(started: float) -> None:
+    time.sleep(min(max(_NAP_SECONDS, (time.monotonic() - started) / 20), _LONG_NAP_SECONDS))

@@ -1,0 +1,60 @@
+"""What a spare runs, `python -m easyscale.communicator.parked script arguments`: nothing, until it is called.
+
+Then it runs the script as Python would, in the place of a rank that has failed. The process that has started it is told
+which rank it is, and when it has joined the others, by lines in the file `EASYSCALE_SPARE`.
+"""
+
+import os
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from easyscale import communicator as communicators
+from easyscale import settings
+
+__all__ = ["main"]
+
+_LOOK_SECONDS = 0.1
+
+
+def main() -> None:
+    """Wait to be called, then run the script. An error of the script's is raised as it is."""
+    communicator = communicators.get("mpi")
+    rank = communicator.wait_for_call()
+    tell = _teller()
+    tell(f"replaces {rank}")
+    threading.Thread(target=_watch, args=(communicator, tell), name="easyscale-spare", daemon=True).start()
+    _run(sys.argv[1:])
+
+
+def _teller() -> Callable[[str], None]:
+    file = os.environ.pop(settings.SPARE, "")
+    if not file:
+        return lambda line: None
+    os.set_inheritable(int(file), False)
+    return lambda line: os.write(int(file), f"{line}\n".encode())
+
+
+def _watch(communicator: object, tell: Callable[[str], None]) -> None:
+    while communicator.awaited:
+        communicator.end_if_over()
+        time.sleep(_LOOK_SECONDS)
+    tell("joined")
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        is_folder = os.path.isdir(arguments[0])
+        sys.path[0] = os.path.realpath(arguments[0] if is_folder else os.path.dirname(os.path.realpath(arguments[0])))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

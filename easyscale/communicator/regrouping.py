@@ -1,0 +1,117 @@
+"""What the ranks of an elastic job do about those that fail and those that come in their place."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+from easyscale.communicator.communicator import Communicator, Request
+from easyscale.communicator.members import Change
+
+__all__ = ["Regrouping"]
+
+_DATA_TAG = 1  # words have others, below the first of an elastic job
+_FIRST_ELASTIC_TAG = 16  # plus the number of the generation
+_NAP_SECONDS = 0.005
+_SLEEP_SECONDS = 0.3  # of a process that is not needed yet
+
+
+class Regrouping(Communicator):
+    """Ranks that are numbered anew whenever some have failed, or others have come in their place.
+
+    A subclass has `_mail`, `_members`, `_spares`, `_spare`; `_node_of`, for each place the first one of its node;
+    `_count`, the number of ranks at the start; `_is_duplicate`; and `_finalize`, which ends the process's part.
+    """
+
+    _rehearses = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._under_way: list[Request] = []
+        self._abandoned: list[Request] = []
+
+    def _arrange(self, rank: int | None = None) -> None:
+        """Take the numbers that `Members` has, or until this process has joined that of the rank it replaces."""
+        self._places, self.first_ranks = self._members.places, self._members.first_ranks
+        self._tag = _FIRST_ELASTIC_TAG + self._members.generation if self.elastic else _DATA_TAG
+        self.size = len(self._places)
+        self.rank = rank if rank is not None else 0 if self.awaited else self._places.index(self._mail.own)
+        nodes: dict[int, list[int]] = {}
+        for one, place in enumerate(self._places):
+            nodes.setdefault(int(self._node_of[place]), []).append(one)
+        self.nodes = list(nodes.values())
+        own = next(node for node in self.nodes if self.rank in node)
+        self.local_rank, self.local_size = own.index(self.rank), len(own)
+
+    # Ranks that have failed, and others in their place
+
+    def revoke(self) -> None:
+        self._members.interrupt()
+
+    def regroup(self, again: bool = False) -> Change:
+        before, servers = self._places, self.size - self.servers
+        change = None if self._is_duplicate else self._members.regroup(again)
+        self._arrange()
+        lost = change.lost if change else [rank for rank, place in enumerate(before) if place not in self._places]
+        self.servers -= sum(rank >= servers for rank in lost)
+        self._abandoned += self._under_way  # MPI may still look at their buffers
+        self._under_way = []
+        return change or Change(lost, [], False)
+
+    def replace_lost(self, note: object) -> str | None:
+        if self._mail.own != 0:  # the first rank has left: the script is at its end
+            return None
+        self._spares.note = note
+        return self._spares.replace(sorted({*range(self._count)} - {*self.first_ranks}))
+
+    @property
+    def replaces(self) -> bool:
+        return self._spares.go_on
+
+    def ready(self, purpose: object) -> list[tuple[int, int]]:
+        return self._spares.ready(purpose)
+
+    def admit(self, newcomers: list[tuple[int, int]]) -> None:
+        self._members.admit(newcomers)
+        self._spares.have_joined(place for _, place in newcomers)
+        self._arrange()
+
+    # One in the place of another
+
+    def wait_for_call(self) -> int:
+        """Sleep until this spare is to replace a rank, and return its number. If the job is over, this ends it."""
+        while (call := self._spare.hear_call()) is None:
+            self.end_if_over()
+            time.sleep(_SLEEP_SECONDS)
+        rank, self.note = call
+        self._arrange(rank)
+        return rank
+
+    @contextlib.contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        self._rehearses = True
+        try:
+            yield
+        finally:
+            self._rehearses = False
+
+    def join(self, purpose: object) -> bool:
+        self._spare.say_ready(purpose)
+        while (told := self._members.listen(0)) is None:
+            if (call := self._spare.hear_call()) is not None:
+                self.note = call[1]
+                return False
+            self.progress.moved()
+            time.sleep(_NAP_SECONDS)
+        self.awaited = False
+        self._members.enter(told)
+        self._arrange()
+        return True
+
+    def end_if_over(self) -> None:
+        """End this process if it replaces a rank, has not joined, and is not needed any more."""
+        if self.awaited and self._spare.is_over:
+            self.progress.left = 1
+            with self._mail.silence():
+                self._finalize()
+                os._exit(0)

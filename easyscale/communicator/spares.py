@@ -1,0 +1,125 @@
+"""Processes that wait to replace ranks that have failed.
+
+They are started with the job, because Open MPI 5 may crash if one fails while it joins a job that runs. Until it is
+called a spare sleeps, without the script; then it runs the script from its beginning, as the rank that it replaces,
+and says in `fit()` that it is ready. The first rank takes it in when all are between two epochs.
+"""
+
+from collections.abc import Iterable
+
+from easyscale.communicator.mail import Mail
+
+__all__ = ["Spare", "Spares"]
+
+_CALL_TAG, _READY_TAG, _OVER_TAG = 7, 8, 9
+_IN_A_ROW = 3  # so many replacements that fail before they have joined are enough
+
+
+class Spares:
+    """The spares as the first rank sees them.
+
+    Args:
+        mail: `Mail` between all places.
+        places: Those of the spares.
+
+    Attributes:
+        note: What each spare is told when it is called: for JSON.
+        count: Int. How many there were at the start.
+    """
+
+    def __init__(self, mail: Mail, places: Iterable[int]):
+        self._mail = mail
+        self._sleeping = list(places)
+        self.count = len(self._sleeping)
+        self._called: dict[int, int] = {}  # the place of each that has not joined yet -> the rank that it replaces
+        self._ready: dict[int, object] = {}  # place -> what it was ready for
+        self._failures = 0  # of those that have been called, since one has joined
+        self._is_over = not self._sleeping
+        self.note: object = None
+
+    def replace(self, missing: Iterable[int]) -> str | None:
+        """Call a spare for each rank that has none; return what the user should know, if there is something.
+
+        Args:
+            missing: The ranks that do not take part, by the numbers that they had at the start.
+        """
+        failed = self._mail.failed
+        for place in failed & self._called.keys():
+            self._failures += 1
+            del self._called[place]
+        self._sleeping = [place for place in self._sleeping if place not in failed]
+        if self._is_over:
+            return None
+        wanted = [rank for rank in missing if rank not in self._called.values()]
+        if wanted and (self._failures >= _IN_A_ROW or not self._sleeping):
+            self._is_over = True
+            why = "there is no spare left (--spares)"
+            if self._failures >= _IN_A_ROW:
+                why = f"{self._failures} replacements in a row have failed before they had joined"
+            return f"ranks that fail are not replaced any more: {why}"
+        for rank, place in zip(wanted, list(self._sleeping), strict=False):
+            self._sleeping.remove(place)
+            self._called[place] = rank
+            self._mail.send(place, _CALL_TAG, [rank, self.note])
+        return None
+
+    def ready(self, purpose: object) -> list[tuple[int, int]]:
+        """Return those that are ready, each with the number of the rank that it replaces, and its place.
+
+        Args:
+            purpose: What they have to be ready for. Who is ready for something else is told so.
+        """
+        while (word := self._mail.hear(_READY_TAG)) is not None:
+            self._ready[word[0]] = word[1]
+        failed = self._mail.failed
+        found = []
+        for place, theirs in list(self._ready.items()):
+            if place in failed or theirs != purpose:
+                del self._ready[place]
+                self._mail.send(place, _CALL_TAG, [self._called.get(place), self.note])
+            else:
+                found.append((self._called[place], place))
+        return found
+
+    def have_joined(self, places: Iterable[int]) -> None:
+        """Take in that these have joined."""
+        for place in places:
+            self._failures = 0
+            self._called.pop(place, None)
+            self._ready.pop(place, None)
+
+    @property
+    def go_on(self) -> bool:
+        """Whether ranks that fail are still replaced."""
+        return not self._is_over
+
+    def dismiss(self) -> None:
+        """Let all that have not joined end."""
+        for place in [*self._sleeping, *self._called]:
+            self._mail.send(place, _OVER_TAG)
+
+
+class Spare:
+    """A spare as it sees itself.
+
+    Args:
+        mail: `Mail` between all places.
+        first: Int. The place of the first rank.
+    """
+
+    def __init__(self, mail: Mail, first: int = 0):
+        self._mail, self._first = mail, first
+
+    def hear_call(self) -> tuple[int, object] | None:
+        """Return the number of the rank to replace and what was noted, if this process has been called."""
+        word = self._mail.hear(_CALL_TAG, self._first)
+        return None if word is None else tuple(word[1])
+
+    def say_ready(self, purpose: object) -> None:
+        """Say that this process can take part."""
+        self._mail.send(self._first, _READY_TAG, purpose)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this process is not needed any more."""
+        return self._mail.hear(_OVER_TAG, self._first) is not None or self._first in self._mail.failed

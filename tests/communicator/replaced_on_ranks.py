@@ -1,0 +1,95 @@
+"""Run by `test_lost.py` under mpirun with ULFM, with spares: ranks that kill themselves at any time are replaced.
+
+All count how many ranks have been in how many rounds. What a rank is in the middle of when another dies is random: a
+sum, the change to other ranks, or the change after that.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+
+import numpy as np
+
+from easyscale import communicator, exchange
+from easyscale.errors import LostError
+
+LOSSES, ROUNDS_BETWEEN = int(sys.argv[1]), 20
+comm = communicator.get()
+ring = exchange.get("ring")
+dies = random.SystemRandom()
+joined_as = comm.rank if comm.awaited else None
+replaced, rounds, again = [], 0, False
+
+
+def die_soon():
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process, wherever it is
+    signal.setitimer(signal.ITIMER_REAL, dies.uniform(0.0, 0.4))
+
+
+def agree():
+    """All have what the one has that has come furthest, and check that they all know each other."""
+    global rounds, replaced
+    everyones = comm.share([rounds, replaced, comm.first_ranks])
+    assert all(ranks == everyones[0][2] for _, _, ranks in everyones)
+    assert comm.first_ranks == sorted(set(comm.first_ranks))
+    rounds, replaced = max(everyones)[:2]
+
+
+def admit():
+    if comm.rank == 0:
+        wrong = comm.replace_lost("what the spare needs to know")
+        assert wrong is None, wrong
+    newcomers = comm.share(comm.ready("the sums"))[0]
+    if newcomers:
+        comm.admit(newcomers)
+        agree()
+        replaced.extend(rank for rank, _ in newcomers)
+
+
+if comm.awaited:
+    assert comm.note == "what the spare needs to know"
+    with comm.rehearsing():
+        vector = np.full(10_000, 7.0)
+        ring.allreduce(vector)
+        assert comm.share("me") == ["me"] * comm.size
+    assert comm.join("the sums")
+    assert comm.first_ranks[comm.rank] == joined_as
+    if dies.random() < 0.9:
+        die_soon()
+elif comm.rank > 0:
+    die_soon()
+must_agree = joined_as is not None
+end = False
+while not end:
+    try:
+        if must_agree:
+            agree()
+            must_agree = False
+        else:
+            admit()
+        for _ in range(ROUNDS_BETWEEN):
+            vector = np.full(10_000, float(comm.rank))
+            ring.allreduce(vector)
+            assert (vector == comm.size * (comm.size - 1) / 2).all()
+            rounds += 1
+        end = comm.share(len(replaced) >= LOSSES)[0]
+        assert len(set(comm.share(rounds))) == 1
+    except LostError:
+        comm.revoke()
+        again = True
+        while again:
+            assert comm.regroup(again).again
+            again = False
+            ring.leave_out()
+            try:
+                agree()
+                must_agree = False
+            except LostError:
+                comm.revoke()
+                again = True
+signal.setitimer(signal.ITIMER_REAL, 0)
+time.sleep(0.5)  # so that nobody dies any more
+print(f"end of rank {comm.first_ranks[comm.rank]} after {rounds} rounds, {len(replaced)} replaced", flush=True)
+os._exit(0) if comm.size == 1 else None
