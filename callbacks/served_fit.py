@@ -74,7 +74,7 @@ class ServedFit(Fit):
     def _leave_out_who_failed(self) -> None:
         """Go on with the workers that are left, in numbers of their own."""
         before = self._communicator.workers
-        lost, names = leave_out(self._communicator)
+        lost, names, *_ = leave_out(self._communicator)
         if lost:
             made = [served.leave_out(lost) for served in self._served][0]
             if self.is_verbose:
