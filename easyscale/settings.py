@@ -10,6 +10,7 @@ __all__ = [
     "DEVICES",
     "ELASTIC",
     "EXCHANGE",
+    "LAUNCHED",
     "PROGRESS",
     "RANK_PROCESS",
     "REPLICATION",
@@ -28,6 +29,7 @@ __all__ = [
 DEVICES = "EASYSCALE_DEVICES"  # "4", "gpu:4" or "cpu:4": devices of each process, in-graph; default 1, or all GPUs
 ELASTIC = "EASYSCALE_ELASTIC"  # workers that fail are left out, where that can be, down to so many
 EXCHANGE = "EASYSCALE_EXCHANGE"  # name of an exchange; default "auto"
+LAUNCHED = "EASYSCALE_LAUNCHED"  # number of the process that `easyscale launch` has become, the only one of its job
 PROGRESS = "EASYSCALE_PROGRESS"  # where this process writes what it does; see `Progress.of_this_process`
 RANK_PROCESS = "EASYSCALE_RANK_PROCESS"  # number of the process that is a rank; its children are none
 REPLICATION = "EASYSCALE_REPLICATION"  # "between_graph" or "in_graph"

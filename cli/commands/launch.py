@@ -37,7 +37,7 @@ __all__ = ["command"]
 )  # fmt: skip
 @click.option(
     "--elastic", is_flag=True,
-    help="Go on when a worker fails: with the exchanges ring, tree and mpi, and servers that wait for no worker.",
+    help="Go on when a worker fails; with servers, if they wait for no worker.",
 )  # fmt: skip
 @click.option("--min-workers", type=int, metavar="M", help="With --elastic: end below M workers. Default: 1.")
 @click.option(
@@ -126,7 +126,7 @@ def command(
     if ranks == 1 and not places and not restarts:
         line, environment = [sys.executable, *start], variables
         if not dry_run:
-            os.environ.update(variables | {settings.RANK_PROCESS: str(os.getpid())})
+            os.environ.update(variables | {settings.LAUNCHED: str(os.getpid())})
             os.execv(sys.executable, line)
     else:
         from easyscale.cli import job, runtime

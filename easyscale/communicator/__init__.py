@@ -37,7 +37,7 @@ def get(identifier: str | Communicator | None = None) -> Communicator:
     if identifier is None:
         own = local.current()
         start = launched()
-        if start is not None or os.environ.get(settings.RANK_PROCESS) == str(os.getpid()):
+        if start is not None or os.environ.get(settings.LAUNCHED) == str(os.getpid()):
             show_in_one_line()
         identifier = "mpi" if own.size == 1 and start is not None and start.size > 1 else "local"
     if identifier == "local":
