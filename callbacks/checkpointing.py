@@ -15,6 +15,7 @@ import numpy as np
 
 from easyscale.callbacks import callback_state, metrics, randomness
 from easyscale.callbacks.data_position import DataPosition
+from easyscale.callbacks.joining import share_arrays
 from easyscale.checkpoints import Checkpoint, Checkpoints
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.replication import Purpose
@@ -108,8 +109,7 @@ class Checkpointing:
                 EasyScaleWarning,
                 stacklevel=2,
             )
-        kinds = found and {name: [array.dtype.name, list(array.shape)] for name, array in found.arrays.items()}
-        about, kinds = self._communicator.share([found and found.about, kinds])[0]
+        about = self._communicator.share(found and found.about)[0]
         if about is None:
             if self._required:
                 raise EasyScaleError(
@@ -117,11 +117,7 @@ class Checkpointing:
                     "which has none. Leave it out to begin anew"
                 )
             return None
-        arrays = {}
-        for name, (kind, shape) in kinds.items():
-            arrays[name] = np.array(found.arrays[name]) if found else np.empty(shape, np.dtype(kind))
-            if arrays[name].size:
-                self._communicator.broadcast(arrays[name].reshape(-1))
+        arrays = share_arrays(self._communicator, found.arrays if found else {})
         if self._is_chief and self._fit.is_verbose:
             print(
                 f"EasyScale: goes on from '{self._source.folder}', epoch {about['epoch'] + 1}, after {about['steps']} "
