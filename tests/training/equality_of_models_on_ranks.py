@@ -3,21 +3,9 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from models import classify, conv_net, digits, equal
+from models import classify, conv_net, dense, digits, equal, sgd
 
 UNEVEN = digits(4 * 24 + 2)
-
-
-def _sgd(**options):
-    return keras.optimizers.SGD(0.1, momentum=0.9, **options)
-
-
-def _dense(optimizer, **options):
-    def build():
-        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
-        return classify(keras.Sequential(layers), optimizer(), **options)
-
-    return build
 
 
 # Losses
@@ -26,11 +14,11 @@ def _dense(optimizer, **options):
 def check_sample_weight():
     weights = np.random.default_rng(0).uniform(0, 3, len(UNEVEN[0])).astype("float32")
     weights[::5] = 0
-    return equal(_dense(_sgd), (*UNEVEN, weights))
+    return equal(dense(sgd), (*UNEVEN, weights))
 
 
 def check_class_weight():
-    return equal(_dense(_sgd), class_weight={digit: 0.1 * digit for digit in range(10)})
+    return equal(dense(sgd), class_weight={digit: 0.1 * digit for digit in range(10)})
 
 
 def _reduced(reduction, rate=0.1):
@@ -63,7 +51,7 @@ def check_loss_that_is_a_function_of_ones_own():
 
     def build():
         model = conv_net()
-        model.compile(_sgd(), cubed)
+        model.compile(sgd(), cubed)
         return model
 
     return equal(build, (UNEVEN[0], UNEVEN[1][:, None]))
@@ -90,18 +78,18 @@ def _tagger(optimizer, **loss):
 
 
 def check_loss_of_words_that_are_not_masked():
-    return equal(_tagger(_sgd), _sentences(), validates=True)
+    return equal(_tagger(sgd), _sentences(), validates=True)
 
 
 def check_loss_of_words_that_are_not_masked_by_sample_weights():
     words, tags = _sentences()
     weights = np.random.default_rng(1).uniform(0, 2, len(words)).astype("float32")[:, None]
-    return equal(_tagger(_sgd, reduction="mean_with_sample_weight"), (words, tags, weights))
+    return equal(_tagger(sgd, reduction="mean_with_sample_weight"), (words, tags, weights))
 
 
 def check_loss_that_ignores_a_class():
     words, tags = _sentences()
-    return equal(_tagger(_sgd, ignore_class=0), (words, tags), validates=True)
+    return equal(_tagger(sgd, ignore_class=0), (words, tags), validates=True)
 
 
 def check_several_outputs_and_losses():
@@ -127,7 +115,7 @@ def check_regularizers_of_weights_and_activities():
     def build():
         layers = [keras.Input((8, 8, 1)), keras.layers.Flatten()]
         layers += [keras.layers.Dense(16, activation="relu", kernel_regularizer="l2", activity_regularizer="l1")]
-        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), _sgd())
+        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), sgd())
 
     return equal(build)
 
@@ -141,7 +129,7 @@ def _normalized(synchronized=True, axis=-1):
         layers += [keras.layers.BatchNormalization(synchronized=synchronized), keras.layers.ReLU()]
         layers += [keras.layers.Flatten(), keras.layers.Dense(8)]
         layers += [keras.layers.BatchNormalization(synchronized=synchronized), keras.layers.Dense(10)]
-        return classify(keras.Sequential(layers), _sgd())
+        return classify(keras.Sequential(layers), sgd())
 
     return build
 
@@ -157,7 +145,7 @@ def check_synchronized_batch_normalization_with_a_mask():
         layers = [keras.Input((8,), dtype="int32"), keras.layers.Embedding(30, 6, mask_zero=True)]
         layers += [keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(5)]
         model = keras.Sequential(layers)
-        model.compile(_sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model
 
     return equal(build, (words, tags))
@@ -177,11 +165,11 @@ def _words(count=300):
 
 
 def check_sparse_gradients():
-    return equal(_embedding(_sgd), _words())
+    return equal(_embedding(sgd), _words())
 
 
 def check_sparse_gradients_of_which_there_are_more_than_dense_ones():
-    return equal(_embedding(_sgd, 5), _words(5))
+    return equal(_embedding(sgd, 5), _words(5))
 
 
 def check_sparse_gradients_with_adam():
@@ -193,7 +181,7 @@ def check_sparse_gradients_that_are_clipped():
 
 
 def check_sparse_gradients_that_are_accumulated():
-    return equal(_embedding(lambda: _sgd(gradient_accumulation_steps=2)), _words())
+    return equal(_embedding(lambda: sgd(gradient_accumulation_steps=2)), _words())
 
 
 # Training steps of one's own
@@ -228,7 +216,7 @@ class OwnStep(keras.Model):
 def check_a_train_step_of_ones_own_with_a_sum():
     def build():
         model = OwnStep()
-        model.compile(_sgd())
+        model.compile(sgd())
         return model
 
     return equal(build)
@@ -265,7 +253,7 @@ def check_one_optimizer_for_two_lists_of_variables_of_the_same_shapes():
     def build():
         model = TwoNets()
         model(UNEVEN[0][:1])
-        model.compile(_sgd())
+        model.compile(sgd())
         model.optimizer.build(model.trainable_variables)
         return model
 

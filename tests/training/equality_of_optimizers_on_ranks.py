@@ -2,95 +2,78 @@
 
 import keras
 import tensorflow as tf
-from models import classify, conv_net, digits, equal
+from models import conv, dense, digits, equal, sgd
 
 import easyscale
-
-
-def _sgd(**options):
-    return keras.optimizers.SGD(0.1, momentum=0.9, **options)
-
-
-def _conv(optimizer, **options):
-    return lambda: classify(conv_net(), optimizer(), **options)
-
-
-def _dense(optimizer, **options):
-    def build():
-        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
-        return classify(keras.Sequential(layers), optimizer(), **options)
-
-    return build
-
 
 # Optimizers and what they do to gradients
 
 
 def check_lars():
     schedule = easyscale.optimizers.schedules.PolynomialDecay(0.3, 12, warmup_steps=4)
-    return equal(_conv(lambda: easyscale.optimizers.LARS(schedule, weight_decay=1e-3, trust_coefficient=0.02)))
+    return equal(conv(lambda: easyscale.optimizers.LARS(schedule, weight_decay=1e-3, trust_coefficient=0.02)))
 
 
 def check_a_warm_up_with_momentum_correction():
     warmup = easyscale.callbacks.LearningRateWarmup(epochs=1.5, start=0.01)
-    return equal(_dense(lambda: easyscale.optimizers.SGD(0.2)), callbacks=[warmup])
+    return equal(dense(lambda: easyscale.optimizers.SGD(0.2)), callbacks=[warmup])
 
 
 def check_adam_on_all_digits():
-    return equal(_conv(keras.optimizers.Adam), digits(1437), global_batch=48)
+    return equal(conv(keras.optimizers.Adam), digits(1437), global_batch=48)
 
 
 def check_global_clipnorm():
-    return equal(_dense(lambda: _sgd(global_clipnorm=0.1)))
+    return equal(dense(lambda: sgd(global_clipnorm=0.1)))
 
 
 def check_clipvalue():
-    return equal(_dense(lambda: _sgd(clipvalue=0.01)))
+    return equal(dense(lambda: sgd(clipvalue=0.01)))
 
 
 def check_weight_decay():
-    return equal(_dense(lambda: keras.optimizers.AdamW(weight_decay=0.1)))
+    return equal(dense(lambda: keras.optimizers.AdamW(weight_decay=0.1)))
 
 
 def check_exponential_moving_average_of_weights():
-    return equal(_dense(lambda: _sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3)))
+    return equal(dense(lambda: sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3)))
 
 
 def check_loss_scale_factor():
-    return equal(_dense(lambda: _sgd(loss_scale_factor=128.0)))
+    return equal(dense(lambda: sgd(loss_scale_factor=128.0)))
 
 
 def check_gradient_accumulation_steps():
-    return equal(_dense(lambda: _sgd(gradient_accumulation_steps=2)))
+    return equal(dense(lambda: sgd(gradient_accumulation_steps=2)))
 
 
 def check_gradient_accumulation_under_loss_scaling():
     def optimizer():
-        inner = _sgd(gradient_accumulation_steps=2)
+        inner = sgd(gradient_accumulation_steps=2)
         return keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
 
-    return equal(_dense(optimizer))
+    return equal(dense(optimizer))
 
 
 def check_gradient_accumulation_with_a_loss_scale_factor():
-    return equal(_dense(lambda: _sgd(gradient_accumulation_steps=2, loss_scale_factor=64.0)))
+    return equal(dense(lambda: sgd(gradient_accumulation_steps=2, loss_scale_factor=64.0)))
 
 
 def check_learning_rate_schedule():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.9)
-    return equal(_dense(lambda: keras.optimizers.SGD(schedule, momentum=0.9)))
+    return equal(dense(lambda: keras.optimizers.SGD(schedule, momentum=0.9)))
 
 
 def check_gradients_that_leave_in_buckets():
-    return equal(_conv(keras.optimizers.Adam), distribute={"bucket_bytes": 512})
+    return equal(conv(keras.optimizers.Adam), distribute={"bucket_bytes": 512})
 
 
 def check_gradients_that_leave_in_buckets_to_replicated_updates():
-    return equal(_conv(_sgd), distribute={"bucket_bytes": 512, "update": "replicated"})
+    return equal(conv(sgd), distribute={"bucket_bytes": 512, "update": "replicated"})
 
 
 def check_steps_per_execution():
-    return equal(_dense(_sgd, steps_per_execution=3))
+    return equal(dense(sgd, steps_per_execution=3))
 
 
 class ByNorm(keras.optimizers.SGD):
@@ -102,4 +85,4 @@ class ByNorm(keras.optimizers.SGD):
 
 
 def check_an_optimizer_of_ones_own_that_looks_at_all_gradients():
-    return equal(_conv(lambda: ByNorm(0.01)))
+    return equal(conv(lambda: ByNorm(0.01)))

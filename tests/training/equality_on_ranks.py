@@ -9,55 +9,38 @@ import functools
 
 import keras
 import numpy as np
-from models import EXCHANGES, classify, conv_net, digits, equal
-
-
-def _sgd(**options):
-    return keras.optimizers.SGD(0.1, momentum=0.9, **options)
-
-
-def _conv(optimizer):
-    return lambda: classify(conv_net(), optimizer())
-
-
-def _dense(optimizer):
-    def build():
-        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
-        return classify(keras.Sequential(layers), optimizer())
-
-    return build
-
+from models import EXCHANGES, classify, conv, dense, digits, equal, sgd
 
 # With each exchange
 
 
 def check_sgd_with_momentum():
-    return equal(_conv(_sgd), exchanges=EXCHANGES, validates=True)
+    return equal(conv(sgd), exchanges=EXCHANGES, validates=True)
 
 
 def check_adam():
-    return equal(_conv(keras.optimizers.Adam), exchanges=EXCHANGES)
+    return equal(conv(keras.optimizers.Adam), exchanges=EXCHANGES)
 
 
 def check_clipnorm():
-    return equal(_dense(lambda: _sgd(clipnorm=0.1)), exchanges=EXCHANGES)
+    return equal(dense(lambda: sgd(clipnorm=0.1)), exchanges=EXCHANGES)
 
 
 def check_gradient_accumulation_over_the_end_of_an_epoch():
     optimizer = functools.partial(keras.optimizers.Adam, gradient_accumulation_steps=3, global_clipnorm=1.0)
-    return equal(_dense(optimizer), exchanges=EXCHANGES)
+    return equal(dense(optimizer), exchanges=EXCHANGES)
 
 
 def check_even_data():
-    return equal(_dense(_sgd), digits(96), exchanges=EXCHANGES)
+    return equal(dense(sgd), digits(96), exchanges=EXCHANGES)
 
 
 def check_batches_smaller_than_the_number_of_workers():
-    return equal(_dense(_sgd), digits(24 + 1), exchanges=EXCHANGES)
+    return equal(dense(sgd), digits(24 + 1), exchanges=EXCHANGES)
 
 
 def check_an_optimizer_that_looks_at_whole_layers():
-    return equal(_conv(keras.optimizers.Lamb), exchanges=EXCHANGES)
+    return equal(conv(keras.optimizers.Lamb), exchanges=EXCHANGES)
 
 
 def check_sparse_gradients():

@@ -6,25 +6,13 @@ import tempfile
 import keras
 import numpy as np
 import tensorflow as tf
-from models import classify, digits, in_scope
+from models import classify, dense, digits, in_scope, sgd
 
 import easyscale
 from easyscale.callbacks import Distribute
 
 UNEVEN = digits(4 * 24 + 2)
 DEVICES = len(tf.config.list_logical_devices("CPU"))
-
-
-def _sgd(**options):
-    return keras.optimizers.SGD(0.1, momentum=0.9, **options)
-
-
-def _dense(optimizer):
-    def build():
-        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
-        return classify(keras.Sequential(layers), optimizer())
-
-    return build
 
 
 def _in_scope(build):
@@ -75,7 +63,7 @@ def check_devices_have_random_numbers_of_their_own_and_the_same_weights():
 
     def build():
         layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.5)]
-        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), _sgd())
+        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), sgd())
 
     model = _in_scope(build)
     _fit(model, epochs=2)
@@ -89,7 +77,7 @@ def check_batch_normalization_moves_alike_on_all_devices():
 
     def build():
         layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.BatchNormalization()]
-        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), _sgd())
+        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), sgd())
 
     model = _in_scope(build)
     _fit(model, digits(24 + 1))  # in the second batch most devices have no data
@@ -116,7 +104,7 @@ def check_weights_that_differ_between_devices_are_found():
 
     def build():
         layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, name="logits")]
-        return classify(Drifting(layers), _sgd())
+        return classify(Drifting(layers), sgd())
 
     message = _raised(easyscale.DesyncError, lambda: _fit(_in_scope(build)))
     assert message.startswith("all devices must have the same weights. Received: `"), message
@@ -124,7 +112,7 @@ def check_weights_that_differ_between_devices_are_found():
 
 
 def check_devices_start_equal():
-    model = _in_scope(_dense(_sgd))
+    model = _in_scope(dense(sgd))
     _fit(model)
     copies = model.optimizer.workers.copies_of(model.weights[0])
     copies[-1][1].assign_add(tf.ones_like(copies[-1][1]))
@@ -139,13 +127,13 @@ def _assert_alike(model):
 
 
 def check_a_model_that_was_built_outside_of_the_scope_is_refused():
-    message = _raised(ValueError, lambda: _fit(_dense(_sgd)()))
+    message = _raised(ValueError, lambda: _fit(dense(sgd)()))
     assert "in `with easyscale.scope():`. Received: Sequential" in message, message
 
 
 def check_eager_steps_predictions_and_a_second_fit():
     x, y = UNEVEN
-    model = _in_scope(_dense(_sgd))
+    model = _in_scope(dense(sgd))
     _fit(model)
     model.run_eagerly = True
     _fit(model)

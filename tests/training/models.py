@@ -46,6 +46,25 @@ def classify(model, optimizer, **options):
     return model
 
 
+def sgd(**options):
+    return keras.optimizers.SGD(0.1, momentum=0.9, **options)
+
+
+def conv(optimizer, **options):
+    """Return a function that builds a small conv net, with what `optimizer()` returns."""
+    return lambda: classify(conv_net(), optimizer(), **options)
+
+
+def dense(optimizer, **options):
+    """Return a function that builds one layer, with what `optimizer()` returns."""
+
+    def build():
+        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
+        return classify(keras.Sequential(layers), optimizer(), **options)
+
+    return build
+
+
 def in_scope(build):
     """Return what `build` returns, made where in-graph replication wants it."""
     with easyscale.scope():

@@ -4,20 +4,12 @@ import functools
 
 import keras
 import numpy as np
-from models import assert_equal_ranks, classify, conv_net, digits, equal
+from models import assert_equal_ranks, classify, conv_net, dense, digits, equal
 
 import easyscale
 
 comm = easyscale.communicator.get()
 equal = functools.partial(equal, exchanges=["parameter_server"])
-
-
-def _dense(optimizer):
-    def build():
-        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
-        return classify(keras.Sequential(layers), optimizer())
-
-    return build
 
 
 def check_workers_and_servers_are_told_apart():
@@ -34,19 +26,19 @@ def check_adam_with_validation():
 
 
 def check_momentum_with_clipping_by_the_norm_of_all_gradients():
-    return equal(_dense(lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1)))
+    return equal(dense(lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1)))
 
 
 def check_gradients_that_leave_in_buckets():
-    return equal(_dense(keras.optimizers.Adam), distribute={"bucket_bytes": 512})
+    return equal(dense(keras.optimizers.Adam), distribute={"bucket_bytes": 512})
 
 
 def check_gradient_accumulation():
-    return equal(_dense(lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)))
+    return equal(dense(lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)))
 
 
 def check_an_optimizer_that_looks_at_whole_weights():
-    return equal(_dense(keras.optimizers.Lamb))
+    return equal(dense(keras.optimizers.Lamb))
 
 
 def check_sparse_gradients():
