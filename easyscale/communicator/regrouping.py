@@ -49,11 +49,11 @@ class Regrouping(Communicator):
         self._members.interrupt()
 
     def regroup(self, again: bool = False) -> Change:
-        before, servers = self._places, self.size - self.servers
+        before, workers = self._places, self.workers
         change = None if self._is_duplicate else self._members.regroup(again)
         self._arrange()
         lost = change.lost if change else [rank for rank, place in enumerate(before) if place not in self._places]
-        self.servers -= sum(rank >= servers for rank in lost)
+        self.servers -= sum(rank >= workers for rank in lost)
         self._abandoned += self._under_way  # MPI may still look at their buffers
         self._under_way = []
         return change or Change(lost, [], False)
