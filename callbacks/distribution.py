@@ -101,19 +101,31 @@ class Distribution:
         self._training, self._evaluations = True, []
         self._begin_phase(epoch=0)
         kind = Fit if self._is_synchronous else ServedFit
-        self._fit = kind(self._model, self.optimizers, self.check_every, bool(params.get("verbose")))
+        verbose = bool(params.get("verbose"))
+        self._fit = kind(self._model, self.optimizers, self.check_every, verbose, self._trace_anew)
         self._fit.callbacks = callbacks
         if self.checkpoint is not None:
             arguments = self._fit, self._model, self.optimizers, callbacks
             self._fit.checkpointing = Checkpointing(*arguments, **self.checkpoint)
         self._fit.begin(params.get("epochs"), deciding_hooks)
-        made = [self._model.run_eagerly, self._model.jit_compile, self._model.steps_per_execution]
-        if self._train_function is None or self._train_function.made != made:
-            self._train_function = self._explained(self._model.train_function)
-            self._train_function.made = made
+        if self._train_function is None or self._train_function.made != self._way_to_make:
+            self._explain_train_function()
         self._model.train_function = self._train_function
         if self._workers.communicator.awaited:
             self._fit.enter(self._train_function.__wrapped__)
+
+    @property
+    def _way_to_make(self) -> list:
+        """What the train function depends on."""
+        return [self._model.run_eagerly, self._model.jit_compile, self._model.steps_per_execution]
+
+    def _explain_train_function(self) -> None:
+        self._model.train_function = self._train_function = self._explained(self._model.train_function)
+        self._train_function.made = self._way_to_make
+
+    def _trace_anew(self) -> None:
+        self._model.make_train_function(force=True)
+        self._explain_train_function()
 
     def _explained(self, train_function: Callable) -> Callable:
         @functools.wraps(train_function)

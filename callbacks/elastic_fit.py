@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 from easyscale.callbacks import joining
 from easyscale.callbacks.elastic import Elastic
+from easyscale.replication import Purpose
 
 __all__ = ["ElasticFit"]
+
+_BACK_UP_EVERY = 20  # steps
 
 
 class ElasticFit:
@@ -17,14 +20,32 @@ class ElasticFit:
         return Elastic(self._workers, self._state, self._renew, self._settle, self._lose, self._welcome)
 
     def _renew(self, exchanges: int) -> None:
+        self._is_stale |= any(optimizer.is_sharded for optimizer in self._optimizers)
         for optimizer in self._optimizers:
             optimizer.workers.leave_out(exchanges)
+        for optimizer in self._optimizers:
+            optimizer.make_whole(has_joined=self._elastic.done < 0)
 
     def _settle(self, steps: int) -> None:
-        """All workers have agreed that so many steps are done."""
+        """All workers have agreed that so many steps are done, and have the same state."""
         self.steps = steps
+        self._shard()
+        if self._is_stale or any(optimizer.is_sharded for optimizer in self._optimizers):
+            self._is_stale, self._traces = False, True
+            self._trace_anew()
         if self.checkpointing is not None:
             self.checkpointing.meet_at(steps)  # whether or not this worker has come through the last meeting
+
+    def _back_up(self, before: int, after: int) -> None:
+        """After a step, or several: have parts of an optimizer's state copied, if it is time."""
+        is_due = before // _BACK_UP_EVERY < after // _BACK_UP_EVERY
+        if is_due and self._elastic is not None and any(optimizer.is_sharded for optimizer in self._optimizers):
+            self.reach(Purpose.BACKUP, after)
+            self._send_backups()
+
+    def _send_backups(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.back_up()
 
     def _lose(self, first_ranks: list[int]) -> None:
         """Workers have failed."""

@@ -30,6 +30,8 @@ class Fit(ElasticFit):
         optimizers: List of its `DistributedOptimizer`s.
         check_every: Int. After so many steps the workers' weights are compared.
         verbose: Bool. Whether the chief says which exchange has been chosen, and why. Defaults to `False`.
+        trace_anew: Function. Has the next step traced, instead of what was traced for other workers. Defaults to
+            `None`, where no steps are made.
 
     Attributes:
         deciding_hooks: Set of the hooks of a step in which a callback of any worker may decide something.
@@ -40,7 +42,15 @@ class Fit(ElasticFit):
         passes: Bool. Whether this `fit()`, of a process that replaces a worker, is over for the others.
     """
 
-    def __init__(self, model: keras.Model, optimizers: list, check_every: int, verbose: bool = False):
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizers: list,
+        check_every: int,
+        verbose: bool = False,
+        trace_anew: Callable[[], None] | None = None,
+    ):
+        self._trace_anew = trace_anew
         self._model, self._optimizers, self._check_every = model, optimizers, check_every
         self._workers = optimizers[0].workers
         self.is_verbose = verbose and self._workers.communicator.rank == 0
@@ -52,6 +62,8 @@ class Fit(ElasticFit):
         self._epoch = 0
         self._has_joined = False  # and not begun an epoch since
         self._traced = False
+        self._traces = True  # in the next step
+        self._is_stale = False  # what has been traced, because each worker has another part of the state
         self._said: list = []
         self._elastic: Elastic | None = None
         self._logs: object = {}
@@ -68,6 +80,8 @@ class Fit(ElasticFit):
             deciding_hooks: The hooks of a step in which a callback of this worker may decide something.
         """
         self.epochs, self._number = epochs, self._communicator.begin_fit()
+        for optimizer in self._optimizers:
+            optimizer.unshard(complete=False)  # if an earlier fit() was interrupted
         if self._communicator.awaited:
             with self._communicator.rehearsing():
                 for optimizer, choice in zip(self._optimizers, self._communicator.note["choices"], strict=False):
@@ -99,8 +113,6 @@ class Fit(ElasticFit):
         optimizer = getattr(self._model, "optimizer", None)
         if self._model.built and optimizer is not None and not optimizer.built and self._model.trainable_variables:
             optimizer.build(self._model.trainable_variables)
-        for optimizer in self._optimizers:
-            optimizer.unshard(complete=False)  # if an earlier fit() was interrupted
         self._start_equal()
         self._shard()
 
@@ -136,7 +148,7 @@ class Fit(ElasticFit):
 
     def _step(self, train_function: object, iterator: object) -> object:
         progress = self._communicator.progress
-        progress.step, progress.activity = self.steps, Activity.STEPS if self.steps else Activity.FIRST_STEP
+        progress.step, progress.activity = self.steps, Activity.FIRST_STEP if self._traces else Activity.STEPS
         if self.steps == 0:
             self._build(iterator)
         if self._communicator.is_server:
@@ -151,6 +163,7 @@ class Fit(ElasticFit):
             exchanges, weights = self._workers.exchanges, self._workers.fingerprint(self._weights)
         self._has_batch = True
         self._logs = train_function(iterator)
+        self._traces = False
         self.steps, progress.activity = after, Activity.STEPS
         self._count_batch()
         self._note_progress()
@@ -159,6 +172,7 @@ class Fit(ElasticFit):
         if before == 0 or before // self._check_every < after // self._check_every:
             self.reach(Purpose.CHECK, after)
             self._compare(after)
+        self._back_up(before, after)
         return self._logs
 
     def _count_batch(self) -> None:
@@ -298,6 +312,8 @@ class Fit(ElasticFit):
             self._compare(agreed.detail)
         elif agreed.purpose == Purpose.DECISION:
             self._decide(has_data=False)
+        elif agreed.purpose == Purpose.BACKUP:
+            self._send_backups()
         elif agreed.purpose == Purpose.CHECKPOINT:
             self.checkpointing.meet(agreed.detail)
         elif not any(optimizer.join(agreed) for optimizer in self._optimizers):
@@ -332,12 +348,12 @@ class Fit(ElasticFit):
     def end(self) -> None:
         """Compare the weights once more, and make optimizers whole."""
 
-        def compare() -> None:
+        def end() -> None:
             self.reach(Purpose.CHECK, self.steps)
             self._compare(self.steps)
+            for optimizer in self._optimizers:
+                optimizer.unshard(complete=True)
 
-        self.together(compare)
-        for optimizer in self._optimizers:
-            optimizer.unshard(complete=True)
+        self.together(end)
         if self.checkpointing is not None:
             self.checkpointing.end()

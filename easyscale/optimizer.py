@@ -10,6 +10,7 @@ from easyscale import settings
 from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError, unknown
 from easyscale.exchange import Exchange
+from easyscale.optimizers import backup
 from easyscale.optimizers.around_another import AroundAnother
 from easyscale.optimizers.element_wise import is_element_wise, why_not_elsewhere, why_not_sharded
 from easyscale.optimizers.renewed import make_local
@@ -44,7 +45,8 @@ class DistributedOptimizer(AroundAnother):
         update: String. `"replicated"`: every worker updates all weights. `"sharded"`: each worker updates the part of
             them that it owns, and only there the inner optimizer has state; so it is between the begin and the end of a
             `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer is one of Keras's own
-            and allows it. One of your own must make the same step of any part of a weight, and from its configuration.
+            and allows it, and the job is not elastic. One of your own must make the same step of any part of a weight,
+            and from its configuration.
         bucket_bytes: Int. Gradients travel in vectors of about this size, while the backward pass goes on. Defaults to
             `None`: one vector behind it on one node, and what is found to be good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
@@ -171,12 +173,12 @@ class DistributedOptimizer(AroundAnother):
     def is_elastic(self) -> bool:
         """Whether the other workers can go on when one has failed.
 
-        They cannot if each has a part of something: of the state, or of gradients that are still being summed up.
+        They cannot if each has a part of gradients that are still being summed up.
         """
         inner = self.inner_optimizer
         inner = inner.inner_optimizer if isinstance(inner, keras.optimizers.LossScaleOptimizer) else inner
         accumulates = any(one.gradient_accumulation_steps for one in getattr(inner, "optimizers", [inner]))
-        return self.workers.exchange.is_elastic and not self.is_sharded and not accumulates
+        return self.workers.exchange.is_elastic and not accumulates
 
     def shard(self) -> None:
         """Divide the inner optimizer's state over workers, if it can be. It is built, and the same on all workers.
@@ -187,7 +189,7 @@ class DistributedOptimizer(AroundAnother):
         self.workers.apart(self._shard)
 
     def _shard(self) -> None:
-        if not self.built or self.workers.size == 1:
+        if not self.built or self.workers.size == 1 or self.workers.communicator.awaited:
             return
         self._choose(self._trainable_variables)
         is_served = not self.workers.exchange.is_synchronous
@@ -206,7 +208,7 @@ class DistributedOptimizer(AroundAnother):
                     raise ValueError(_cannot_be_served(inner, self.workers.exchange, reason))
                 kind = ServedUpdate if is_element_wise(inner) else ServedWhole
             elif self.update is None and self.workers.communicator.elastic:
-                return  # a rank that fails would take its part of the state with it
+                return  # so that when a worker fails nothing has to be traced anew, and no state is older
             elif self.update is None and not _is_of_keras(inner):
                 return  # not Keras's own: what it does on other shapes than those of a trial is not known
             elif reason := why_not_sharded(inner, variables):
@@ -229,6 +231,35 @@ class DistributedOptimizer(AroundAnother):
         """
         if self.is_sharded:
             self.workers.apart(self._sharded.end if complete else self._sharded.abandon)
+
+    def back_up(self) -> None:
+        """Have each worker's part of the state in two places, if it has a part. All workers must call this."""
+        if self.is_sharded:
+            self._sharded.back_up()
+
+    def make_whole(self, has_joined: bool) -> None:
+        """Make the inner optimizer's state whole when workers have failed, or come. All that are left must call this.
+
+        Args:
+            has_joined: Bool. Whether this worker has just come, and has no state.
+
+        Raises:
+            PeerError: If a worker has failed and the next one, which had a copy of its part, as well.
+        """
+        communicator = self.workers.communicator
+        mine = "none" if has_joined else "part" if self.is_sharded else "whole"
+        everyones = communicator.share(mine)
+        if "part" not in everyones:
+            return
+        if "whole" in everyones:  # on one that came further when another worker failed in the midst of this
+            if self.is_sharded:
+                self._sharded.abandon(lost=False)
+            self.workers.start_equal(self.inner_optimizer.variables, root=everyones.index("whole"))
+        elif mine == "part":
+            self._sharded.recover()
+        else:
+            backup.collect(communicator, None, [])
+        self._sharded = None
 
     def collect_state(self) -> list:
         """Return the whole values of `inner_optimizer.variables`. All workers must call this."""

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from easyscale.errors import EasyScaleWarning
+from easyscale.optimizers.backup import Backup, collect
 from easyscale.optimizers.element_wise import copy_of
 from easyscale.optimizers.renewed import make_anew, replace, value_of
 
@@ -19,7 +20,8 @@ class ShardedUpdate:
         w_part, state_part = optimizer(w_part, state_part, g_part)      update
         w = all workers' parts                                          gather
 
-    The state of a part exists on its owner only. Before and after `fit()` it is whole, and in the optimizer itself.
+    The state of a part exists on its owner only, and in an elastic job as a copy on the next worker. Before and after
+    `fit()` it is whole, and in the optimizer itself.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`. It treats each element by itself.
@@ -52,6 +54,7 @@ class ShardedUpdate:
 
         object.__setattr__(self._parts, "add_variable_from_reference", add_variable_from_reference)
         self._parts.build(self._pieces)
+        self._backup: Backup | None = None
         self.active = self._lost = False
         self.collect = workers.on_state(self._collect)
 
@@ -73,13 +76,23 @@ class ShardedUpdate:
             )
         if not self._optimizer.built:
             self._optimizer.build(self._variables)
-        self._set([value_of(state) for state in self._states(self._optimizer)])
+        wholes = [value_of(state) for state in self._states(self._optimizer)]
+        self._set(wholes)
+        if self._workers.communicator.elastic:
+            held = self._shards.everyones[Backup.source(self._workers.communicator)]
+            parts = zip(self._states(self._parts), wholes, strict=True)
+            owned = [(self._owners[id(state)], whole) for state, whole in parts if id(state) in self._owners]
+            self._backup = Backup(
+                self._workers.communicator, [whole.reshape(-1)[held[number]] for number, whole in owned]
+            )
         _forget(self._optimizer)
         self.active = True
 
     def end(self) -> None:
         """Give the whole state back to the optimizer, and weights memory of their own. All workers must call this."""
-        wholes = self._collect()
+        self._give_back(self._collect())
+
+    def _give_back(self, wholes: list[np.ndarray]) -> None:
         self._optimizer.build(self._variables)
         for state, whole in zip(self._states(self._optimizer), wholes, strict=True):
             state.assign(whole)
@@ -87,10 +100,37 @@ class ShardedUpdate:
             variable.assign(value_of(variable))
         self.active = False
 
-    def abandon(self) -> None:
-        """Let the optimizer start anew: other workers may not come to give their parts of its state."""
+    def abandon(self, lost: bool = True) -> None:
+        """Let the optimizer start anew: other workers may not come to give their parts of its state.
+
+        Args:
+            lost: Bool. Whether its state is lost. Defaults to `True`.
+        """
         self._optimizer.build(self._variables)
-        self.active, self._lost = False, True
+        self.active, self._lost = False, lost
+
+    # Workers that fail
+
+    def back_up(self) -> None:
+        """Give the next worker a copy of this one's part of the state. All workers must call this."""
+        self._backup.renew(self._own())
+
+    def recover(self) -> None:
+        """Do what `end` does, without the workers that have failed. All others must call this, or `collect`."""
+        found = collect(self._workers.communicator, self._backup, self._own())
+        wholes, position = [], 0
+        for state in self._states(self._parts):
+            value, number = value_of(state), self._owners.get(id(state))
+            if number is not None:
+                whole = np.empty(self._variables[number].shape, value.dtype)
+                for parts, theirs in zip(found, self._shards.everyones, strict=True):
+                    whole.reshape(-1)[theirs[number]] = parts[position].view(value.dtype)
+                value, position = whole, position + 1
+            wholes.append(value)
+        self._give_back(wholes)
+
+    def _own(self) -> list[np.ndarray]:
+        return [value_of(state) for state in self._states(self._parts) if id(state) in self._owners]
 
     def set(self, name: str, value: object) -> None:
         """Set a hyperparameter, as it has been set on the optimizer; clipping by norms is looked up there."""

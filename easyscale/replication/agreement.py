@@ -25,11 +25,12 @@ class Purpose(enum.IntEnum):
     END = 0  # of an epoch's or a validation's data
     DECISION = 1  # whether to stop, and the learning rate
     CHECK = 2  # whether the weights are equal
-    BUILD = 3  # a model, or an optimizer, that its first step makes
-    CHECKPOINT = 4  # the state of all ranks, which the chief writes
-    ROWS = 5  # one row of numbers from each rank, inside a step
-    GRADIENTS = 6  # inside a step
-    STATE = 7  # the parts of an optimizer's state, which one rank is about to save
+    BACKUP = 3  # of each rank's part of an optimizer's state, at the next rank
+    BUILD = 4  # a model, or an optimizer, that its first step makes
+    CHECKPOINT = 5  # the state of all ranks, which the chief writes
+    ROWS = 6  # one row of numbers from each rank, inside a step
+    GRADIENTS = 7  # inside a step
+    STATE = 8  # the parts of an optimizer's state, which one rank is about to save
 
 
 _ASKED = 64  # is added to the purpose by a rank that was asked to end
@@ -162,6 +163,7 @@ def _describe(row: np.void) -> str:
         Purpose.END: "has come to the end of the data",
         Purpose.DECISION: "is between steps",
         Purpose.CHECK: "compares weights",
+        Purpose.BACKUP: "copies its part of the optimizer's state",
         Purpose.BUILD: "builds the model",
         Purpose.CHECKPOINT: "writes a checkpoint",
         Purpose.ROWS: "is inside a step",

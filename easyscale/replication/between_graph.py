@@ -126,6 +126,13 @@ class BetweenGraph(WholeBatch, OwnedParts):
 
     # Gradients
 
+    def shard(self, variables: Sequence[object], whole: bool = False) -> Shards:
+        shards = super().shard(variables, whole)
+        for exchange in self._exchanges.values():  # of an earlier division, over other workers
+            exchange.divide(shards)
+        self._updates.clear()
+        return shards
+
     @tf.autograph.experimental.do_not_convert
     def average(
         self,

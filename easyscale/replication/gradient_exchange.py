@@ -110,11 +110,16 @@ class GradientExchange:
         self.variables, self.moving = variables, moving
         self._kinds = what.kinds
         self.signature = signature([*self._kinds, str(what.variables)])
-        self.idle_step = None
-        self._routes = self._plan(bucket_bytes, owned)
-        self._overlaps = bucket_bytes is not None and len(self._routes) > 1 and not what.accumulates
+        self._bucket_bytes, self._numbers = bucket_bytes, owned and owned[1]
+        self.divide(owned and owned[0])
 
-    def _plan(self, bucket_bytes: int | None, owned: tuple[Shards, list[int]] | None) -> list[Route]:
+    def divide(self, shards: Shards | None) -> None:
+        """If each worker gets only what it owns: take what that is now. A step must be traced after this."""
+        self.idle_step: Callable | None = None
+        self._routes = self._plan(shards)
+        self._overlaps = self._bucket_bytes is not None and len(self._routes) > 1 and not self._what.accumulates
+
+    def _plan(self, shards: Shards | None) -> list[Route]:
         routes, first, whole = [], 0, self._what.dense + self._what.moving
 
         def add(one: bucket.Bucket, positions: dict[int, int], move: Callable, take: Callable) -> None:
@@ -122,14 +127,13 @@ class GradientExchange:
             if own:
                 routes.append(Route(one, own, move, take))
 
-        if owned:
-            shards, numbers = owned
-            positions = {number: position for position, number in enumerate(numbers)}
+        if self._numbers is not None:
+            positions = {number: position for position, number in enumerate(self._numbers)}
             for one in shards.buckets:
                 add(one, positions, self._exchange.reduce, functools.partial(shards.own_parts, one))
-            first, whole = len(numbers), self._what.moving
+            first, whole = len(self._numbers), self._what.moving
         positions = {index: first + index for index in range(len(whole))}
-        for one in bucket.plan([(shape, dtype.as_numpy_dtype) for shape, dtype in whole], bucket_bytes):
+        for one in bucket.plan([(shape, dtype.as_numpy_dtype) for shape, dtype in whole], self._bucket_bytes):
             add(one, positions, self._exchange.allreduce, one.unpack)
         return routes
 

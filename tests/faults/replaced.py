@@ -1,4 +1,4 @@
-"""A training in which workers are killed, and replaced: `python replaced.py FOLDER`. For `test_elastic.py`.
+"""A training in which workers are killed, and replaced: `python replaced.py FOLDER UPDATE`. For `test_elastic.py`.
 
 In the second `fit()` rank 2 is killed in its first step, and replaced. Then rank 1 is killed, in the
 validation; whoever replaces it fails in the script, every time.
@@ -68,13 +68,13 @@ layers = [keras.Input((6,)), keras.layers.Dense(8), layer, keras.layers.Dropout(
 model = keras.Sequential(layers)
 model.compile(keras.optimizers.Adam(0.01), "mse")
 data = dict(zip(("x", "y"), easyscale.shard(x, y), strict=True)) | {"batch_size": easyscale.local_batch(24)}
-model.fit(**data, epochs=2, verbose=2, callbacks=[easyscale.callbacks.Distribute()])
+model.fit(**data, epochs=2, verbose=2, callbacks=[easyscale.callbacks.Distribute(update=sys.argv[2])])
 
 layer.faulty = True
 model.compile(keras.optimizers.Adam(0.01), "mse")
 best = keras.callbacks.EarlyStopping("loss", patience=10_000, restore_best_weights=True)
 slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.99)
-callbacks = [easyscale.callbacks.Distribute(), Faults(), best, slower]
+callbacks = [easyscale.callbacks.Distribute(update=sys.argv[2]), Faults(), best, slower]
 history = model.fit(**data, epochs=10_000, verbose=2, callbacks=callbacks, validation_data=(data["x"], data["y"]))
 digest = hashlib.sha256(b"".join(one.tobytes() for one in model.get_weights())).hexdigest()
 told = {

@@ -13,10 +13,11 @@ import harness  # noqa: E402
 pytestmark = pytest.mark.timeout(400)
 
 
-def test_workers_that_are_killed_are_replaced_until_replacements_fail(tmp_path):
+@pytest.mark.parametrize("update", ["replicated", "sharded"])
+def test_workers_that_are_killed_are_replaced_until_replacements_fail(tmp_path, update):
     script = Path(__file__).with_name("replaced.py")
     options = ["-n", "3", "--elastic", "--respawn", "--spares", "5"]
-    done = harness.launch(script, [str(tmp_path)], tmp_path, *options, limit=350)
+    done = harness.launch(script, [str(tmp_path), update], tmp_path, *options, limit=350)
     assert (done.code, done.orphans, done.left) == (0, [], []), done.output + done.errors
 
     chief, newcomer = (json.loads((tmp_path / f"end-{rank}.json").read_text()) for rank in (0, 2))

@@ -132,7 +132,7 @@ def workers_that_wait_for_each_other_go_on():
             if (name, self.epoch) == (2, 2):
                 self.kill()
 
-    distribute = easyscale.callbacks.Distribute(sys.argv[2])
+    distribute = easyscale.callbacks.Distribute(sys.argv[2], update=sys.argv[3])
     options = {"batch_size": 4, "verbose": 2, "validation_data": easyscale.shard(x, y)}
     history = model.fit(*easyscale.shard(x, y), epochs=5, callbacks=[distribute, Unlucky()], **options).history
     communicator = easyscale.communicator.get()
@@ -146,6 +146,45 @@ def workers_that_wait_for_each_other_go_on():
     assert history["loss"][-1] < history["loss"][0]
     pause = max(later - sooner for sooner, later in zip(steps[6:12], steps[7:13], strict=False))
     print(f"rank {name} went on after {pause:.2f} s", flush=True)
+
+
+def a_sharded_update_goes_on():
+    """One of three is killed between the 20th step, after which its state was copied, and the 21st: nothing is lost."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(3 * 96, 4)).astype("float32"), generator.normal(size=(3 * 96, 1)).astype("float32")
+    communicator, batch = easyscale.communicator.get(), 4
+    name = communicator.rank
+    everyones = communicator.share(easyscale.shard(np.arange(len(x))).tolist())
+    start = [generator.normal(size=shape).astype("float32") for shape in ((4, 5), (5,), (5, 1), (1,))]
+
+    def build():
+        layers = [keras.Input((4,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.set_weights(start)
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        return model
+
+    class Unlucky(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if UNLUCKY and batch == 19:
+                time.sleep(0.5)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    model = build()
+    distribute = easyscale.callbacks.Distribute(sys.argv[2], update="sharded")
+    options = {"batch_size": batch, "shuffle": False, "verbose": 0, "callbacks": [distribute, Unlucky()]}
+    model.fit(*easyscale.shard(x, y), epochs=2, **options)
+    if name == 0:
+        stock = build()
+        for step in range(48):
+            place, workers = step % 24 * batch, (0, 1, 2) if step < 20 else (0, 2)
+            rows = np.concatenate([everyones[worker][place : place + batch] for worker in workers])
+            stock.train_on_batch(x[rows], y[rows])
+        ours, theirs = ([*one.weights, *one.optimizer.variables] for one in (model, stock))
+        values = ([keras.ops.convert_to_numpy(one) for one in both] for both in zip(ours, theirs, strict=True))
+        differences = [np.abs(mine - stocks).max() for mine, stocks in values]
+        assert max(differences) <= 1e-5, differences
+    print(f"rank {name} went on", flush=True)
 
 
 def checkpoints_stay_right():

@@ -97,14 +97,25 @@ def test_a_worker_that_servers_do_not_wait_for_is_lost_and_the_others_go_on():
     assert lost in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("exchange", ["auto", "tree", "mpi"])
-def test_workers_that_wait_for_each_other_go_on_without_those_that_are_lost(exchange):
+@pytest.mark.parametrize(
+    ("exchange", "update"),
+    [("auto", "replicated"), ("tree", "replicated"), ("mpi", "replicated"), ("ring", "sharded"), ("mpi", "sharded")],
+)
+def test_workers_that_wait_for_each_other_go_on_without_those_that_are_lost(exchange, update):
     launch = [sys.executable, "-m", "easyscale", "launch", "-n", "4", "--elastic"]
-    done = run([*launch, str(FAILING), "workers_that_wait_for_each_other_go_on", exchange], timeout=90)
+    done = run([*launch, str(FAILING), "workers_that_wait_for_each_other_go_on", exchange, update], timeout=90)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("went on") == 2, done.stdout
     assert "lost rank 1; 3 workers go on. Its part of the data, 1/4 of each step, is not trained on" in done.stdout
     assert "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("exchange", ["shared_memory", "ring", "tree"])
+def test_the_state_that_a_lost_worker_has_owned_is_taken_from_the_next(exchange):
+    launch = [sys.executable, "-m", "easyscale", "launch", "-n", "3", "--elastic"]
+    done = run([*launch, str(FAILING), "a_sharded_update_goes_on", exchange], timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("went on") == 2, done.stdout
 
 
 def test_checkpoints_of_an_elastic_job_are_of_the_workers_that_are_left(tmp_path):

@@ -1,0 +1,88 @@
+"""Copies of what each worker owns, at the next worker, so that it is not lost with its owner. NumPy only."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.errors import PeerError
+
+__all__ = ["Backup", "collect"]
+
+
+class Backup:
+    """What the worker before this one owns, as old as the last `renew`.
+
+    Each worker sends `renew` what it owns, in a message for each array, and holds as much of another.
+
+    Args:
+        communicator: The `Communicator`. Ranks have the numbers by which the state was divided.
+        held: List of arrays: what the worker before this one owns.
+    """
+
+    def __init__(self, communicator: Communicator, held: Sequence[np.ndarray]):
+        self._communicator, self._held = communicator, list(held)
+        self._rank, self.owners = communicator.rank, communicator.size
+
+    @staticmethod
+    def source(communicator: Communicator) -> int:
+        """Return the rank of the worker before this one."""
+        return (communicator.rank - 1) % communicator.size
+
+    def renew(self, own: Sequence[np.ndarray]) -> None:
+        """Send what this worker owns to the next. All workers must call this."""
+        communicator = self._communicator
+        source, following = self.source(communicator), (communicator.rank + 1) % communicator.size
+        arriving = [np.empty_like(one) for one in self._held]
+        requests = [communicator.ireceive(_bytes(one), source) for one in arriving if one.size]
+        requests += [communicator.isend(_bytes(one), following) for one in own if one.size]
+        for request in requests:
+            request.wait()
+        self._held = arriving
+
+    def offers(self, own: Sequence[np.ndarray]) -> dict[int, Sequence[np.ndarray]]:
+        """Return what this worker has, by the number of the owner: first its own, then what it holds for another."""
+        return {self._rank: own, (self._rank - 1) % self.owners: self._held}
+
+
+def collect(communicator: Communicator, backup: Backup | None, own: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """Return what every owner has, as bytes; of those who have been lost what the next worker holds.
+
+    All ranks must call this, by the numbers that they have now.
+
+    Args:
+        communicator: The `Communicator`.
+        backup: This rank's `Backup`, or `None` if it has just joined.
+        own: List of arrays: what this rank owns.
+
+    Raises:
+        PeerError: If an owner has been lost, and the next worker as well.
+    """
+    offers = backup.offers(own) if backup is not None else {}
+    mine = [[owner, [one.nbytes for one in parts]] for owner, parts in offers.items()]
+    everyones = communicator.share([backup.owners if backup is not None else 0, mine])
+    best: dict[int, tuple] = {}  # for each owner: the rank that gives its parts, and their lengths
+    for place in (0, 1):  # those of owners first
+        for rank, (_, theirs) in enumerate(everyones):
+            if theirs:
+                best.setdefault(theirs[place][0], (rank, theirs[place][1]))
+    owners = max(count for count, _ in everyones)
+    if len(best) < owners:
+        raise PeerError(
+            "a sharded update goes on without a worker if the next one, which holds a copy of its state, is there. "
+            "Received: the loss of both. Start it with `--restarts`, and `Distribute(checkpoint=...)`"
+        )
+    found = []
+    for owner in range(owners):
+        rank, lengths = best[owner]
+        is_here = communicator.rank == rank
+        parts = [_bytes(one) for one in offers[owner]] if is_here else [np.empty(one, np.uint8) for one in lengths]
+        for part in parts:
+            if part.size:
+                communicator.broadcast(part, rank)
+        found.append(parts)
+    return found
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
