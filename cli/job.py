@@ -75,6 +75,7 @@ class Job:
         self._partial = {"stdout": b"", "stderr": b""}
         self._signals = []
         self._failures = []  # (when, rank, ending) of ranks that have failed
+        self._hosts = {}  # rank -> the host on which its worker has begun, and not told of its end
         self._stalls = stalls or Stalls(0, 0)
         self._is_stalled = False
         self._words = {}  # rank -> what has come of a line of its worker's
@@ -191,9 +192,13 @@ class Job:
             self._lost -= 1
             self._stalls.take_in(rank)
             return
+        if words["kind"] == "started":
+            self._hosts[rank] = words["host"]
+            return
         if words["kind"] != "ended":
             self._stalls.hear(rank, words)
             return
+        self._hosts.pop(rank, None)
         ending = of_status(rank, words["status"], words["host"], words["left"])
         if self._goes_on(ending):
             self._stalls.leave_out(rank)
@@ -321,9 +326,15 @@ class Job:
             whom = "" if self._stalls.culprit is None else f" for rank {self._stalls.culprit}"
             self._screen.say(f"easyscale: the job was ended because ranks have waited{whom} for too long")
             return STALLED
+        said = "\n".join(self._said).strip()
+        if not failures and not self._on_this_host and self._hosts:  # which mpirun may take for success
+            lost = self._runtime.lost_host(said) or next(iter(self._hosts.values()))
+            ranks = [str(rank) for rank, host in sorted(self._hosts.items()) if host == lost]
+            whom = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
+            self._screen.say(f"easyscale: host {lost} does not answer any more, and with it {whom}")
+            return code if code > 0 else 1
         if code == 0 and not failures:
             return 0
-        said = "\n".join(self._said).strip()
         ending = first_failure(failures, self._runtime.ending(said))
         if self._least is not None and failures:
             ending = failures[0]  # in an elastic job none is killed because of another

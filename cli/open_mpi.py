@@ -12,6 +12,10 @@ from easyscale.cli.worker import OUTPUT
 
 __all__ = ["OpenMpi"]
 
+# Seconds without a word after which mpirun's parts on two hosts ask for one, how often, and how many times; then the
+# other host counts as lost, and both end. By default that takes 8 minutes.
+_KEEPALIVE = {"time": "4", "intvl": "1", "probes": "4"}
+
 
 class OpenMpi(Runtime):
     """Open MPI. Ranks are not bound to cores by it: `easyscale.cli.worker` sees to that."""
@@ -31,6 +35,8 @@ class OpenMpi(Runtime):
             line.append("--allow-run-as-root")
         if hosts:
             line += ["--host", ",".join(map(str, hosts)), "-x", OUTPUT]
+            for name, value in _KEEPALIVE.items():
+                line += ["--prtemca" if self._major >= 5 else "--mca", f"oob_tcp_keepalive_{name}", value]
         elif ranks > cores:
             line.append("--oversubscribe")
         for name, value in variables.items():
@@ -58,6 +64,12 @@ class OpenMpi(Runtime):
         space = " " if self._major >= 5 else ""
         match = re.match(rf"\[\d+,(\d+)\]<(stdout|stderr)>:{space}?", line)
         return (int(match[1]), match[2], line[match.end() :]) if match else None
+
+    def lost_host(self, said: str) -> str | None:
+        match = re.search(
+            r"lost communication with a remote daemon.*?Remote daemon *:.*? on node (\S+)", said, re.DOTALL
+        )
+        return match and match[1]
 
     def ending(self, said: str) -> Ending | None:
         said = " ".join(said.split())

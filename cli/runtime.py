@@ -63,6 +63,10 @@ class Runtime(abc.ABC):
     def ending(self, said: str) -> Ending | None:
         """Return how the job ended by what mpirun has `said`, or `None` if it did not say."""
 
+    def lost_host(self, said: str) -> str | None:
+        """Return the host that does not answer any more by what mpirun has `said`, or `None` if it did not say."""
+        return None
+
     def elastic_flags(self) -> list[str]:
         """Return the flags with which ranks go on when one has failed.
 

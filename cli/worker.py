@@ -209,13 +209,14 @@ def main() -> None:
         else:
             say({"kind": word})
 
+    host = os.uname().nodename
+    say({"kind": "started", "host": host})
     watch = Watch(settings.stall_timeout(), say)
     if is_spare:
         command = [sys.executable, "-m", "easyscale.communicator.parked", *sys.argv[1:]]
         status = _start(command, by_lines=True, watch=watch, on_word=on_word)
     else:
         status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None, watch=watch)
-    host = os.uname().nodename
     say({"kind": "ended", "host": host, "status": status, "when": time.monotonic_ns(), "left": watch.left})
     _end_like(status)
 

@@ -1,0 +1,73 @@
+"""A job on two emulated hosts, each with a network of its own: one that is lost ends the job, soon and on both."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hosts import Hosts  # noqa: E402
+
+SUMS = Path(__file__).with_name("sums.py")
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not Hosts.are_possible(), reason="needs root, and Linux's namespaces, iproute2 and util-linux"),
+]
+
+
+def start(hosts, fault, folder, *options):
+    launch = [sys.executable, "-m", "easyscale", "launch", "-n", "4", "--hosts", "node0:2,node1:2", *options]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return hosts.start(0, [*launch, str(SUMS), fault, str(folder)], **pipes)
+
+
+def wait_until_gone(hosts, number):
+    end = time.monotonic() + 15
+    while hosts.processes(number) and time.monotonic() < end:
+        time.sleep(0.1)
+    return hosts.processes(number)
+
+
+def test_ranks_on_two_hosts_sum_up(tmp_path):
+    with Hosts(2) as hosts:
+        process = start(hosts, "none", tmp_path)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert sorted(output.splitlines()) == [
+            "[1] end of rank 1",
+            "[2] end of rank 2",
+            "[3] end of rank 3",
+            "end of rank 0",
+        ]
+        assert [hosts.shared_memory(number) for number in (0, 1)] == [[], []]
+
+
+@pytest.mark.parametrize("how", ["lose", "cut"])
+@pytest.mark.parametrize("options", [[], ["--elastic"]])
+def test_a_host_that_does_not_answer_ends_the_job(tmp_path, how, options):
+    with Hosts(2) as hosts:
+        process = start(hosts, "sleeps", tmp_path, *options)
+        end = time.monotonic() + 40
+        while not (tmp_path / "failed").exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        at = time.monotonic()
+        getattr(hosts, how)(1)
+        _, errors = process.communicate(timeout=60)
+        assert time.monotonic() - at < 15  # 8 s, and what a busy machine takes
+        assert process.returncode == 1
+        assert errors.splitlines()[-1] == "easyscale: host node1 does not answer any more, and with it ranks 2, 3"
+        assert wait_until_gone(hosts, 1) == [], "ranks end also on the host that others cannot reach"
+        assert hosts.shared_memory(0) == []
+
+
+def test_a_rank_that_is_killed_is_named_on_its_host(tmp_path):
+    with Hosts(2) as hosts:
+        process = start(hosts, "sigkill", tmp_path)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 137
+        assert errors.splitlines()[-1] == "easyscale: rank 1 on node0 was killed by signal 9 (Killed)"
+        assert wait_until_gone(hosts, 1) == []
