@@ -19,6 +19,7 @@ from easyscale.callbacks.joining import share_arrays
 from easyscale.checkpoints import Checkpoint, Checkpoints
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.replication import Purpose
+from easyscale.replication.values import value_of
 from easyscale.settings import RESTART
 
 __all__ = ["Checkpointing"]
@@ -227,13 +228,13 @@ class Checkpointing:
         mine = {
             "data": self._data.state(),
             "random": self._workers.get_random_state(),
-            "seeds": [[_value(one).tolist() for one in copies] for copies in self._seeds()],
+            "seeds": [[value_of(one).tolist() for one in copies] for copies in self._seeds()],
         }
         everyones = self._communicator.share(mine)
         self._last, self._last_step = time.monotonic(), steps
         if not self._is_chief:
             return
-        arrays = {f"weight/{number}": _value(one) for number, one in enumerate(self._model.weights)}
+        arrays = {f"weight/{number}": value_of(one) for number, one in enumerate(self._model.weights)}
         for number, state in enumerate(states):
             arrays |= {f"optimizer/{number}/{index}": value for index, value in enumerate(state)}
         arrays["metrics"] = rows
@@ -301,7 +302,3 @@ class Checkpointing:
         self._fit.steps = about["steps"]
         self._last, self._last_step = time.monotonic(), about["steps"]
         self._due = about["steps"] + (self._every or _LOOK_AFTER)
-
-
-def _value(variable: object) -> np.ndarray:
-    return np.array(keras.ops.convert_to_numpy(variable))

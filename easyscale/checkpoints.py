@@ -22,6 +22,8 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
+from easyscale.uncached_file import UncachedFile
+
 __all__ = ["Checkpoint", "Checkpoints"]
 
 _NAME = re.compile(r"step-(\d+)-([0-9a-f]{32})\.npz")
@@ -68,13 +70,11 @@ class Checkpoints:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.folder / f".{secrets.token_hex(16)}.part"
-        # With the user's umask, and never over or through what another user has put there.
-        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        file = UncachedFile(part)
         try:
-            with open(file, "wb") as stream:
-                checksum = _write(stream, checkpoint)
-                stream.flush()
-                os.fsync(file)
+            with file:
+                checksum = _write(file, checkpoint)
+                file.finish()
             path = self.folder / f"step-{number:09d}-{checksum}.npz"
             os.replace(part, path)
         except BaseException:
@@ -115,7 +115,7 @@ class Checkpoints:
         return sorted(found, key=lambda one: (one[0], one[1].stat().st_mtime_ns), reverse=True)
 
 
-def _write(stream: io.BufferedWriter, checkpoint: Checkpoint) -> str:
+def _write(stream: io.RawIOBase, checkpoint: Checkpoint) -> str:
     """Write a checkpoint; return its checksum."""
     arrays, kinds = {}, {}
     for name, value in checkpoint.arrays.items():

@@ -15,7 +15,8 @@ from easyscale.optimizers.around_another import AroundAnother
 from easyscale.optimizers.element_wise import is_element_wise, why_not_elsewhere, why_not_sharded
 from easyscale.optimizers.renewed import make_local
 from easyscale.optimizers.served import ServedUpdate, ServedWhole
-from easyscale.optimizers.sharded import ShardedUpdate, value_of
+from easyscale.optimizers.sharded import ShardedUpdate
+from easyscale.replication.values import value_of
 
 __all__ = ["DistributedOptimizer"]
 
@@ -262,9 +263,9 @@ class DistributedOptimizer(AroundAnother):
         self._sharded = None
 
     def collect_state(self) -> list:
-        """Return the whole values of `inner_optimizer.variables`. All workers must call this."""
+        """Return, on the chief, the whole values of `inner_optimizer.variables`. All workers must call this."""
         if self.is_sharded:
-            return self._sharded.collect_together()
+            return self._sharded.collect_together(root=0)
         return [value_of(variable) for variable in self.inner_optimizer.variables]
 
     def set_state(self, values: list) -> None:

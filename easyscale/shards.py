@@ -101,15 +101,32 @@ class Shards:
             wholes |= {index: whole for index, whole in one.unpack(vector).items() if index in parts}
         return wholes
 
-    def collect(self, index: int, part: np.ndarray) -> np.ndarray:
-        """Return a whole array, flat, that is divided as array `index` is, with memory of its own."""
+    def collect(self, index: int, part: np.ndarray, root: int | None = None) -> np.ndarray:
+        """Return a whole array, flat, that is divided as array `index` is, with memory of its own.
+
+        Args:
+            index: Int. The number of the array.
+            part: Vector. What this rank owns of it.
+            root: Int. The rank that wants it; what the others get is undefined. Defaults to `None`: all want it.
+        """
+        communicator, part = self._exchange.communicator, np.ascontiguousarray(part)
+        others = [rank for rank in range(communicator.size) if rank != communicator.rank]
+        takers = [rank for rank in others if root in (rank, None)]
         parts = [everyones[index] for everyones in self.everyones]
-        counts = [one.stop - one.start for one in parts]
-        joined = self._exchange.communicator.all_gather_parts(np.ascontiguousarray(part), counts)
-        whole = np.empty_like(joined)
-        for own, values in zip(parts, np.split(joined, np.cumsum(counts)[:-1]), strict=True):
-            whole[own] = values
+        whole = np.empty(max(one.stop for one in parts), part.dtype)
+        requests = []
+        if root in (communicator.rank, None):
+            whole[parts[communicator.rank]] = part
+            requests += [communicator.ireceive(whole[parts[rank]], rank) for rank in others if _length(parts[rank])]
+        if part.size:
+            requests += [communicator.isend(part, rank) for rank in takers]
+        for request in requests:
+            request.wait()
         return whole
+
+
+def _length(part: slice) -> int:
+    return part.stop - part.start
 
 
 def _nearest_edge(one: bucket.Bucket, place: int) -> int:

@@ -3,10 +3,11 @@
 import functools
 
 import keras
-import numpy as np
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # what all backends have in common; it has no public name
 
-__all__ = ["make_anew", "make_local", "replace", "value_of"]
+from easyscale.replication.values import value_of
+
+__all__ = ["make_anew", "make_local", "replace"]
 
 _FOR_EACH_COPY = (
     "_apply_weight_decay",
@@ -49,8 +50,3 @@ def make_local(optimizer: keras.optimizers.Optimizer) -> None:
         for name in _FOR_EACH_COPY if one is not None else ():
             if getattr(type(one), name) is getattr(keras.optimizers.Optimizer, name):  # not an optimizer's own way
                 object.__setattr__(one, name, functools.partial(getattr(BaseOptimizer, name), one))
-
-
-def value_of(variable: object) -> np.ndarray:
-    """Return a copy of a variable's value."""
-    return np.array(keras.ops.convert_to_numpy(variable))

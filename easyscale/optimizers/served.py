@@ -5,8 +5,8 @@ import hashlib
 import keras
 import numpy as np
 
-from easyscale.optimizers.renewed import value_of
 from easyscale.optimizers.sharded import ShardedUpdate
+from easyscale.replication.values import value_of
 
 __all__ = ["ServedUpdate", "ServedWhole"]
 
@@ -149,7 +149,7 @@ class ServedWhole(ServedUpdate):
         for piece, variable in zip(self._pieces, self._variables, strict=True):
             piece.assign(variable)
 
-    def _collect(self) -> list[np.ndarray]:
+    def _collect(self, root: int | None = None) -> list[np.ndarray]:
         # Which weight a state belongs to is not always known, but only its owner has changed it.
         wholes = [value_of(state) for state in self._states(self._parts)]
         communicator = self._workers.communicator

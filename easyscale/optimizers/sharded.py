@@ -8,7 +8,8 @@ import numpy as np
 from easyscale.errors import EasyScaleWarning
 from easyscale.optimizers.backup import Backup, collect
 from easyscale.optimizers.element_wise import copy_of
-from easyscale.optimizers.renewed import make_anew, replace, value_of
+from easyscale.optimizers.renewed import make_anew, replace
+from easyscale.replication.values import value_of, view_of
 
 __all__ = ["ShardedUpdate"]
 
@@ -130,7 +131,7 @@ class ShardedUpdate:
         self._give_back(wholes)
 
     def _own(self) -> list[np.ndarray]:
-        return [value_of(state) for state in self._states(self._parts) if id(state) in self._owners]
+        return [view_of(state) for state in self._states(self._parts) if id(state) in self._owners]
 
     def set(self, name: str, value: object) -> None:
         """Set a hyperparameter, as it has been set on the optimizer; clipping by norms is looked up there."""
@@ -173,13 +174,15 @@ class ShardedUpdate:
     def _states(self, optimizer: keras.optimizers.Optimizer) -> list:
         return [variable for variable in optimizer.variables if not _is_progress(optimizer, variable)]
 
-    def _collect(self) -> list[np.ndarray]:
+    def _collect(self, root: int | None = None) -> list[np.ndarray]:
         wholes = []
         for state in self._states(self._parts):
-            whole, number = value_of(state), self._owners.get(id(state))
-            if number is not None:
-                whole = self._shards.collect(number, whole).reshape(self._variables[number].shape)
-            wholes.append(whole)
+            number = self._owners.get(id(state))
+            if number is None:
+                wholes.append(value_of(state))
+            else:
+                whole = self._shards.collect(number, view_of(state), root)
+                wholes.append(whole.reshape(self._variables[number].shape))
         return wholes
 
     def _set(self, wholes: list[np.ndarray]) -> None:
@@ -192,9 +195,9 @@ class ShardedUpdate:
         for index, value in enumerate(self._with_progress(self.collect())):
             store[str(index)] = value
 
-    def collect_together(self) -> list[np.ndarray]:
-        """Return the values of the optimizer's variables as if its state were whole. All workers must call this."""
-        return self._with_progress(self._collect())
+    def collect_together(self, root: int) -> list[np.ndarray]:
+        """Return, on rank `root`, the optimizer's variables as if its state were whole. All workers must call this."""
+        return self._with_progress(self._collect(root))
 
     def _with_progress(self, wholes: list[np.ndarray]) -> list[np.ndarray]:
         states, variables = iter(wholes), self._parts.variables

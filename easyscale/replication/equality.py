@@ -9,6 +9,7 @@ import tensorflow as tf
 from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError
 from easyscale.replication.agreement import first_difference
+from easyscale.replication.values import view_of
 
 __all__ = ["check_equal", "fingerprint", "start_equal"]
 
@@ -79,12 +80,7 @@ def _explain(communicator: Communicator, variables: Sequence[object], mine: np.n
 
 
 def _bytes(variable: object) -> np.ndarray:
-    tensor = tf.convert_to_tensor(variable)
-    try:
-        memory = np.asarray(memoryview(tensor))  # TensorFlow's own
-    except ValueError:  # a type that Python's buffers do not know, such as bfloat16
-        memory = tensor.numpy()
-    return np.ascontiguousarray(memory).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(view_of(variable)).reshape(-1).view(np.uint8)
 
 
 def _sum(memory: np.ndarray) -> np.uint64:

@@ -1,0 +1,80 @@
+"""A file that is written past the operating system's cache."""
+
+import errno
+import io
+import mmap
+import os
+from pathlib import Path
+
+__all__ = ["UncachedFile"]
+
+_PIECE = 1 << 22  # bytes that are written at a time, from memory that starts at the begin of a page
+_BLOCK = 4096  # bytes; what is written so has to be a multiple of a disk's block
+
+
+class UncachedFile(io.RawIOBase):
+    """A new file that is written from begin to end, without a copy in the system's cache where that can be.
+
+    That copy would be made by a core that is needed for training, of memory that has to be found first, and nobody
+    reads it soon. Where the file system has no such writing, it is written as any file.
+
+    Args:
+        path: `Path`. The file gets the user's umask. It must not be there, nor be a link that somebody has put there.
+
+    Raises:
+        OSError: Also by `write` and `finish`, if there is no room.
+    """
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        self._piece, self._filled, self._size = mmap.mmap(-1, _PIECE), 0, 0
+        self._is_uncached = self._set_uncached(True)
+
+    def _set_uncached(self, wanted: bool) -> bool:
+        """Return whether what is written from now on goes past the cache."""
+        try:
+            import fcntl
+
+            others = fcntl.fcntl(self._file, fcntl.F_GETFL) & ~os.O_DIRECT
+            fcntl.fcntl(self._file, fcntl.F_SETFL, others | os.O_DIRECT * wanted)
+        except (ImportError, AttributeError, OSError):  # the system, or the file system, does not know it
+            return False
+        return wanted
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        rest = memoryview(data).cast("B")
+        length = len(rest)
+        while rest:
+            count = min(len(rest), _PIECE - self._filled)
+            self._piece[self._filled : self._filled + count] = rest[:count]
+            self._filled, rest = self._filled + count, rest[count:]
+            if self._filled == _PIECE:
+                self._put(_PIECE)
+        self._size += length
+        return length
+
+    def finish(self) -> None:
+        """Return when everything is on the disk."""
+        self._put(-(-self._filled // _BLOCK) * _BLOCK)
+        os.ftruncate(self._file, self._size)
+        os.fsync(self._file)
+
+    def _put(self, length: int) -> None:
+        done = 0
+        while done < length:
+            try:
+                done += os.write(self._file, memoryview(self._piece)[done:length])
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._is_uncached:
+                    raise
+                self._is_uncached = self._set_uncached(False)  # as on a disk with larger blocks
+        self._filled = 0
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._file)
+        super().close()
