@@ -15,6 +15,7 @@ import difflib
 import functools
 import sys
 import sysconfig
+from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
 
@@ -84,14 +85,19 @@ def show_in_one_line() -> None:
 
 def _where(traceback: TracebackType) -> str:
     """Return the innermost line of a traceback that is the user's own."""
-    libraries = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
     own = [
         f" ({frame.f_code.co_filename}, line {number})"
         for frame, number in walk_tb(traceback)
         if frame.f_globals.get("__name__", "").partition(".")[0] != __package__
-        and not frame.f_code.co_filename.startswith(libraries)
+        and not _is_of_a_library(frame.f_code.co_filename)
     ]
     return own[-1] if own else ""
+
+
+def _is_of_a_library(file: str) -> bool:
+    # Libraries can come from several places at once: those of a user, of a virtual environment, of the system.
+    own_folder = {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    return file.startswith(sysconfig.get_paths()["stdlib"]) or not own_folder
 
 
 def unknown(what: str, value: object, valid: list[str], also: str = "") -> str:
