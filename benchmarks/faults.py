@@ -1,9 +1,10 @@
 """What becomes of a job in which a rank fails: each kind of fault, at each moment, with each exchange, on three ranks.
 
     python benchmarks/faults.py --json benchmarks/results/faults.json     # about an hour; begun anew it goes on
-    python benchmarks/faults.py --table benchmarks/results/faults.json    # writes the table of docs/reliability.md
+    python benchmarks/faults.py --table benchmarks/results/faults.json    # writes the tables of docs/reliability.md
 
-It starts the training of `tests/faults/training.py`, with checkpoints every 5 steps.
+It starts the training of `tests/faults/training.py`, with checkpoints every 5 steps. What is called "ring, elastic" is
+started with `--elastic`, and "ring, elastic, sharded" has a sharded update as well.
 """
 
 import argparse
@@ -25,8 +26,10 @@ from pages import replace  # noqa: E402
 EXCHANGES = ("shared_memory", "ring", "mpi", "tree", "hierarchical", "parameter_server")
 MOMENTS = ("before step 1", "mid-epoch", "validation", "checkpoint", "last step")
 ANYTIME = ("sigkill", "sigstop", "callback", "exit3", "exit0", "memory", "sigterm")
+GOES_ON = ("sigkill", "callback", "memory")
 ONCE = (("script", "before step 1"), ("tracing", "before step 1"), ("data", "mid-epoch"))
 DISK = ("full disk", "truncated", "bit-flipped")
+ELASTIC = [f"{one}, elastic" for one in EXCHANGES[:-1]] + ["ring, elastic, sharded"]
 STALL, LIMIT = 10.0, 240.0  # seconds
 
 
@@ -35,7 +38,9 @@ def cases() -> list[tuple[str, str, str]]:
     found = [(one, fault, "mid-epoch") for fault in ("sigkill", "sigstop", "exit3", "callback") for one in EXCHANGES]
     found += [("shared_memory", fault, moment) for fault, moment in ONCE]
     found += [("ring", fault, "checkpoint") for fault in DISK]
+    found += [(one, "sigkill", "mid-epoch") for one in ELASTIC]
     found += [("ring", fault, moment) for moment in MOMENTS for fault in ANYTIME]
+    found += [(one, fault, when) for when in MOMENTS if when != "checkpoint" for fault in GOES_ON for one in ELASTIC]
     found += [(one, fault, moment) for moment in MOMENTS for fault in ANYTIME for one in EXCHANGES]
     senseless = ("callback", "checkpoint"), ("exit0", "last step")
     return [one for one in dict.fromkeys(found) if one[1:] not in senseless]
@@ -48,11 +53,16 @@ def run(exchange: str, fault: str, moment: str) -> dict:
         options = ["-n", "3", "--stall-timeout", f"{STALL:g}"]
         if fault in DISK:
             return _run_on_disk(exchange, fault, folder, options)
-        outcome = harness.launch(harness.TRAINING, [exchange, fault, moment, name], folder, *options, limit=LIMIT)
+        exchange, *ways = exchange.split(", ")
+        options += ["--elastic"] * ("elastic" in ways)
+        update = ["sharded"] * ("sharded" in ways)
+
+        def start(*what):
+            return harness.launch(harness.TRAINING, [exchange, *what, name, *update], folder, *options, limit=LIMIT)
+
+        outcome = start(fault, moment)
         before = _last_step(folder)
-        again = outcome
-        if fault in ("sigkill", "sigterm"):
-            again = harness.launch(harness.TRAINING, [exchange, "none", "none", name], folder, *options, limit=LIMIT)
+        again = start("none", "none") if fault in ("sigkill", "sigterm") and outcome.code else outcome
         return _row(outcome, again, before)
 
 
@@ -107,24 +117,40 @@ def _row(outcome: harness.Outcome, again: harness.Outcome, before: int) -> dict:
 
 
 def table(results: dict[str, dict]) -> list[str]:
-    """Return the Markdown table of what was measured."""
+    """Return the Markdown table of what was measured: a line for each fault at each moment."""
+    groups: dict[tuple, dict[str, dict]] = {}
+    for key, row in results.items():
+        exchange, fault, moment = key.split("/")
+        exchange, _, way = exchange.partition(", ")
+        groups.setdefault((way, MOMENTS.index(moment), fault), {})[exchange] = row
     lines = [
-        "| fault | when | exchange | exit code | all gone after | reported after | rank named "
+        "| fault | when | exchanges | exit code | all gone after | reported after | rank named "
         "| hangs, orphans, files left | checkpoint at step | finished at step, if need be started again |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for key, row in sorted(results.items(), key=lambda one: one[0].split("/")[::-1][1:] + one[0].split("/")[:1]):
-        exchange, fault, moment = key.split("/")
-        seconds = "-" if math.isnan(row["seconds"]) else f"{row['seconds']:.1f} s"
-        report = "-" if math.isnan(row["report"]) else f"{row['report']:.1f} s"
-        finished = "-" if row["finished"] is None else str(row["finished"])
-        named = "-" if row["named"] is None else str(row["named"])
+    for (way, moment, fault), rows in sorted(groups.items()):
+        names = "all" if {*rows} == {*(EXCHANGES[:-1] if way else EXCHANGES)} else ", ".join(sorted(rows))
+        sums = [sum(row[name] for row in rows.values()) for name in ("hangs", "orphans", "left")]
         lines.append(
-            f"| {fault} | {moment} | `{exchange}` | {row['code']} | {seconds} | {report} | {named} | "
-            f"{row['hangs']}, {row['orphans']}, {row['left']} | {row['checkpoint']} | {finished} |"
+            f"| {fault} | {MOMENTS[moment]} | {names}{f'; {way}' if way else ''} | {_different(rows, 'code')} | "
+            f"{_longest(rows, 'seconds')} | {_longest(rows, 'report')} | {_different(rows, 'named')} | "
+            f"{', '.join(map(str, sums))} | {_different(rows, 'checkpoint')} | {_different(rows, 'finished')} |"
         )
-    lines += ["", f"{len(results)} cases on {os.cpu_count()} cores, with `--stall-timeout {STALL:g}`."]
+    lines += [
+        "",
+        f"{len(results)} cases on {os.cpu_count()} cores, with `--stall-timeout {STALL:g}`; the longest times.",
+    ]
     return lines
+
+
+def _different(rows: dict[str, dict], name: str) -> str:
+    found = sorted({row[name] for row in rows.values()}, key=lambda one: (one is None, one))
+    return ", ".join("-" if one is None else str(one) for one in found)
+
+
+def _longest(rows: dict[str, dict], name: str) -> str:
+    found = [row[name] for row in rows.values() if not math.isnan(row[name])]
+    return f"{max(found):.1f} s" if found else "-"
 
 
 def main() -> None:

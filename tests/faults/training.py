@@ -1,4 +1,4 @@
-"""A training in which rank 1 fails as told: `python training.py EXCHANGE FAULT MOMENT FOLDER`.
+"""A training in which rank 1 fails as told: `python training.py EXCHANGE FAULT MOMENT FOLDER [UPDATE]`.
 
 It writes the time of the fault to FOLDER, and the weights at the end. What fails once does not fail again.
 """
@@ -18,6 +18,7 @@ import easyscale
 from easyscale import checkpoints
 
 EXCHANGE, FAULT, MOMENT, FOLDER = sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])
+UPDATE = sys.argv[5] if len(sys.argv) > 5 else None
 EPOCHS, STEPS = 3, 8
 BATCH = easyscale.local_batch(12)
 VICTIM = 0 if MOMENT == "checkpoint" else 1  # the chief writes
@@ -117,7 +118,7 @@ model.compile(keras.optimizers.Adam(0.01), "mse")
 x, y = easyscale.shard(x, y)
 arrays = {"x": x, "y": y, "batch_size": BATCH, "shuffle": False}
 data = {"x": Data(x, y)} if FAULT == "data" else arrays
-distribute = easyscale.callbacks.Distribute(EXCHANGE, checkpoint=FOLDER / "checkpoints", every=5)
+distribute = easyscale.callbacks.Distribute(EXCHANGE, update=UPDATE, checkpoint=FOLDER / "checkpoints", every=5)
 plateau = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=0, min_delta=10.0)  # in each epoch
 model.fit(**data, epochs=EPOCHS, verbose=0, validation_data=(x, y), callbacks=[distribute, Failing(), plateau])
 if easyscale.is_chief():
