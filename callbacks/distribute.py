@@ -120,7 +120,7 @@ class Distribute(keras.callbacks.Callback):
             share(callbacks, distribution)
         if distribution.size > 1 and model.jit_compile:
             warnings.warn(
-                "`jit_compile` is turned off for this model: XLA cannot compile an exchange between processes. "
+                "`jit_compile` is turned off for this model: XLA cannot compile an exchange between workers. "
                 "Pass `jit_compile=False` to `compile()`",
                 EasyScaleWarning,
                 stacklevel=2,

@@ -202,7 +202,8 @@ class Distribution:
     # What replaces the model's own methods; `original` is the one replaced.
 
     def train_step(self, original: Callable, data: object) -> dict:
-        return self._step(original, data) if self._training else original(data)
+        # In-graph it is for `train_on_batch()` too: the optimizer takes gradients of losses that are not divided.
+        return self._step(original, data) if self._training or self._workers.has_copies else original(data)
 
     def test_step(self, original: Callable, data: object) -> dict:
         return self._step(original, data) if self.size > 1 else original(data)

@@ -131,7 +131,10 @@ class DistributedOptimizer(AroundAnother):
     def build(self, variables: list) -> None:
         self.is_scaled_outside = _is_called_by(keras.optimizers.LossScaleOptimizer)
         if not self.inner_optimizer.built:
-            replications.get(self.replication).apart(lambda: self.inner_optimizer.build(variables))
+            replication = replications.get(self.replication)
+            if replication.has_copies:
+                _ = self.workers  # has made it one of a single device
+            replication.apart(lambda: self.inner_optimizer.build(variables))
         super().build(variables)
 
     def apply(self, grads: list, trainable_variables: list | None = None) -> None:

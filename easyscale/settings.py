@@ -68,6 +68,11 @@ def devices(text: str | None = None) -> tuple[str, int]:
     return found[1] or "", int(found[2])
 
 
+def replication() -> str:
+    """Return the kind of replication that was asked for; `""` if nobody has said it."""
+    return os.environ.get(REPLICATION) or ("in_graph" if devices()[1] > 1 else "")
+
+
 def stall_timeout() -> float:
     """Return the seconds that a rank may wait for others before that is reported; 0 for ever.
 

@@ -94,13 +94,13 @@ def scope() -> contextlib.AbstractContextManager:
     ...     model = build_model()
     ...     model.compile("adam", "mse")
     """
-    if not _is_in_graph():
+    if settings.replication() in ("", "between_graph"):
         return contextlib.nullcontext()
     return importlib.import_module("easyscale.replication").get().scope()
 
 
 def _is_in_graph() -> bool:
-    return settings.first(None, settings.REPLICATION, "") == "in_graph"
+    return settings.replication() == "in_graph"
 
 
 def _devices() -> int:

@@ -5,6 +5,7 @@ import functools
 import keras
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # what all backends have in common; it has no public name
 
+from easyscale.replication.strategy import Everywhere
 from easyscale.replication.values import value_of
 
 __all__ = ["make_anew", "make_local", "replace"]
@@ -47,6 +48,8 @@ def make_local(optimizer: keras.optimizers.Optimizer) -> None:
     replace(optimizer, new)
     inner = getattr(optimizer, "inner_optimizer", None)
     for one in [optimizer, inner, *getattr(inner or optimizer, "optimizers", [])]:
+        if one is not None:
+            object.__setattr__(one, "_distribution_strategy", Everywhere(one._distribution_strategy))
         for name in _FOR_EACH_COPY if one is not None else ():
             if getattr(type(one), name) is getattr(keras.optimizers.Optimizer, name):  # not an optimizer's own way
                 object.__setattr__(one, name, functools.partial(getattr(BaseOptimizer, name), one))

@@ -109,6 +109,11 @@ class BetweenGraph(WholeBatch, OwnedParts):
 
     def check_model(self, model: object) -> None:
         """Raise `ValueError` if the model cannot be trained by this replication."""
+        if hasattr(vars(model).get("_distribute_strategy"), "cross_device"):
+            raise ValueError(
+                "a model that was built in in-graph replication's `easyscale.scope()` must be trained so. Received: "
+                f"replication='between_graph', {type(model).__name__} '{model.name}'. Leave `replication` out"
+            )
 
     def run(self, step: Callable, data: object, samples: object, states: Sequence[object]) -> object:
         """Return `step(data)`, for a batch of `samples`. `states` are the variables of metrics."""

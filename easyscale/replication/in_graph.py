@@ -107,9 +107,11 @@ class InGraph(BetweenGraph):
     def check_model(self, model: object) -> None:
         """Raise `ValueError` unless the model was built in `easyscale.scope()`."""
         if vars(model).get("_distribute_strategy") is not self.strategy:
+            is_known = settings.replication() == "in_graph"
+            remedy = "" if is_known else f", or with no {settings.REPLICATION}=in_graph, by which `scope()` knows of it"
             raise ValueError(
                 "in-graph replication needs a model that is built and compiled in `with easyscale.scope():`. "
-                f"Received: {type(model).__name__} '{model.name}', which was built outside"
+                f"Received: {type(model).__name__} '{model.name}', which was built outside{remedy}"
             )
 
     # A replica's part of a step

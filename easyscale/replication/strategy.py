@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -18,7 +18,7 @@ from easyscale.exchange import Exchange
 from easyscale.replication import devices as device_exchanges
 from easyscale.replication.device_exchange import DeviceExchange
 
-__all__ = ["Replicas", "copies_of", "get", "on_first_device", "outside"]
+__all__ = ["Everywhere", "Replicas", "copies_of", "get", "on_first_device", "outside"]
 
 
 class CrossDevice(tf.distribute.ReductionToOneDevice):
@@ -84,7 +84,9 @@ class Replicas(tf.distribute.MirroredStrategy):
             length = one.nrows(tf.int64) if isinstance(one, tf.RaggedTensor) else tf.shape(one, tf.int64)[0]
             return one[length * part // count : length * (part + 1) // count]
 
-        return self.distribute_datasets_from_function(lambda _: dataset.flat_map(divide))
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return self.distribute_datasets_from_function(lambda _: dataset.flat_map(divide).with_options(options))
 
     def reduce(self, reduce_op, value, axis):
         parts = self.experimental_local_results(value)
@@ -102,6 +104,26 @@ def outside() -> Iterator[None]:
         yield
     finally:
         distribute_lib._pop_per_thread_mode()
+
+
+class Everywhere:
+    """What callbacks of Keras that change weights find in an optimizer of one device: they change all copies.
+
+    Args:
+        strategy: The optimizer's own `tf.distribute.Strategy`.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        self._own = strategy.extended
+        self.extended = self
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._own, name)
+
+    def update(self, variable: tf.Variable, change: Callable, args: Sequence[object] = ()) -> object:
+        """Return `change(variable, *args)`, done to all copies of the variable."""
+        with outside():
+            return change(variable, *args)
 
 
 def copies_of(variable: object) -> list[tf.Variable]:

@@ -95,6 +95,48 @@ def _raised(error, function):
     raise AssertionError(f"no {error.__name__}")
 
 
+def check_a_batch_that_is_trained_after_fit_is_a_whole_step():
+    x, y = digits(15)
+    model, stock = _in_scope(dense(lambda: keras.optimizers.SGD(0.1))), dense(lambda: keras.optimizers.SGD(0.1))()
+    _fit(model)
+    stock.set_weights(model.get_weights())
+    model.train_on_batch(x, y)
+    stock.train_on_batch(x, y)
+    for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def check_moving_averages_that_a_callback_swaps():
+    build = dense(lambda: sgd(use_ema=True, ema_momentum=0.9))
+    model, stock = _in_scope(build), build()
+    stock.set_weights(model.get_weights())
+    _fit(model, callbacks=[keras.callbacks.SwapEMAWeights(True)], epochs=2, shuffle=False)
+    stock.fit(
+        *UNEVEN, batch_size=24, epochs=2, shuffle=False, verbose=0, callbacks=[keras.callbacks.SwapEMAWeights(True)]
+    )
+    for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    _assert_alike(model)
+
+
+def check_an_optimizer_that_was_distributed_by_hand_is_taken():
+    model = _in_scope(dense(lambda: easyscale.DistributedOptimizer(sgd())))
+    _fit(model)
+    _assert_alike(model)
+
+
+def check_what_cannot_be_in_graph_is_refused():
+    def fit(**options):
+        _in_scope(dense(sgd)).fit(*digits(24), verbose=0, callbacks=[Distribute(**options)])
+
+    for device in ("/CPU:99", "GPU:0", "abc", 3):
+        server = easyscale.exchange.ParameterServer(servers_device=device)
+        message = _raised(ValueError, lambda server=server: fit(exchange=server))
+        assert message.startswith("`servers_device` must be one of ['/CPU:0', "), message
+    message = _raised(ValueError, lambda: fit(replication="between_graph"))
+    assert "Received: replication='between_graph'" in message, message
+
+
 def check_weights_that_differ_between_devices_are_found():
     class Drifting(keras.Sequential):
         def train_step(self, data):
