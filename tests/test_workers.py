@@ -73,4 +73,6 @@ def test_in_graph_every_device_is_a_worker(run_ranks, monkeypatch):
 
 def test_devices_count_only_in_graph(monkeypatch):
     monkeypatch.setenv("EASYSCALE_DEVICES", "4")
+    assert easyscale.size() == 4, "who asks for devices means in-graph"
+    monkeypatch.setenv("EASYSCALE_REPLICATION", "between_graph")
     assert easyscale.size() == 1

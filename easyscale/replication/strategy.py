@@ -185,8 +185,17 @@ def exchange_for(
     on_gpus = all("GPU" in device for device in devices)
     if cls and cls.only_on_gpus and not on_gpus:
         raise ValueError(f"the exchange '{name}' is for GPUs. Received: {', '.join(devices)}. Choose another")
+    _check_server(getattr(between, "servers_device", None))
     cls = cls or device_exchanges.get("nccl" if on_gpus and len(devices) > 1 else "parameter_server")
     return cls(devices, between)
+
+
+def _check_server(device: object) -> None:
+    if device is None:
+        return
+    valid = [f"/{one.device_type}:{one.name.rpartition(':')[2]}" for one in tf.config.list_logical_devices()]
+    if not isinstance(device, str) or f"/{device.upper().removeprefix('/').removeprefix('DEVICE:')}" not in valid:
+        raise ValueError(f"`servers_device` must be one of {valid}. Received: servers_device={device!r}")
 
 
 def _devices() -> list[str]:
