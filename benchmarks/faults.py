@@ -107,7 +107,6 @@ def _row(outcome: harness.Outcome, again: harness.Outcome, before: int) -> dict:
         "seconds": outcome.seconds,
         "report": outcome.report,
         "named": int(named[1]) if named else None,
-        "said": said[-1] if said else "",
         "hangs": int(outcome.code is None),
         "orphans": len(outcome.orphans),
         "left": len(outcome.left),
