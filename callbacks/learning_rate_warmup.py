@@ -1,5 +1,8 @@
 """A learning rate that grows during the first epochs."""
 
+import math
+import numbers
+
 import keras
 
 import easyscale
@@ -22,8 +25,9 @@ class LearningRateWarmup(keras.callbacks.Callback):
         epochs: Float. How long the warm-up takes. Defaults to `5`.
         start: Float. The rate of the first batch. Defaults to `None`: `target / easyscale.size()`, the rate of one
             worker if `target` has been scaled linearly; with one worker nothing is to be warmed up then.
-        target: Float. The rate at the end. Defaults to `None`: the optimizer's when `fit()` begins.
-        steps_per_epoch: Int. Defaults to `None`: what Keras knows of the data, or has seen in the first epoch.
+        target: Float. The rate at the end. Defaults to `None`: the optimizer's when `fit()` begins. Give it where a
+            `fit()` may begin in the midst of the warm-up, as with `BackupAndRestore`, or with a second `fit()`.
+        steps_per_epoch: Int. Defaults to `None`: what Keras knows of the data.
         verbose: Int. `1`: the chief says when the warm-up ends. Defaults to `0`.
 
     Raises:
@@ -48,13 +52,13 @@ class LearningRateWarmup(keras.callbacks.Callback):
         verbose: int = 0,
     ):
         super().__init__()
-        if not epochs > 0:
+        if not isinstance(epochs, numbers.Real) or not 0 < epochs < math.inf:
             raise ValueError(f"`epochs` must be a number above 0. Received: {epochs=}")
         for name, value in (("start", start), ("target", target)):
-            if value is not None and not value >= 0:
-                raise ValueError(f"`{name}` must be a number of 0 or more. Received: {name}={value}")
-        if steps_per_epoch is not None and not steps_per_epoch >= 1:
-            raise ValueError(f"`steps_per_epoch` must be 1 or more. Received: {steps_per_epoch=}")
+            if value is not None and not (isinstance(value, numbers.Real) and 0 <= value < math.inf):
+                raise ValueError(f"`{name}` must be a number of 0 or more. Received: {name}={value!r}")
+        if steps_per_epoch is not None and not (isinstance(steps_per_epoch, numbers.Integral) and steps_per_epoch > 0):
+            raise ValueError(f"`steps_per_epoch` must be an integer of 1 or more. Received: {steps_per_epoch=}")
         self.epochs, self.start, self.target = epochs, start, target
         self.steps_per_epoch, self.verbose = steps_per_epoch, verbose
         self._is_over = True

@@ -17,10 +17,10 @@ def parse_bandwidth(text: str) -> float:
 
     Example:
 
-    >>> parse_bandwidth("10Gbit"), parse_bandwidth("12.5 GB/s")
-    (1250000000.0, 12500000000.0)
+    >>> parse_bandwidth("10Gbit"), parse_bandwidth("12.5 GB/s"), parse_bandwidth("8Gbps"), parse_bandwidth("1GBps")
+    (1250000000.0, 12500000000.0, 1000000000.0, 1000000000.0)
     """
-    match = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)(bit|bps|b)(?:/s|ps)?\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)(bit|b)(?:/s|ps)?\s*", text, re.IGNORECASE)
     number = _number(match and match[1])
     if not number:
         raise ValueError(

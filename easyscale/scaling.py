@@ -1,5 +1,8 @@
 """Learning rates for more workers than one, and so for larger batches."""
 
+import math
+import numbers
+
 from easyscale.errors import unknown
 from easyscale.workers import size
 
@@ -29,13 +32,13 @@ def scaled_lr(base_lr: float, base_batch: int, batch: int | None = None, rule: s
     >>> easyscale.scaled_lr(0.1, base_batch=256)  # one worker
     0.1
     """
-    if not base_lr > 0:
+    if not isinstance(base_lr, numbers.Real) or not 0 < base_lr < math.inf:
         raise ValueError(f"`base_lr` must be a number above 0. Received: {base_lr=}")
     batch = base_batch * size() if batch is None else batch
     for name, value in (("base_batch", base_batch), ("batch", batch)):
-        if not value >= 1:
-            raise ValueError(f"`{name}` must be 1 or more samples. Received: {name}={value}")
+        if not isinstance(value, numbers.Real) or not 1 <= value < math.inf:
+            raise ValueError(f"`{name}` must be 1 or more samples. Received: {name}={value!r}")
     powers = {"linear": 1.0, "sqrt": 0.5}
-    if rule not in powers:
+    if not isinstance(rule, str) or rule not in powers:
         raise ValueError(unknown("rule", rule, list(powers)))
     return base_lr * (batch / base_batch) ** powers[rule]

@@ -14,6 +14,7 @@ The lines with a comment are the ones that EasyScale adds.
 import argparse
 import itertools
 import json
+import os
 import statistics
 
 import keras
@@ -55,6 +56,9 @@ parser.add_argument(
 parser.add_argument("--json", help="write all results here")
 parser.add_argument("--plot", help="draw accuracy over batch size here")
 args = parser.parse_args()
+for file in filter(None, (args.json, args.plot)):
+    if not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK):
+        parser.error(f"--json and --plot must be files in a folder that may be written. Received: {file}")
 if min(args.epochs, args.seeds) < 1:
     parser.error("--epochs and --seeds must be 1 or more")
 if not set(args.methods.split(";")) <= set(METHODS):

@@ -15,6 +15,10 @@ def test_the_rate_grows_with_the_batch(run_ranks):
     ("arguments", "message"),
     [
         ((0, 256), "`base_lr` must be a number above 0"),
+        ((float("inf"), 256), "`base_lr` must be a number above 0. Received: base_lr=inf"),
+        (("a", 256), "`base_lr` must be a number above 0. Received: base_lr='a'"),
+        ((0.1, "a"), "`base_batch` must be 1 or more samples. Received: base_batch='a'"),
+        ((0.1, 256, float("inf")), "`batch` must be 1 or more samples. Received: batch=inf"),
         ((0.1, 0), "`base_batch` must be 1 or more samples. Received: base_batch=0"),
         ((0.1, 32, 0), "`batch` must be 1 or more samples. Received: batch=0"),
         ((0.1, 32, 64, "squareroot"), "`rule` must be one of"),

@@ -33,7 +33,9 @@ def read(path: str) -> dict:
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
-        numbers = [row["median"] for row in found["rows"] if isinstance(row["exchange"], str)]
+        if not all(isinstance(row["exchange"], str | None) for row in found["rows"]):
+            raise TypeError
+        numbers = [row["median"] for row in found["rows"] if row["exchange"] is not None]
         if found["benchmark"] == "exchange":
             machine = found["machine"]
             numbers += [row["bytes"] for row in found["rows"]] + [machine["cores"], machine["ranks"] - 1]

@@ -34,7 +34,7 @@ def run(wanted: dict, names: list[str], are_chosen: bool, files, json_file: str 
     rows, found = [], [reading.read(file) for file in files]
     for one in found:
         if one["benchmark"] == "fit":
-            compute = reading.step_seconds(one, wanted["model"], batch)
+            compute = wanted["compute"] or reading.step_seconds(one, wanted["model"], batch)
         else:
             rows += [{**row, **_place(one, wanted)} for row in one["rows"] if row["exchange"] in exchanges]
     machine = Machine(

@@ -76,7 +76,18 @@ def test_data_that_does_not_say_how_much_it_is_needs_the_number_of_steps():
         model.fit(limited, verbose=0, callbacks=[LearningRateWarmup()])
 
 
-@pytest.mark.parametrize("options", [{"epochs": 0}, {"start": -1}, {"target": -0.1}, {"steps_per_epoch": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": 0},
+        {"start": -1},
+        {"target": -0.1},
+        {"steps_per_epoch": 0},
+        {"epochs": float("inf")},
+        {"start": "a"},
+        {"steps_per_epoch": 1.5},
+    ],
+)
 def test_numbers_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
         LearningRateWarmup(**options)
