@@ -1,11 +1,9 @@
 """A learning rate that grows during the first epochs."""
 
-import math
-import numbers
-
 import keras
 
 import easyscale
+from easyscale.errors import is_number
 
 __all__ = ["LearningRateWarmup"]
 
@@ -52,12 +50,12 @@ class LearningRateWarmup(keras.callbacks.Callback):
         verbose: int = 0,
     ):
         super().__init__()
-        if not isinstance(epochs, numbers.Real) or not 0 < epochs < math.inf:
+        if not is_number(epochs, above=0):
             raise ValueError(f"`epochs` must be a number above 0. Received: {epochs=}")
         for name, value in (("start", start), ("target", target)):
-            if value is not None and not (isinstance(value, numbers.Real) and 0 <= value < math.inf):
+            if value is not None and not is_number(value, 0):
                 raise ValueError(f"`{name}` must be a number of 0 or more. Received: {name}={value!r}")
-        if steps_per_epoch is not None and not (isinstance(steps_per_epoch, numbers.Integral) and steps_per_epoch > 0):
+        if steps_per_epoch is not None and not is_number(steps_per_epoch, 1, whole=True):
             raise ValueError(f"`steps_per_epoch` must be an integer of 1 or more. Received: {steps_per_epoch=}")
         self.epochs, self.start, self.target = epochs, start, target
         self.steps_per_epoch, self.verbose = steps_per_epoch, verbose

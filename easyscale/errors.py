@@ -13,6 +13,8 @@ remedy, in one line.
 
 import difflib
 import functools
+import math
+import numbers
 import sys
 import sysconfig
 from pathlib import Path
@@ -98,6 +100,19 @@ def _is_of_a_library(file: str) -> bool:
     # Libraries can come from several places at once: those of a user, of a virtual environment, of the system.
     own_folder = {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
     return file.startswith(sysconfig.get_paths()["stdlib"]) or not own_folder
+
+
+def is_number(value: object, least: float | None = None, above: float | None = None, whole: bool = False) -> bool:
+    """Return whether `value` is a number that is finite, `whole` if that is asked, and in its range.
+
+    Example:
+
+    >>> is_number(0.5, above=0), is_number(0, above=0), is_number("1", 0), is_number(2.5, 1, whole=True)
+    (True, False, False, False)
+    """
+    if not isinstance(value, numbers.Integral if whole else numbers.Real) or not abs(value) < math.inf:
+        return False
+    return (least is None or value >= least) and (above is None or value > above)
 
 
 def unknown(what: str, value: object, valid: list[str], also: str = "") -> str:

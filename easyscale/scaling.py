@@ -1,9 +1,6 @@
 """Learning rates for more workers than one, and so for larger batches."""
 
-import math
-import numbers
-
-from easyscale.errors import unknown
+from easyscale.errors import is_number, unknown
 from easyscale.workers import size
 
 __all__ = ["scaled_lr"]
@@ -32,11 +29,11 @@ def scaled_lr(base_lr: float, base_batch: int, batch: int | None = None, rule: s
     >>> easyscale.scaled_lr(0.1, base_batch=256)  # one worker
     0.1
     """
-    if not isinstance(base_lr, numbers.Real) or not 0 < base_lr < math.inf:
+    if not is_number(base_lr, above=0):
         raise ValueError(f"`base_lr` must be a number above 0. Received: {base_lr=}")
     batch = base_batch * size() if batch is None else batch
     for name, value in (("base_batch", base_batch), ("batch", batch)):
-        if not isinstance(value, numbers.Real) or not 1 <= value < math.inf:
+        if not is_number(value, 1):
             raise ValueError(f"`{name}` must be 1 or more samples. Received: {name}={value!r}")
     powers = {"linear": 1.0, "sqrt": 0.5}
     if not isinstance(rule, str) or rule not in powers:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import keras
 
+from easyscale.errors import is_number
+
 __all__ = ["LARS"]
 
 _EXCLUDED = ("bias", "beta", "gamma", "scale")  # what Keras's layers call biases and parameters of normalization
@@ -75,11 +77,11 @@ class LARS(keras.optimizers.Optimizer):
         name: str = "lars",
         **kwargs,
     ):
-        if not 0 <= momentum <= 1:
+        if not is_number(momentum, 0) or momentum > 1:
             raise ValueError(f"`momentum` must be a number from 0 to 1. Received: {momentum=}")
-        if weight_decay is not None and not weight_decay >= 0:
+        if weight_decay is not None and not is_number(weight_decay, 0):
             raise ValueError(f"`weight_decay` must be a number of 0 or more. Received: {weight_decay=}")
-        if not trust_coefficient > 0:
+        if not is_number(trust_coefficient, above=0):
             raise ValueError(f"`trust_coefficient` must be a number above 0. Received: {trust_coefficient=}")
         if isinstance(exclude, str):
             raise ValueError(f"`exclude` must be a list of names. Received: {exclude=}. Write [{exclude!r}]")

@@ -2,6 +2,8 @@
 
 import keras
 
+from easyscale.errors import is_number
+
 __all__ = ["PolynomialDecay", "Warmup"]
 
 LearningRateSchedule = keras.optimizers.schedules.LearningRateSchedule
@@ -39,8 +41,10 @@ class Warmup(LearningRateSchedule):
         self, learning_rate: float | LearningRateSchedule, steps: int, start: float = 0.0, name: str | None = None
     ):
         super().__init__()
-        _check(steps >= 0, "steps", "an integer of 0 or more", steps)
-        _check(start >= 0, "start", "a number of 0 or more", start)
+        is_rate = isinstance(learning_rate, LearningRateSchedule) or is_number(learning_rate, 0)
+        _check(is_rate, "learning_rate", "a schedule, or a number of 0 or more", learning_rate)
+        _check(is_number(steps, 0, whole=True), "steps", "an integer of 0 or more", steps)
+        _check(is_number(start, 0), "start", "a number of 0 or more", start)
         self.learning_rate, self.steps, self.start, self.name = learning_rate, steps, start, name
 
     def __call__(self, step: object) -> object:
@@ -102,11 +106,13 @@ class PolynomialDecay(LearningRateSchedule):
         name: str | None = None,
     ):
         super().__init__()
-        _check(steps >= 1, "steps", "an integer of 1 or more", steps)
-        _check(0 <= warmup_steps < steps, "warmup_steps", f"an integer from 0 to {steps - 1}", warmup_steps)
-        _check(power > 0, "power", "a number above 0", power)
-        _check(start >= 0, "start", "a number of 0 or more", start)
-        _check(end >= 0, "end", "a number of 0 or more", end)
+        _check(is_number(learning_rate, 0), "learning_rate", "a number of 0 or more", learning_rate)
+        _check(is_number(steps, 1, whole=True), "steps", "an integer of 1 or more", steps)
+        is_part = is_number(warmup_steps, 0, whole=True) and warmup_steps < steps
+        _check(is_part, "warmup_steps", f"an integer from 0 to {steps - 1}", warmup_steps)
+        _check(is_number(power, above=0), "power", "a number above 0", power)
+        _check(is_number(start, 0), "start", "a number of 0 or more", start)
+        _check(is_number(end, 0), "end", "a number of 0 or more", end)
         self.learning_rate, self.steps, self.warmup_steps, self.power = learning_rate, steps, warmup_steps, power
         self.start, self.end, self.name = start, end, name
 

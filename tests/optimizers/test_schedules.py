@@ -44,6 +44,13 @@ def test_they_are_saved_and_loaded(schedule):
     ("make", "message"),
     [
         (lambda: Warmup(0.1, -1), "`steps` must be an integer of 0 or more. Received: steps=-1"),
+        (lambda: Warmup(0.1, 1.5), "`steps` must be an integer of 0 or more. Received: steps=1.5"),
+        (
+            lambda: Warmup("a", 5),
+            "`learning_rate` must be a schedule, or a number of 0 or more. Received: learning_rate",
+        ),
+        (lambda: Warmup(0.1, 5, start=float("inf")), "`start` must be a number of 0 or more"),
+        (lambda: PolynomialDecay(float("nan"), 5), "`learning_rate` must be a number of 0 or more"),
         (lambda: Warmup(0.1, 5, start=-1), "`start` must be a number of 0 or more"),
         (lambda: PolynomialDecay(1.0, 0), "`steps` must be an integer of 1 or more"),
         (lambda: PolynomialDecay(1.0, 5, 5), "`warmup_steps` must be an integer from 0 to 4. Received: warmup_steps=5"),
