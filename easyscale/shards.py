@@ -117,16 +117,12 @@ class Shards:
         requests = []
         if root in (communicator.rank, None):
             whole[parts[communicator.rank]] = part
-            requests += [communicator.ireceive(whole[parts[rank]], rank) for rank in others if _length(parts[rank])]
+            requests += [communicator.ireceive(whole[parts[rank]], rank) for rank in others if whole[parts[rank]].size]
         if part.size:
             requests += [communicator.isend(part, rank) for rank in takers]
         for request in requests:
             request.wait()
         return whole
-
-
-def _length(part: slice) -> int:
-    return part.stop - part.start
 
 
 def _nearest_edge(one: bucket.Bucket, place: int) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from easyscale.communicator import Communicator
+from easyscale.communicator.communicator import as_bytes
 from easyscale.errors import PeerError
 
 __all__ = ["Backup", "collect"]
@@ -85,4 +86,4 @@ def collect(communicator: Communicator, backup: Backup | None, own: Sequence[np.
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return as_bytes(np.ascontiguousarray(array).reshape(-1))

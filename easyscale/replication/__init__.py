@@ -35,7 +35,7 @@ def check(identifier: str | None) -> str:
     Raises:
         ValueError: If there is no replication of this name.
     """
-    name = identifier or settings.replication() or DEFAULT
+    name = identifier if identifier is not None else settings.replication() or DEFAULT
     if name not in _CLASSES:
         raise ValueError(unknown("replication", name, available()))
     return name
