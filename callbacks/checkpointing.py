@@ -259,9 +259,10 @@ class Checkpointing:
     def _write(self, number: int, checkpoint: Checkpoint) -> None:
         try:
             self._written.write(number, checkpoint)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
+            wrong = getattr(error, "strerror", None) or error
             warnings.warn(
-                f"a checkpoint must have room in '{self._written.folder}'. Received: {error.strerror or error}. "
+                f"a checkpoint must have room, in memory and in '{self._written.folder}'. Received: {wrong}. "
                 "Training goes on, and the last one that was written stays",
                 EasyScaleWarning,
                 stacklevel=2,

@@ -186,8 +186,8 @@ class Distribution:
     def stop(self) -> None:
         """Leave a `fit()`; if it was not ended, without the other workers."""
         self._training = False
-        if self._fit is not None and self._fit.checkpointing is not None:
-            self._fit.checkpointing.stop()
+        if self._fit is not None:
+            self._fit.stop()
         self._begin_phase(epoch=0)
         for optimizer in self.optimizers:
             optimizer.unshard(complete=False)
@@ -229,6 +229,8 @@ class Distribution:
         self._evaluations.append(False)
         self._workers.begin(0, together=False)
         self._workers.communicator.progress.activity = Activity.EVALUATION
+        if self._training:
+            kwargs = self._fit.data.of_validation(kwargs)
         try:
             return original(*args, **kwargs)
         finally:

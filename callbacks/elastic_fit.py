@@ -29,6 +29,7 @@ class ElasticFit:
     def _settle(self, steps: int) -> None:
         """All workers have agreed that so many steps are done, and have the same state."""
         self.steps = steps
+        self.data.settle()
         self._shard()
         if self._is_stale or any(optimizer.is_sharded for optimizer in self._optimizers):
             self._is_stale, self._traces = False, True
@@ -51,10 +52,11 @@ class ElasticFit:
         """Workers have failed."""
         who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
         until = " until it is replaced" if self._replace() else ""
-        self._say(
-            f"step {self.steps} lost {who}; {size} workers go on. Its part of the data, "
-            f"{len(first_ranks)}/{size + len(first_ranks)} of each step, is not trained on{until}",
-        )
+        part = f"{len(first_ranks)}/{size + len(first_ranks)} of each step"
+        becomes = f"is not trained on{until}"
+        if self.data.keeps_global_batch:
+            becomes = "is divided among them"
+        self._say(f"step {self.steps} lost {who}; {size} workers go on. Its part of the data, {part}, {becomes}")
 
     def _replace(self) -> bool:
         """On the chief: have workers that have failed replaced; return whether they are."""
@@ -81,6 +83,7 @@ class ElasticFit:
             self._elastic.repeat(self._admit, self._metrics_as_now())
         if self.checkpointing is not None:
             self.checkpointing.begin_epoch(epoch)
+        self.data.begin_epoch(epoch)
 
     def _admit(self) -> None:
         self._replace()

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from easyscale.callbacks import batch_normalization, metrics, randomness
+from easyscale.callbacks.divided_data import DividedData
 from easyscale.callbacks.elastic import Elastic
 from easyscale.callbacks.elastic_fit import ElasticFit
 from easyscale.errors import DesyncError, EasyScaleWarning
@@ -39,6 +40,7 @@ class Fit(ElasticFit):
         epochs: Int. The epochs of this `fit()`.
         checkpointing: The `Checkpointing`, or `None`.
         callbacks: List of the callbacks.
+        data: The `DividedData`.
         passes: Bool. Whether this `fit()`, of a process that replaces a worker, is over for the others.
     """
 
@@ -58,6 +60,7 @@ class Fit(ElasticFit):
         self.steps = self.epochs = 0
         self.checkpointing: object | None = None
         self.callbacks: list = []
+        self.data = DividedData(model, self._communicator)
         self.passes = False
         self._epoch = 0
         self._has_joined = False  # and not begun an epoch since
@@ -115,6 +118,7 @@ class Fit(ElasticFit):
             optimizer.build(self._model.trainable_variables)
         self._start_equal()
         self._shard()
+        self.data.settle()
 
     def _state(self) -> list:
         variables = list(self._model.weights)
@@ -156,8 +160,10 @@ class Fit(ElasticFit):
         if self.checkpointing is not None:
             iterator, skipped = self.checkpointing.skip(iterator)
             if skipped:
+                self.data.count(self._model.steps_per_execution)
                 return {}
             self.checkpointing.before_step(self.steps)
+        iterator = self.data.follow(iterator)
         before, after = self.steps, self.steps + self._model.steps_per_execution
         if before == 0:
             exchanges, weights = self._workers.exchanges, self._workers.fingerprint(self._weights)
@@ -176,8 +182,10 @@ class Fit(ElasticFit):
         return self._logs
 
     def _count_batch(self) -> None:
-        if self._has_batch and self.checkpointing is not None:
-            self.checkpointing.count_step()
+        if self._has_batch:
+            self.data.count(self._model.steps_per_execution)
+            if self.checkpointing is not None:
+                self.checkpointing.count_step()
         self._has_batch = False
 
     def _note_progress(self) -> None:
@@ -357,3 +365,9 @@ class Fit(ElasticFit):
         self.together(end)
         if self.checkpointing is not None:
             self.checkpointing.end()
+
+    def stop(self) -> None:
+        """Leave this `fit()`, whether or not it has come to its end."""
+        self.data = None  # the user's arrays
+        if self.checkpointing is not None:
+            self.checkpointing.stop()

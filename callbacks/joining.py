@@ -6,13 +6,13 @@ has been traced and compiled. What that has changed is overwritten by what the o
 """
 
 import contextlib
-import sys
 from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 
 from easyscale.callbacks import callback_state, randomness
+from easyscale.callbacks.keras_fit import dataset_of, locals_of_fit
 from easyscale.communicator import Communicator
 
 __all__ = ["rehearse", "share_arrays", "state_for_newcomers", "take_state"]
@@ -20,10 +20,7 @@ __all__ = ["rehearse", "share_arrays", "state_for_newcomers", "take_state"]
 
 def rehearse(train_function: Callable, model: keras.Model) -> None:
     """Make one step with data of this `fit()`, if Keras lets it be found."""
-    frame = sys._getframe()
-    while frame is not None and not (frame.f_locals.get("self") is model and "epoch_iterator" in frame.f_locals):
-        frame = frame.f_back
-    data = getattr(frame and frame.f_locals["epoch_iterator"], "_distributed_dataset", None)
+    data = dataset_of(locals_of_fit(model).get("epoch_iterator"))
     if data is not None:
         with contextlib.suppress(StopIteration):
             train_function(iter(data))

@@ -9,6 +9,7 @@ import re
 __all__ = [
     "DEVICES",
     "ELASTIC",
+    "ELASTIC_BATCH",
     "EXCHANGE",
     "LAUNCHED",
     "PROGRESS",
@@ -22,12 +23,14 @@ __all__ = [
     "STALLED",
     "STALL_TIMEOUT",
     "devices",
+    "elastic_batch",
     "first",
     "stall_timeout",
 ]
 
 DEVICES = "EASYSCALE_DEVICES"  # "4", "gpu:4" or "cpu:4": devices of each process, in-graph; default 1, or all GPUs
 ELASTIC = "EASYSCALE_ELASTIC"  # workers that fail are left out, where that can be, down to so many
+ELASTIC_BATCH = "EASYSCALE_ELASTIC_BATCH"  # which batch stays as it was then: "global", the default, or "local"
 EXCHANGE = "EASYSCALE_EXCHANGE"  # name of an exchange; default "auto"
 LAUNCHED = "EASYSCALE_LAUNCHED"  # number of the process that `easyscale launch` has become, the only one of its job
 PROGRESS = "EASYSCALE_PROGRESS"  # where this process writes what it does; see `Progress.of_this_process`
@@ -66,6 +69,18 @@ def devices(text: str | None = None) -> tuple[str, int]:
     if found is None:
         raise ValueError(f"devices must be a number, or such as 'gpu:4' or 'cpu:4'. Received: '{text}'")
     return found[1] or "", int(found[2])
+
+
+def elastic_batch() -> str:
+    """Return what stays as it was when workers fail, `"global"` or `"local"`: the batch of all, or that of each.
+
+    Raises:
+        ValueError: If the variable says something else.
+    """
+    value = os.environ.get(ELASTIC_BATCH) or "global"
+    if value not in ("global", "local"):
+        raise ValueError(f"{ELASTIC_BATCH} must be 'global' or 'local'. Received: '{value}'")
+    return value
 
 
 def replication() -> str:

@@ -64,7 +64,8 @@ def local_batch(global_batch: int) -> int:
         global_batch: Int. The number of samples in one step of all workers.
 
     Raises:
-        ValueError: If `global_batch` cannot be divided by the number of workers.
+        ValueError: If `global_batch` cannot be divided by the number of workers. In an elastic job that has lost some,
+            the first of those that are left get one sample more instead.
 
     Example:
 
@@ -72,6 +73,8 @@ def local_batch(global_batch: int) -> int:
     256
     """
     workers = size()
+    if communicator.get().has_lost and global_batch >= workers:
+        return len(range(rank(), global_batch, workers))
     if global_batch < 1 or global_batch % workers:
         below, above = global_batch // workers * workers, (global_batch // workers + 1) * workers
         near = f"{below} or {above}" if below > 0 else f"{workers}"

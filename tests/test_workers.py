@@ -76,3 +76,11 @@ def test_devices_count_only_in_graph(monkeypatch):
     assert easyscale.size() == 4, "who asks for devices means in-graph"
     monkeypatch.setenv("EASYSCALE_REPLICATION", "between_graph")
     assert easyscale.size() == 1
+
+
+def test_workers_that_are_left_share_what_does_not_divide(run_ranks, monkeypatch):
+    def on_rank(comm):
+        monkeypatch.setattr(type(comm), "has_lost", True)
+        return easyscale.local_batch(8)
+
+    assert run_ranks(3, on_rank) == [3, 3, 2]

@@ -41,6 +41,11 @@ __all__ = ["command"]
 )  # fmt: skip
 @click.option("--min-workers", type=int, metavar="M", help="With --elastic: end below M workers. Default: 1.")
 @click.option(
+    "--elastic-batch", type=click.Choice(["global", "local"]),
+    help="With --elastic: what stays as it was when a worker fails: the global batch, divided anew among the others "
+    "(the default), or the batch of each, without the data of the one that failed.",
+)  # fmt: skip
+@click.option(
     "--respawn", is_flag=True,
     help="With --elastic: replace workers that fail by others, which join at the next epoch. On one host.",
 )  # fmt: skip
@@ -72,6 +77,7 @@ def command(
     servers: int,
     elastic: bool,
     min_workers: int | None,
+    elastic_batch: str | None,
     respawn: bool,
     spares: int | None,
     hosts: str | None,
@@ -111,7 +117,12 @@ def command(
     variables = scripts.variables(exchange, replication, servers, devices, ranks)
     os.environ.pop(settings.ELASTIC, None)  # if a rank of an elastic job has started this one
     os.environ.pop(settings.SPARES, None)
+    if elastic_batch and not elastic:
+        raise click.UsageError(
+            f"--elastic-batch is for --elastic. Received: --elastic-batch {elastic_batch} without it"
+        )
     variables |= {settings.ELASTIC: str(least)} if elastic else {}
+    variables |= {settings.ELASTIC_BATCH: elastic_batch} if elastic_batch else {}
     variables |= {settings.SPARES: str(spares)} if spares else {}
     if stall_timeout is not None:
         os.environ[settings.STALL_TIMEOUT] = f"{stall_timeout:g}"

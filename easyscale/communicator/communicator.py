@@ -95,6 +95,7 @@ class Communicator(abc.ABC):
         elastic: Bool. Whether ranks that have failed can be left out, by `regroup`. What waits for one that has failed
             raises `LostError` then.
         least_workers: Int. With fewer workers an elastic job ends.
+        keeps_global_batch: Bool. Whether data are divided anew when workers have failed, or come.
         respawns: Bool. Whether ranks that have failed are replaced.
         awaited: Bool. Whether this process replaces a rank and has not joined the others yet; see `join`.
         note: What the others have noted for it.
@@ -112,6 +113,7 @@ class Communicator(abc.ABC):
     servers: int = 0
     elastic: bool = False
     least_workers: int = 1
+    keeps_global_batch: bool = False
     respawns: bool = False
     awaited: bool = False
     note: object = None
@@ -133,6 +135,11 @@ class Communicator(abc.ABC):
     def workers(self) -> int:
         """The number of ranks that are no servers: the first ones."""
         return self.size - self.servers
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether there are fewer ranks than at the start."""
+        return False
 
     @property
     def is_server(self) -> bool:

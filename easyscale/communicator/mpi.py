@@ -91,6 +91,7 @@ def world() -> "Mpi":
     communicator.servers, communicator.progress = _servers(communicator.size), progress
     if communicator.elastic:
         communicator.least_workers = int(least)
+        communicator.keeps_global_batch = settings.elastic_batch() == "global"
     os.environ[settings.RANK_PROCESS] = str(os.getpid())
     atexit.register(communicator.leave)
     if communicator.size > 1:

@@ -45,6 +45,10 @@ class Regrouping(Communicator):
 
     # Ranks that have failed, and others in their place
 
+    @property
+    def has_lost(self) -> bool:
+        return self.size < self._count
+
     def revoke(self) -> None:
         self._members.interrupt()
 

@@ -2,7 +2,8 @@
 
 import sys
 
-from easyscale.data import arrays
+from easyscale.communicator import Communicator
+from easyscale.data import arrays, division
 
 __all__ = ["owns", "part"]
 
@@ -13,12 +14,14 @@ def owns(data: object) -> bool:
     return keras is not None and isinstance(data, keras.utils.PyDataset)
 
 
-def part(dataset: object, rank: int, size: int) -> object:
+def part(dataset: object, communicator: Communicator) -> object:
     """Return a dataset whose every batch is this worker's part of the batch of the same index."""
     import keras
 
-    if size == 1:
+    size = communicator.workers
+    if size == 1 and not communicator.keeps_global_batch:
         return dataset
+    place = division.place_of(communicator)
 
     class Shard(keras.utils.PyDataset):
         def __init__(self):
@@ -37,8 +40,8 @@ def part(dataset: object, rank: int, size: int) -> object:
             return self._length
 
         def __getitem__(self, index):
-            batch = dataset[index]
-            return arrays.part(batch, self._start(index), size)
+            _, size = place()
+            return arrays.part(dataset[index], self._start(index), size)
 
         def on_epoch_begin(self):
             dataset.on_epoch_begin()
@@ -47,12 +50,13 @@ def part(dataset: object, rank: int, size: int) -> object:
             dataset.on_epoch_end()
 
         def _start(self, index):
+            rank, size = place()
             return (rank - index * self._batch) % size  # element i of the whole dataset goes to worker i % size
 
         def _mine(self, index):
             return _rows(dataset[index]) > self._start(index)
 
-    return Shard()
+    return division.mark(Shard()) if communicator.keeps_global_batch else Shard()
 
 
 def _rows(batch: object) -> int:

@@ -2,7 +2,7 @@
 
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
-from easyscale.data import arrays, keras_dataset, tf_dataset
+from easyscale.data import arrays, division, keras_dataset, tf_dataset
 
 __all__ = ["shard"]
 
@@ -13,6 +13,10 @@ def shard(*data: object, batched: bool | None = None, communicator: str | Commun
     Dealt out like cards, and with `shuffle=False`, the workers' `k`-th batches together are the `k`-th batch of one
     process. All workers must pass the same data in the same order: shuffle a `tf.data.Dataset` with a fixed seed, or
     after `shard`.
+
+    In an elastic job that keeps its global batch each worker also keeps the whole of arrays, and divides it anew when
+    workers fail or are replaced; so does what this returns for a `keras.utils.PyDataset`, or for a `tf.data.Dataset` of
+    batches.
 
     Args:
         *data: Arrays (NumPy, TensorFlow, pandas, SciPy, ...) or nested structures of them, all of one length; or a
@@ -40,14 +44,16 @@ def shard(*data: object, batched: bool | None = None, communicator: str | Commun
     comm = communicators.get(communicator)
     workers = comm.workers
     arrays.check([one for one in data if not tf_dataset.owns(one) and not keras_dataset.owns(one)], workers)
-    # A server trains on no data; its model is built by those of a worker.
-    parts = tuple(_part(one, comm.rank % workers, workers, batched) for one in data)
+    parts = tuple(_part(one, comm, batched) for one in data)
     return parts if len(parts) > 1 else parts[0]
 
 
-def _part(data: object, rank: int, size: int, batched: bool | None) -> object:
+def _part(data: object, comm: Communicator, batched: bool | None) -> object:
     if tf_dataset.owns(data):
-        return tf_dataset.part(data, rank, size, batched)
+        return tf_dataset.part(data, comm, batched)
     if keras_dataset.owns(data):
-        return keras_dataset.part(data, rank, size)
-    return arrays.part(data, rank, size)
+        return keras_dataset.part(data, comm)
+    part = arrays.part(data, *division.place_of(comm)())
+    if comm.keeps_global_batch:
+        division.remember(part, data, comm.first_ranks[: comm.workers])
+    return part

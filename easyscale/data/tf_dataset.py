@@ -2,7 +2,8 @@
 
 import sys
 
-from easyscale.data import arrays
+from easyscale.communicator import Communicator
+from easyscale.data import arrays, division
 
 __all__ = ["owns", "part"]
 
@@ -13,11 +14,14 @@ def owns(data: object) -> bool:
     return tf is not None and isinstance(data, tf.data.Dataset)
 
 
-def part(dataset: object, rank: int, size: int, batched: bool | None = None) -> object:
-    """Return a dataset of every `size`-th element; of every batch's elements if the elements are batches."""
+def part(dataset: object, communicator: Communicator, batched: bool | None = None) -> object:
+    """Return a dataset of this worker's elements; of those of every batch if the elements are batches."""
     import tensorflow as tf
 
-    if size == 1:
+    place, is_fixed = division.place_of(communicator), not communicator.keeps_global_batch
+    marked = (lambda dataset: dataset) if is_fixed else division.mark
+    rank, size = place()
+    if size == 1 and is_fixed:
         return dataset
     shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
     if not (_are_batches(dataset, shapes) if batched is None else batched):
@@ -25,22 +29,30 @@ def part(dataset: object, rank: int, size: int, batched: bool | None = None) -> 
             arrays.check_samples(cardinality, size)
         return dataset.shard(size, rank)
 
-    def mine(batch: object, start: int | tf.Tensor) -> object:
-        parts = [tensor[start::size] for tensor in tf.nest.flatten(batch)]
+    def place_now() -> tuple:
+        return (rank, size) if is_fixed else tf.numpy_function(place, [], (tf.int64, tf.int64))
+
+    def mine(batch: object, start: int | tf.Tensor, size: int | tf.Tensor) -> object:
+        tensors = tf.nest.flatten(batch)
+        parts = [tensor[start::size] for tensor in tensors]
+        if not is_fixed:  # a step that is a tensor leaves no shape
+            shapes = [[None, *tensor.shape[1:]] for tensor in tensors]
+            parts = [tf.ensure_shape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
         return tf.nest.pack_sequence_as(dataset.element_spec, parts)
 
     if (static := shapes[0][0]) is not None:
         arrays.check_samples(static, size, " of each batch")
-        if static % size == 0:  # all parts are equal, so shapes and cardinality stay known
-            return dataset.map(lambda *batch: mine(batch, rank))
+        if static % size == 0:  # no part is ever empty, so the cardinality stays known, and shapes if parts stay equal
+            return marked(dataset.map(lambda *batch: mine(batch, *place_now())))
 
     def rows(before: tf.Tensor, batch: object) -> tuple:
+        rank, size = place_now()
         start = (rank - before) % size  # element i of the whole dataset goes to worker i % size
-        return before + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0], mine(batch, start)
+        return before + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0], mine(batch, start, size)
 
     # A batch of fewer elements than workers leaves nothing for some of them.
     shards = dataset.scan(tf.constant(0, tf.int64), rows)
-    return shards.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)
+    return marked(shards.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0))
 
 
 def _are_batches(dataset: object, shapes: list) -> bool:

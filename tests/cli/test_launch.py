@@ -20,6 +20,8 @@ pytestmark = pytest.mark.timeout(60)
         (["-n", "2", "--servers", "3"], "from 0 to that of the workers. Received: --servers 3 and -n 2"),
         (["-n", "2", "--servers", "-1"], "from 0 to that of the workers. Received: --servers -1 and -n 2"),
         (["-n", "2", "--min-workers", "1"], "--min-workers is for --elastic. Received: --min-workers 1 without it"),
+        (["-n", "2", "--elastic-batch", "local"], "is for --elastic. Received: --elastic-batch local without it"),
+        (["-n", "2", "--elastic", "--elastic-batch", "x"], "'x' is not one of 'global', 'local'"),
         (["-n", "2", "--elastic", "--min-workers", "3"], "from 1 to the number of workers. Received: --min-workers 3"),
         (["-n", "2", "--respawn"], "--respawn needs --elastic. Received: no --elastic"),
         (["-n", "2", "--elastic", "--spares", "1"], "--spares is for --respawn. Received: --spares 1 without it"),

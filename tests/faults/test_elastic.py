@@ -36,7 +36,7 @@ def test_workers_that_are_killed_are_replaced_until_replacements_fail(tmp_path, 
     said = [line for line in done.output.splitlines() if line.startswith("EasyScale: ")]
     assert "3 workers go on" not in done.output
     assert said[0].startswith("EasyScale: step 1 lost rank 2; 2 workers go on. Its part of the data, 1/3 of each step")
-    assert said[0].endswith("is not trained on until it is replaced")
+    assert said[0].endswith("is divided among them")
     assert said[1] == f"EasyScale: epoch {first + 1} begins with 3 workers: rank 2 has been replaced"
     assert said[-1] == (
         "EasyScale: ranks that fail are not replaced any more: 3 replacements in a row have failed before they had "

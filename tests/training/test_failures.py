@@ -84,52 +84,6 @@ def test_a_rank_that_is_killed_is_named(case, who):
     assert last.endswith("was killed by signal 9 (Killed)"), done.stderr
 
 
-def test_a_worker_that_servers_do_not_wait_for_is_lost_and_the_others_go_on():
-    launch = [sys.executable, "-m", "easyscale", "launch", "-n", "3", "--servers", "1", "--elastic"]
-    done = run([*launch, str(FAILING), "a_worker_is_lost_and_the_others_go_on"], timeout=90)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("went on") == 3, done.stdout
-    said = [line for line in done.stderr.splitlines() if line.startswith("easyscale: ")]
-    assert said[0].startswith("easyscale: rank 1 on "), said
-    assert said[0].endswith("was killed by signal 9 (Killed); 2 of 3 workers are left"), said
-    assert len(said) == 1, said
-    lost = "EasyScale: epoch 2 lost rank 1 after 3 of its steps; 2 workers go on. The rest of its data, 1/3 of the"
-    assert lost in done.stdout, done.stdout
-
-
-@pytest.mark.parametrize(
-    ("exchange", "update"),
-    [("auto", "replicated"), ("tree", "replicated"), ("mpi", "replicated"), ("ring", "sharded"), ("mpi", "sharded")],
-)
-def test_workers_that_wait_for_each_other_go_on_without_those_that_are_lost(exchange, update):
-    launch = [sys.executable, "-m", "easyscale", "launch", "-n", "4", "--elastic"]
-    done = run([*launch, str(FAILING), "workers_that_wait_for_each_other_go_on", exchange, update], timeout=90)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("went on") == 2, done.stdout
-    assert "lost rank 1; 3 workers go on. Its part of the data, 1/4 of each step, is not trained on" in done.stdout
-    assert "Traceback" not in done.stderr, done.stderr
-
-
-@pytest.mark.parametrize("exchange", ["shared_memory", "ring", "tree"])
-def test_the_state_that_a_lost_worker_has_owned_is_taken_from_the_next(exchange):
-    launch = [sys.executable, "-m", "easyscale", "launch", "-n", "3", "--elastic"]
-    done = run([*launch, str(FAILING), "a_sharded_update_goes_on", exchange], timeout=90)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("went on") == 2, done.stdout
-
-
-def test_checkpoints_of_an_elastic_job_are_of_the_workers_that_are_left(tmp_path):
-    launch = [sys.executable, "-m", "easyscale", "launch", "--elastic", "-n"]
-    done = run([*launch, "4", str(FAILING), "checkpoints_stay_right", str(tmp_path / "saved")], timeout=90)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("went on:") == 2, done.stdout
-    assert "lost rank 1; 3 workers go on" in done.stdout, done.stdout
-    assert "lost rank 2; 2 workers go on" in done.stdout, done.stdout
-    done = run([*launch, "2", str(FAILING), "checkpoints_stay_right", str(tmp_path / "saved"), "again"], timeout=90)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("went on:") == 2, done.stdout
-
-
 @pytest.mark.parametrize(
     ("rank", "least", "message"),
     [

@@ -1,0 +1,25 @@
+"""What is known of a Keras `fit()` under way only by looking into it.
+
+Keras tells callbacks neither the data nor how they are batched. They are found in the frame of `fit()`, by the names
+that its arguments have.
+"""
+
+import sys
+from collections.abc import Mapping
+
+import keras
+
+__all__ = ["dataset_of", "locals_of_fit"]
+
+
+def locals_of_fit(model: keras.Model) -> Mapping:
+    """Return the arguments and other local variables of the model's `fit()`, which has called this; or none."""
+    frame = sys._getframe()
+    while frame is not None and not (frame.f_locals.get("self") is model and "epoch_iterator" in frame.f_locals):
+        frame = frame.f_back
+    return dict(frame.f_locals) if frame is not None else {}
+
+
+def dataset_of(epoch_iterator: object) -> object | None:
+    """Return the `tf.data.Dataset` of what goes through the data of an epoch."""
+    return getattr(epoch_iterator, "_distributed_dataset", None)

@@ -1,0 +1,95 @@
+"""Among whom data are divided, and of what a part was taken, so that it can be divided anew among other workers."""
+
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.data import arrays
+
+__all__ = ["Whole", "count", "divides_itself", "mark", "place_of", "remember", "rows", "whole_of"]
+
+
+def place_of(communicator: Communicator) -> Callable[[], tuple[int, int]]:
+    """Return a function that returns a worker's number and how many there are.
+
+    If data are divided anew when workers fail it says what holds at the moment, else what held at first.
+    """
+
+    def place() -> tuple[int, int]:
+        # A server trains on no data; its model is built by those of a worker.
+        return communicator.rank % communicator.workers, communicator.workers
+
+    at_first = place()
+    return place if communicator.keeps_global_batch else lambda: at_first
+
+
+class Whole(NamedTuple):
+    """What one worker's part was taken from.
+
+    Attributes:
+        data: Arrays, in the structure of the part.
+        workers: List of the workers among which it was divided, by the numbers that they had at the start.
+    """
+
+    data: object
+    workers: list[int]
+
+
+_wholes: dict[int, Whole] = {}  # by the identity of an array that is a part
+_marked: weakref.WeakSet = weakref.WeakSet()
+
+
+def remember(part: object, whole: object, workers: list[int]) -> None:
+    """Remember of which arrays those of a nested structure are parts, as long as these exist."""
+    for mine, everyones in zip(arrays.leaves(part), arrays.leaves(whole), strict=True):
+        try:
+            weakref.finalize(mine, _wholes.pop, id(mine), None)
+        except TypeError:  # a list
+            continue
+        _wholes[id(mine)] = Whole(everyones, list(workers))
+
+
+def whole_of(*parts: object) -> Whole | None:
+    """Return what these parts, or nested structures of them, were taken from: `None` unless that is known of all.
+
+    What was computed from a part is no part.
+    """
+    found = [_wholes.get(id(leaf)) for leaf in arrays.leaves(parts)]
+    if not found or None in found or any(one.workers != found[0].workers for one in found):
+        return None
+    return Whole(arrays.transform(parts, lambda leaf: _wholes[id(leaf)].data), found[0].workers)
+
+
+def count(whole: object) -> int:
+    """Return how many rows the arrays of a nested structure have."""
+    first = arrays.leaves(whole)[0]
+    return first.shape[0] if hasattr(first, "shape") else len(first)
+
+
+def rows(whole: object, indices: np.ndarray) -> object:
+    """Return these rows of every array of a nested structure."""
+
+    def taken(array: object) -> object:
+        if hasattr(array, "iloc"):
+            return array.iloc[indices]
+        return (array if hasattr(array, "tocsr") else np.asarray(array))[indices]
+
+    return arrays.transform(whole, taken)
+
+
+def mark(dataset: object) -> object:
+    """Return a dataset after it was noted that it divides its batches among the workers of the moment."""
+    _marked.add(dataset)
+    return dataset
+
+
+def divides_itself(dataset: object) -> bool:
+    """Return whether a dataset was marked so, or is made of one that was."""
+    try:
+        made_of = dataset._inputs() if hasattr(dataset, "_inputs") else []
+        return dataset in _marked or any(map(divides_itself, made_of))
+    except TypeError:  # arrays and lists have no hash
+        return False

@@ -1,0 +1,306 @@
+"""Elastic trainings that lose workers: `python losing.py CASE ...` under `easyscale launch --elastic`."""
+
+import os
+import signal
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import easyscale
+
+FIRST_RANK = easyscale.rank()
+
+
+def a_worker_is_lost_and_the_others_go_on():
+    """In its second epoch; afterwards the workers that are left evaluate, and train again."""
+    x, y = np.ones((72, 3)), np.ones((72, 1))
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(), "mse", metrics=["mae"])
+
+    class Killed(keras.callbacks.Callback):
+        epoch = 0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.05)
+            if (FIRST_RANK, self.epoch, batch) == (1, 1, 2):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    distribute = easyscale.callbacks.Distribute("parameter_server:async")
+    options = {"batch_size": 4, "verbose": 2, "validation_data": easyscale.shard(x, y)}
+    history = model.fit(*easyscale.shard(x, y), epochs=3, callbacks=[distribute, Killed()], **options).history
+    assert history["workers"] == [3, 2, 2], history
+    assert [round(sum(one.values())) for one in history["staleness_histogram"]] == [18, 15, 12], history
+    assert easyscale.size() == 2
+    assert easyscale.rank() == easyscale.communicator.get().rank < 3
+    model.evaluate(*easyscale.shard(x, y), verbose=0, callbacks=[distribute])
+    model.fit(*easyscale.shard(x, y), batch_size=4, verbose=0, callbacks=[distribute])
+    assert int(model.optimizer.iterations) == 18 + 15 + 12 + 18
+    print(f"rank {easyscale.rank()} went on", flush=True)
+
+
+def workers_that_wait_for_each_other_go_on():
+    """Two of four are killed, in the second epoch and in the validation's metrics of the third."""
+    x, y = np.arange(288).reshape(96, 3) / 288, np.ones((96, 1))
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    steps = []
+
+    class Unlucky(keras.callbacks.Callback):
+        epoch = 0
+
+        def kill(self):
+            print(f"killed at {time.time()}", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            steps.append(time.time())
+            if (FIRST_RANK, self.epoch, batch) == (1, 1, 2):
+                self.kill()
+
+        def on_test_end(self, logs=None):
+            if (FIRST_RANK, self.epoch) == (2, 2):
+                self.kill()
+
+    distribute = easyscale.callbacks.Distribute(sys.argv[2], update=sys.argv[3])
+    options = {"batch_size": 4, "verbose": 2, "validation_data": easyscale.shard(x, y)}
+    history = model.fit(*easyscale.shard(x, y), epochs=5, callbacks=[distribute, Unlucky()], **options).history
+    communicator = easyscale.communicator.get()
+    assert history["workers"] == [4, 3, 3, 2, 2] or history["workers"] == [4, 3, 2, 2, 2], history
+    assert communicator.first_ranks == [0, 3]
+    assert int(model.optimizer.iterations) in (5 * 6 - 1, 5 * 6), int(model.optimizer.iterations)
+    variables = [*model.get_weights(), *(keras.ops.convert_to_numpy(one) for one in model.optimizer.variables)]
+    everyones = communicator.share([one.tolist() for one in variables])
+    assert everyones[0] == everyones[1]
+    assert communicator.share(history) == [history] * 2
+    assert history["loss"][-1] < history["loss"][0]
+    pause = max(later - sooner for sooner, later in zip(steps[6:12], steps[7:13], strict=False))
+    print(f"rank {FIRST_RANK} went on after {pause:.2f} s", flush=True)
+
+
+def a_sharded_update_goes_on():
+    """One of three is killed between the 20th step, after which its state was copied, and the 21st: nothing is lost."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(3 * 96, 4)).astype("float32"), generator.normal(size=(3 * 96, 1)).astype("float32")
+    communicator, batch = easyscale.communicator.get(), 4
+    everyones = communicator.share(easyscale.shard(np.arange(len(x))).tolist())
+    start = [generator.normal(size=shape).astype("float32") for shape in ((4, 5), (5,), (5, 1), (1,))]
+
+    def build():
+        layers = [keras.Input((4,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.set_weights(start)
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        return model
+
+    class Unlucky(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if FIRST_RANK == 1 and batch == 19:
+                time.sleep(0.5)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    model = build()
+    distribute = easyscale.callbacks.Distribute(sys.argv[2], update="sharded")
+    options = {"batch_size": batch, "shuffle": False, "verbose": 0, "callbacks": [distribute, Unlucky()]}
+    model.fit(*easyscale.shard(x, y), epochs=2, **options)
+    if FIRST_RANK == 0:
+        stock = build()
+        for step in range(48):
+            place, workers = step % 24 * batch, (0, 1, 2) if step < 20 else (0, 2)
+            rows = np.concatenate([everyones[worker][place : place + batch] for worker in workers])
+            stock.train_on_batch(x[rows], y[rows])
+        ours, theirs = ([*one.weights, *one.optimizer.variables] for one in (model, stock))
+        values = ([keras.ops.convert_to_numpy(one) for one in both] for both in zip(ours, theirs, strict=True))
+        differences = [np.abs(mine - stocks).max() for mine, stocks in values]
+        assert max(differences) <= 1e-5, differences
+    print(f"rank {FIRST_RANK} went on", flush=True)
+
+
+def checkpoints_stay_right():
+    """With a checkpoint before every second step, which is right: one worker is killed in a step, one as it writes."""
+    x, y = np.arange(288).reshape(96, 3) / 288, np.ones((96, 1))
+    folder, resumes = sys.argv[2], len(sys.argv) > 3
+    communicator = easyscale.communicator.get()
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    seen = []
+
+    class Unlucky(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(batch)
+            if not resumes and FIRST_RANK == 1 and len(seen) == 9:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    distribute = easyscale.callbacks.Distribute(checkpoint=folder, every=2, keep=100)
+    x, y = easyscale.shard(x, y)
+    if not resumes and FIRST_RANK == 2:
+        from easyscale.callbacks.checkpointing import Checkpointing
+
+        save = Checkpointing.save
+
+        def die(self, steps, ended=False):
+            if communicator.first_ranks[communicator.rank] == 2 and steps >= 14:
+                os.kill(os.getpid(), signal.SIGKILL)
+            save(self, steps, ended)
+
+        Checkpointing.save = die
+    model.fit(
+        x, y, batch_size=4, epochs=5 if resumes else 4, verbose=2, callbacks=[distribute, Unlucky()], shuffle=False
+    )
+    communicator.share(None)  # the chief comes here when the last one is written
+    found, wrong = easyscale.checkpoints.Checkpoints(folder).read()
+    assert not wrong
+    assert found.about["ended"]
+    assert found.about["steps"] == 4 * 6 + 12 * resumes, found.about["steps"]
+    for number, weight in enumerate(model.weights):
+        np.testing.assert_array_equal(found.arrays[f"weight/{number}"], keras.ops.convert_to_numpy(weight))
+    assert len(found.about["data"]) == 2
+    assert len(seen) == (12 if resumes else 4 * 6), seen
+    print(f"rank {FIRST_RANK} went on: {found.about['data']} {len(seen)}", flush=True)
+
+
+def die():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledAfter(keras.callbacks.Callback):
+    """Ends a rank by SIGKILL after a step of an epoch: while the others wait for it to decide what comes next."""
+
+    def __init__(self, rank, epoch, step):
+        super().__init__()
+        self.when = (rank, epoch, step)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (FIRST_RANK, self.epoch, batch) == self.when:
+            die()
+
+
+class KilledIn(keras.layers.Layer):
+    """Ends a rank by SIGKILL in a step of the training."""
+
+    def __init__(self, rank, step):
+        super().__init__()
+        self.rank, self.step, self.steps = rank, step, 0
+
+    def call(self, x, training=False):
+        if training and self.rank == FIRST_RANK:
+            tf.numpy_function(self.count, [], [])
+        return x
+
+    def count(self):
+        self.steps += 1
+        if self.steps > self.step:
+            die()
+
+
+def the_data_are_divided_anew():
+    """Two of four are killed. But for the batch under way it is what one process does with all data."""
+    exchange, update, kind = sys.argv[2:]
+    generator = np.random.default_rng(0)
+    samples, batch, steps, epochs, lost = 12 * 14 + 7, 12, 15, 3, 15 + 9
+    x, y = (generator.normal(size=(samples, width)).astype("float32") for width in (4, 1))
+    start = [generator.normal(size=shape).astype("float32") for shape in ((4, 5), (5,), (5, 1), (1,))]
+    weights = None if kind == "arrays" else 1 + y[:, 0] ** 2
+
+    def build():
+        inputs = keras.Input((4,), name="x")
+        outputs = keras.layers.Dense(5, activation="tanh")(KilledIn(3, lost)(inputs))
+        model = keras.Model(inputs if kind == "arrays" else {"x": inputs}, keras.layers.Dense(1)(outputs))
+        model.set_weights(start)
+        # Of a lost part of the state there is a copy, which is older.
+        model.compile(keras.optimizers.Adam(0.01) if update == "replicated" else keras.optimizers.SGD(0.05), "mse")
+        return model
+
+    def structure(x):
+        return x if kind == "arrays" else {"x": x}
+
+    model = build()
+    x_mine, y_mine = easyscale.shard(structure(x), y)
+    distribute = easyscale.callbacks.Distribute(exchange, update=update)
+    history = model.fit(
+        x_mine,
+        y_mine,
+        easyscale.local_batch(batch),
+        epochs,
+        shuffle=False,
+        verbose=2,
+        sample_weight=None if weights is None else easyscale.shard(weights),
+        validation_data=(x_mine, y_mine),
+        callbacks=[distribute, KilledAfter(rank=1, epoch=0, step=3)],
+    ).history
+    assert history["workers"] == [3, 2, 2], history
+    if FIRST_RANK == 0:
+        stock, losses = build(), []
+        for step in range(steps * epochs):
+            rows = slice(step % steps * batch, (step % steps + 1) * batch)
+            if step != lost:
+                weighted = None if weights is None else weights[rows]
+                stock.train_on_batch(structure(x[rows]), y[rows], sample_weight=weighted)
+            if step % steps == steps - 1:
+                losses.append(stock.evaluate(structure(x), y, verbose=0))
+        ours, theirs = ([*one.weights, *one.optimizer.variables] for one in (model, stock))
+        values = ([keras.ops.convert_to_numpy(one) for one in both] for both in zip(ours, theirs, strict=True))
+        differences = [np.abs(mine - stocks).max() for mine, stocks in values]
+        assert max(differences) <= 1e-5, differences
+        np.testing.assert_allclose(history["val_loss"], losses, rtol=1e-5)
+    model.fit(x_mine, y_mine, batch_size=3, verbose=0, callbacks=[distribute])  # with parts of the first division
+    assert int(model.optimizer.iterations) == steps * epochs - 1 + steps
+    print(f"rank {FIRST_RANK} went on", flush=True)
+
+
+def every_sample_is_trained_on_again():
+    """Each later epoch has every sample once: with these gradients, weights then move by what the data's mean says."""
+    kind, is_replaced = sys.argv[2], sys.argv[3] == "replaced"
+    x, y = np.random.default_rng(0).normal(size=(12 * 10, 4)).astype("float32"), np.zeros((12 * 10, 1))
+    model, moved, workers = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]), {}, []
+    model.compile(keras.optimizers.SGD(0.1), lambda wanted, found: found)
+
+    class Weights(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.before = self.model.get_weights()[0][:, 0]
+
+        def on_epoch_end(self, epoch, logs=None):
+            moved[epoch] = self.before - self.model.get_weights()[0][:, 0]
+            workers.append(logs["workers"])
+            if epoch > 3 and workers[-2:] == [3, 3] if is_replaced else epoch == 4:
+                self.model.stop_training = True
+            time.sleep(0.1)
+
+    class Batches(keras.utils.PyDataset):
+        @property
+        def num_batches(self):
+            return 10
+
+        def __getitem__(self, index):
+            return x[12 * index : 12 * index + 12], y[12 * index : 12 * index + 12]
+
+    distribute, killed = easyscale.callbacks.Distribute(), KilledAfter(rank=2, epoch=1, step=3)
+    options = {"epochs": 10_000, "verbose": 2, "callbacks": [distribute, killed, Weights()]}
+    if kind == "arrays":
+        mine = easyscale.shard(x, y)
+        model.fit(*mine, batch_size=easyscale.local_batch(12), **options)
+    elif kind == "PyDataset":
+        model.fit(easyscale.shard(Batches()), **options)
+    else:
+        dataset = (
+            tf.data.Dataset.from_tensor_slices((x, y)).shuffle(120, seed=1, reshuffle_each_iteration=False).batch(12)
+        )
+        model.fit(easyscale.shard(dataset).prefetch(1), **options)
+    for epoch in {*moved} - {1}:
+        np.testing.assert_allclose(moved[epoch], 0.1 * 10 * x.mean(axis=0), rtol=1e-3, atol=1e-5)
+    print(f"rank {FIRST_RANK} went on after {moved.keys()}", flush=True)
+
+
+globals()[sys.argv[1]]()

@@ -1,0 +1,82 @@
+"""An elastic training goes on without the workers that it loses."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from launches import run
+
+LOSING = Path(__file__).with_name("losing.py")
+
+
+def _lose(size, *case, options=()):
+    launch = [sys.executable, "-m", "easyscale", "launch", "-n", str(size), "--elastic", *options]
+    done = run([*launch, str(LOSING), *case], timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_a_worker_that_servers_do_not_wait_for_is_lost_and_the_others_go_on():
+    done = _lose(3, "a_worker_is_lost_and_the_others_go_on", options=["--servers", "1"])
+    assert done.stdout.count("went on") == 3, done.stdout
+    said = [line for line in done.stderr.splitlines() if line.startswith("easyscale: ")]
+    assert said[0].startswith("easyscale: rank 1 on "), said
+    assert said[0].endswith("was killed by signal 9 (Killed); 2 of 3 workers are left"), said
+    assert len(said) == 1, said
+    lost = "EasyScale: epoch 2 lost rank 1 after 3 of its steps; 2 workers go on. The rest of its data, 1/3 of the"
+    assert lost in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("exchange", "update", "batch"),
+    [
+        ("auto", "replicated", "local"),
+        ("tree", "replicated", "global"),
+        ("mpi", "replicated", "local"),
+        ("ring", "sharded", "local"),
+        ("mpi", "sharded", "global"),
+    ],
+)
+def test_workers_that_wait_for_each_other_go_on_without_those_that_are_lost(exchange, update, batch):
+    options = ["--elastic-batch", batch]
+    done = _lose(4, "workers_that_wait_for_each_other_go_on", exchange, update, options=options)
+    assert done.stdout.count("went on") == 2, done.stdout
+    becomes = "divided among them" if batch == "global" else "not trained on"
+    assert f"lost rank 1; 3 workers go on. Its part of the data, 1/4 of each step, is {becomes}\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("exchange", "update", "kind"),
+    [("ring", "replicated", "arrays"), ("shared_memory", "sharded", "structures and weights")],
+)
+def test_the_others_divide_the_data_of_the_lost_anew(exchange, update, kind):
+    done = _lose(4, "the_data_are_divided_anew", exchange, update, kind)
+    assert done.stdout.count("went on") == 2, done.stdout
+    assert done.stdout.count("is divided among them") == 2, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [("arrays", "lost"), ("PyDataset", "lost"), ("tf.data", "lost"), ("arrays", "replaced"), ("tf.data", "replaced")],
+)
+def test_every_sample_is_trained_on_again(kind, end):
+    options = ["--respawn"] if end == "replaced" else []
+    done = _lose(3, "every_sample_is_trained_on_again", kind, end, options=options)
+    assert done.stdout.count("went on") == (3 if end == "replaced" else 2), done.stdout
+    assert "is divided among them" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("exchange", ["shared_memory", "ring", "tree"])
+def test_the_state_that_a_lost_worker_has_owned_is_taken_from_the_next(exchange):
+    done = _lose(3, "a_sharded_update_goes_on", exchange, options=["--elastic-batch", "local"])
+    assert done.stdout.count("went on") == 2, done.stdout
+
+
+def test_checkpoints_of_an_elastic_job_are_of_the_workers_that_are_left(tmp_path):
+    done = _lose(4, "checkpoints_stay_right", str(tmp_path / "saved"))
+    assert done.stdout.count("went on:") == 2, done.stdout
+    assert "lost rank 1; 3 workers go on" in done.stdout, done.stdout
+    assert "lost rank 2; 2 workers go on" in done.stdout, done.stdout
+    done = _lose(2, "checkpoints_stay_right", str(tmp_path / "saved"), "again")
+    assert done.stdout.count("went on:") == 2, done.stdout
