@@ -12,9 +12,10 @@ from easyscale.communicator import local
 from easyscale.communicator.communicator import Communicator, Request, Traffic
 from easyscale.communicator.launched import launched
 from easyscale.communicator.local import run_ranks
+from easyscale.communicator.wait import Wait
 from easyscale.errors import show_in_one_line, unknown
 
-__all__ = ["Communicator", "Request", "Traffic", "get", "run_ranks"]
+__all__ = ["Communicator", "Request", "Traffic", "Wait", "get", "run_ranks"]
 
 
 def get(identifier: str | Communicator | None = None) -> Communicator:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from easyscale.communicator.members import Change
+from easyscale.communicator.wait import Wait
 from easyscale.errors import SharedMemoryError
 from easyscale.progress import Progress
 
@@ -233,23 +234,12 @@ class Communicator(abc.ABC):
             f"ranks must be able to share memory. Received: {self.library}, which has none. Choose the exchange 'ring'"
         )
 
-    def poll(
-        self,
-        done: Callable[[], bool],
-        what: str,
-        missing: Callable[[], list[int]] | None = None,
-        stalls: bool = True,
-        notices: bool = False,
-    ) -> None:
+    def poll(self, done: Callable[[], bool], wait: Wait) -> None:
         """Return when `done()` is true, without holding the core.
 
         Args:
             done: Callable. Looks at shared memory.
-            what: String. What this rank does meanwhile, as "waits for rank 1".
-            missing: Callable. Returns the ranks without which it cannot become true. Defaults to `None`: all others.
-            stalls: Bool. Whether it is a stall if that takes long. Defaults to `True`.
-            notices: Bool. Whether `done()` itself raises `LostError` if it waits for a rank that has failed. Defaults
-                to `False`: whichever rank has failed, this raises it.
+            wait: `Wait`. What for, and who is told of it.
 
         Raises:
             PeerError: If a rank has left or failed meanwhile.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from easyscale.communicator.communicator import Communicator, Request
+from easyscale.communicator.wait import Wait
 
 __all__ = ["Group"]
 
@@ -34,13 +35,7 @@ class Group(Communicator):
     def ireceive(self, buffer: np.ndarray, source: int) -> Request:
         return self._communicator.ireceive(buffer, self._ranks[source])
 
-    def poll(
-        self,
-        done: Callable[[], bool],
-        what: str,
-        missing: Callable[[], list[int]] | None = None,
-        stalls: bool = True,
-        notices: bool = False,
-    ) -> None:
+    def poll(self, done: Callable[[], bool], wait: Wait) -> None:
+        missing = wait.missing
         theirs = missing and (lambda: [self._ranks[rank] for rank in missing()])
-        self._communicator.poll(done, what, theirs, stalls, notices)
+        self._communicator.poll(done, wait._replace(missing=theirs))

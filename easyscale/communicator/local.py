@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from easyscale.communicator.communicator import Communicator, Request, Window, as_bytes
+from easyscale.communicator.wait import Wait
 from easyscale.errors import DesyncError, PeerError
 
 __all__ = ["Local", "run_ranks"]
@@ -142,22 +143,15 @@ class Local(Communicator):
         self._windows += 1
         parts = self._group.shared[self._node, self._windows]
         parts[self.rank] = np.zeros(nbytes, np.uint8)
-        self.poll(lambda: len(parts) == self.local_size, "allocates shared memory")
+        self.poll(lambda: len(parts) == self.local_size, Wait("allocates shared memory"))
         return _LocalWindow([part for _, part in sorted(parts.items())])
 
-    def poll(
-        self,
-        done: Callable[[], bool],
-        what: str,
-        missing: Callable[[], list[int]] | None = None,
-        stalls: bool = True,
-        notices: bool = False,
-    ) -> None:
+    def poll(self, done: Callable[[], bool], wait: Wait) -> None:
         group = self._group
-        group.waiting[self.rank] = what
+        group.waiting[self.rank] = wait.what
         while not done():
             if group.failed is not None:
-                raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {what}")
+                raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {wait.what}")
             if time.monotonic() > group.deadline:
                 who = "; ".join(f"rank {rank}: {what}" for rank, what in sorted(group.waiting.items()))
                 raise TimeoutError(f"ranks wait for each other. {who}")

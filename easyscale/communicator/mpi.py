@@ -1,8 +1,6 @@
 """Ranks as processes that MPI joins. The only module that imports mpi4py.
 
-Beside the transfers it sees to two things that MPI leaves open. Waiting is polite: after a short spin the core is given
-to whoever computes. And no rank waits for ever: a rank that ends by an exception ends the job, and one that leaves
-while others still wait for it is noticed by them.
+What MPI leaves open is in other modules: how ranks wait, who takes part, and how a process ends.
 """
 
 import atexit
@@ -10,8 +8,6 @@ import contextlib
 import functools
 import os
 import platform
-import resource
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,14 +18,16 @@ from easyscale import settings
 from easyscale.communicator.common_memory import CommonMemory, RehearsedMemory
 from easyscale.communicator.communicator import Request, Window, as_bytes
 from easyscale.communicator.departures import Departures
+from easyscale.communicator.ending import end_job
 from easyscale.communicator.group import Group
 from easyscale.communicator.launched import launched
 from easyscale.communicator.mail import Mail
 from easyscale.communicator.members import Members
-from easyscale.communicator.regrouping import Regrouping
 from easyscale.communicator.spares import Spare, Spares
+from easyscale.communicator.wait import Wait
+from easyscale.communicator.waiting import Waiting
 from easyscale.communicator.watch import watch
-from easyscale.errors import DesyncError, EasyScaleError, LaunchError, LostError, PeerError, SharedMemoryError
+from easyscale.errors import DesyncError, EasyScaleError, LaunchError, PeerError, SharedMemoryError
 from easyscale.progress import Progress
 
 # Open MPI's component for windows over UCX cannot share memory, and says so in many lines.
@@ -62,11 +60,7 @@ _MESSAGE_LIMIT = 1 << 30  # bytes; MPI counts are C ints, so a longer buffer tra
 _KEPT = 256  # requests, before those that are complete are forgotten
 _LOST = {getattr(MPI, name, -1) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")}
 
-_SPIN_SECONDS = 0.001  # poll this long, yielding the core; then sleep between polls
-_NAP_SECONDS = 0.0001  # at first; who has waited long naps for a twentieth of that
 _LONG_NAP_SECONDS = 0.005
-_GRACE_SECONDS = 3.0  # a rank may leave while what it sent is still on its way
-_NOTED_SECONDS = 0.25  # a wait that has lasted so long is written down for whoever watches
 _LAST_WORD_SECONDS = 1.5  # that a rank which has left too early has to end the job by its own exit code
 
 
@@ -97,7 +91,7 @@ def world() -> "Mpi":
     if communicator.size > 1:
         if not communicator.progress.pid:  # nobody else watches
             watch(communicator, settings.stall_timeout())
-        sys.excepthook = functools.partial(_end_job, communicator, sys.excepthook)
+        sys.excepthook = functools.partial(end_job, communicator, sys.excepthook)
     return communicator
 
 
@@ -170,7 +164,7 @@ class _Nothing(Request):
         pass
 
 
-class Mpi(Regrouping):
+class Mpi(Waiting):
     """The ranks of an MPI communicator.
 
     Args:
@@ -341,7 +335,7 @@ class Mpi(Regrouping):
         """
         status = MPI.Status()
         try:
-            self.poll(lambda: request.Test(status), what, missing, notices=True)
+            self.poll(lambda: request.Test(status), Wait(what, missing, notices=True))
         except MPI.Exception as error:
             raise self.named(error, what) from None
         return status.Get_count(MPI.BYTE)
@@ -351,61 +345,6 @@ class Mpi(Regrouping):
         if self.elastic and error.Get_error_class() in _LOST:
             return self._lost(what)
         return PeerError(f"{self._name} MPI failed while this rank {what}: {error}")
-
-    def _lost(self, what: str) -> LostError:
-        return LostError(f"{self._name} no rank may fail that others wait for. Received: one has, as this rank {what}")
-
-    @property
-    def _name(self) -> str:
-        return f"[rank {self.first_ranks[self.rank]} of {self.size}]"
-
-    def poll(
-        self,
-        done: Callable[[], bool],
-        what: str,
-        missing: Callable[[], list[int]] | None = None,
-        stalls: bool = True,
-        notices: bool = False,
-    ) -> None:
-        started = time.monotonic()
-        left = left_at = place = None
-        try:
-            while not done():
-                now = time.monotonic()
-                if now - started < _SPIN_SECONDS:
-                    os.sched_yield()
-                    continue
-                waited = now - (left_at or started)
-                time.sleep(min(max(_NAP_SECONDS, waited / 20), _LONG_NAP_SECONDS))
-                if place is None and stalls and waited > _NOTED_SECONDS:
-                    whom = missing and [self.first_ranks[rank] for rank in missing()]
-                    place = self.progress.begin_wait(started, what, whom)
-                if self.elastic and self._is_in_vain(notices):
-                    raise self._lost(what)
-                if left is None:
-                    gone = self._departures.left.intersection(self._places)
-                    ranks = map(self._places.index, gone)
-                    left = next((rank for rank in ranks if missing is None or rank in missing()), None)
-                    left_at = None if left is None else time.monotonic()
-                elif waited > _GRACE_SECONDS:
-                    if missing is not None and left not in missing():  # what it had sent came late
-                        left = left_at = None
-                        continue
-                    raise PeerError(
-                        f"{self._name} every rank must take part to the end. "
-                        f"Rank {self.first_ranks[left]} has ended while this rank {what}",
-                        left,
-                    )
-        finally:
-            self.progress.moved()
-            if place is not None:
-                self.progress.end_wait(place)
-
-    def _is_in_vain(self, notices: bool) -> bool:
-        """Whether it makes no sense to wait. With servers each rank goes on as long as those that it waits for."""
-        if self._is_duplicate:
-            return not (notices or self._mail.failed.isdisjoint(self._places))
-        return self._members.are_interrupted
 
     def leave(self) -> None:
         """Take leave of the other ranks, when this process ends; see `Departures`."""
@@ -451,25 +390,3 @@ def _messages(vector: np.ndarray) -> list[np.ndarray]:
     """Cut a vector into parts that one message carries; at least one."""
     step = _MESSAGE_LIMIT // vector.itemsize
     return [vector[start : start + step] for start in range(0, max(vector.size, 1), step)]
-
-
-def _end_job(communicator: Mpi, previous_hook, kind, error, traceback) -> None:
-    """Show an exception that nobody caught and end the job: the other ranks may be waiting for this one."""
-    # A mistake in the script often strikes all ranks at once. The first to show it ends the others.
-    time.sleep(0.2 * min(communicator.rank, 10))
-    previous_hook(kind, error, traceback)
-    if isinstance(error, PeerError) and error.left is not None:
-        communicator.release(error.left)
-    is_own = not issubclass(kind, EasyScaleError)  # and not because of what another rank did
-    if communicator.elastic and (is_own or communicator.awaited) and 0 < communicator.rank < communicator.workers:
-        _end_alone()
-    communicator.abort(1)
-
-
-def _end_alone() -> None:
-    """End this process so that MPI tells the others: by a signal. They go on if they can."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGABRT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGABRT)

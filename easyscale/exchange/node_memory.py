@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from easyscale.communicator import Communicator
+from easyscale.communicator import Communicator, Wait
 from easyscale.errors import DesyncError
 from easyscale.exchange.exchange import ALIGNMENT, capacity
 from easyscale.exchange.lending import loan
@@ -230,9 +230,8 @@ class NodeMemory:
             while others[0] < number:
                 if looks == 0:
                     whom = self._node[rank]
-                    self._communicator.poll(
-                        lambda others=others: others[0] >= number, f"waits for rank {whom}", lambda whom=whom: [whom]
-                    )
+                    wait = Wait(f"waits for rank {whom}", lambda whom=whom: [whom])
+                    self._communicator.poll(lambda others=others: others[0] >= number, wait)
                 looks -= 1
             sync()
             if others[told] != nbytes:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from easyscale.communicator import Communicator, Request
+from easyscale.communicator import Communicator, Request, Wait
 from easyscale.errors import LostError
 from easyscale.serving import messages
 from easyscale.serving.messages import Kind
@@ -66,13 +66,8 @@ class Server:
         replies: list = []  # under way, with their memory
         listening = {worker: self._listen(worker) for worker in range(len(self._rows))}
         while listening:
-            self._requests.poll(
-                lambda: any(map(_is_due, listening.values())),
-                "serves",
-                missing=lambda: list(listening),
-                stalls=False,
-                notices=True,
-            )
+            wait = Wait("serves", lambda: list(listening), stalls=False, notices=True)
+            self._requests.poll(lambda: any(map(_is_due, listening.values())), wait)
             for worker in [worker for worker, one in listening.items() if _is_due(one)]:
                 try:
                     listening.pop(worker).wait()

@@ -1,0 +1,42 @@
+"""How a process ends by an exception: the others may be waiting for it."""
+
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from easyscale.communicator.communicator import Communicator
+from easyscale.errors import EasyScaleError, PeerError
+
+__all__ = ["end_job"]
+
+
+def end_job(
+    communicator: Communicator,
+    previous_hook: Callable,
+    kind: type[BaseException],
+    error: BaseException,
+    traceback: TracebackType | None,
+) -> None:
+    """Show an exception that nobody caught and end the job; of an elastic one only this process. A `sys.excepthook`."""
+    # A mistake in the script often strikes all ranks at once. The first to show it ends the others.
+    time.sleep(0.2 * min(communicator.rank, 10))
+    previous_hook(kind, error, traceback)
+    if isinstance(error, PeerError) and error.left is not None:
+        communicator.release(error.left)
+    is_own = not issubclass(kind, EasyScaleError)  # and not because of what another rank did
+    if communicator.elastic and (is_own or communicator.awaited) and 0 < communicator.rank < communicator.workers:
+        _end_alone()
+    communicator.abort(1)
+
+
+def _end_alone() -> None:
+    """End this process so that MPI tells the others: by a signal. They go on if they can."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGABRT)
