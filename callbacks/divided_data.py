@@ -2,6 +2,7 @@
 
 import random
 import warnings
+import zlib
 from collections.abc import Mapping
 
 import keras
@@ -36,7 +37,7 @@ class DividedData:
         self._model, self._communicator = model, communicator
         self._is_used = communicator.keeps_global_batch and not communicator.servers
         self._given = locals_of_fit(model) if self._is_used else {}
-        self._batch = (self._given.get("batch_size") or _KERAS_BATCH) if self._given else 0
+        self._batch = int(self._given.get("batch_size") or _KERAS_BATCH)
         self._whole = self._find_whole()
         self._epoch = self._step = self._seed = self._global_batch = 0
         self._is_divided_anew = False
@@ -66,7 +67,8 @@ class DividedData:
         """Agree on how data are divided from now on. All workers call this together."""
         if not self._is_used:
             return
-        mine = [self._whole is not None, self._batch, self._step, random.getrandbits(32), self._global_batch]
+        seed = zlib.crc32(repr(random.getstate()).encode())  # follows from the user's, and does not change it
+        mine = [self._whole is not None, self._batch, self._step, seed, self._global_batch]
         everyones = self._communicator.share(mine)
         known, batches, steps, seeds, global_batches = zip(*everyones, strict=True)
         self._step, self._seed = max(steps), seeds[0]
@@ -119,8 +121,10 @@ class DividedData:
     def of_validation(self, arguments: Mapping) -> Mapping:
         """Return the arguments of the `evaluate()` that `fit()` calls, with what is now this worker's part."""
         names = ("x", "y", "sample_weight")
-        whole = division.whole_of(*(arguments.get(name) for name in names)) if self._is_divided_anew else None
+        whole = division.whole_of(*(arguments.get(name) for name in names)) if self._is_used else None
         if whole is None or arguments.get("steps") is not None or "_use_cached_eval_dataset" not in arguments:
+            return arguments
+        if whole.workers == self._communicator.first_ranks:
             return arguments
         rank, size = self._communicator.rank, self._communicator.workers
         mine = division.rows(whole.data, np.arange(rank, division.count(whole.data), size))
