@@ -72,7 +72,7 @@ class _Unwrapped:
 def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None:
     """Make of a worker's list of callbacks one that acts with those of the other workers.
 
-    - On other workers than the chief, callbacks that only show or write are left out.
+    - On other workers than the chief, callbacks that only show or write are left out, until it becomes the chief.
     - What callbacks decide (to stop, another learning rate) holds on all workers: at the begin and end of an epoch,
       and before or after each step if one of them may decide something then.
 
@@ -81,7 +81,9 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
         distribution: The model's `Distribution`, of two workers or more.
     """
     if distribution.rank > 0:
+        left_out = [(place, one) for place, one in enumerate(callbacks.callbacks) if isinstance(one, WRITERS)]
         callbacks.callbacks = [one for one in callbacks.callbacks if not isinstance(one, WRITERS)]
+        distribution.take_over = functools.partial(_take_over, callbacks, left_out)
 
     def replace(name: str, replacement: Callable) -> None:
         original = getattr(callbacks, name)
@@ -118,6 +120,7 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
 
     def on_epoch_end(original, epoch, logs=None):
         original(epoch, logs)
+        distribution.end_epoch()
         distribution.decide()
 
     def on_train_end(original, logs=None):
@@ -143,6 +146,37 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
         on_test_end,
     ):
         replace(replacement.__name__, replacement)
+
+
+def _take_over(callbacks: keras.callbacks.CallbackList, left_out: Sequence, epoch: int | None) -> None:
+    """Have this worker, which is the chief from now on, show and write what the one before it did.
+
+    Args:
+        callbacks: The list.
+        left_out: What is left out of it, each with its place.
+        epoch: Int. The epoch that has begun; `None` if none has.
+    """
+    for place, one in left_out:
+        callbacks.callbacks.insert(place, one)
+        one.set_params(callbacks.params)
+        one.set_model(callbacks.model)
+        if isinstance(one, keras.callbacks.CSVLogger):
+            one.append = True
+        if not isinstance(one, keras.callbacks.BackupAndRestore):  # which would go back to what it has saved
+            one.on_train_begin()
+        if getattr(one, "save_best_only", False):
+            _look_back(one, callbacks.model.history.history)
+        if epoch is not None:
+            one.on_epoch_begin(epoch)
+
+
+def _look_back(checkpoint: keras.callbacks.ModelCheckpoint, history: dict[str, list]) -> None:
+    """Let a checkpoint of the best model know the best value so far."""
+    for value in history.get(checkpoint.monitor, []):
+        if checkpoint.monitor_op is None:
+            checkpoint._set_monitor_op()
+        if checkpoint._is_improvement(value, checkpoint.best):
+            checkpoint.best = value
 
 
 def _deciding_hooks(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:

@@ -59,7 +59,6 @@ class Checkpointing:
         self._every, self._seconds = steps, seconds
         self._workers = optimizers[0].workers
         self._communicator = self._workers.communicator
-        self._is_chief = self._communicator.rank == 0
         self._data = DataPosition()
         self._epoch = 0
         self._has_trained = False
@@ -68,6 +67,10 @@ class Checkpointing:
         self._due = 0  # at this step ranks meet for a checkpoint
         self._last, self._last_step = time.monotonic(), 0
         self._handler = None
+
+    @property
+    def _is_chief(self) -> bool:
+        return self._communicator.rank == 0
 
     # The begin
 

@@ -48,6 +48,7 @@ class Distribution:
         self._train_function: Callable | None = None  # that of the last fit(), traced; Keras has another meanwhile
         self.check_every = 100
         self.checkpoint: dict | None = None  # arguments of `Checkpointing`
+        self.take_over: Callable = lambda epoch: None  # shows and writes what the chief did, from this epoch on
         model.test_function = None  # it may have been made with what is replaced here
         for name in (*_REPLACED, "_get_metrics_result_or_logs"):
             object.__setattr__(model, name, functools.partial(getattr(self, name), getattr(model, name)))
@@ -103,7 +104,7 @@ class Distribution:
         kind = Fit if self._is_synchronous else ServedFit
         verbose = bool(params.get("verbose"))
         self._fit = kind(self._model, self.optimizers, self.check_every, verbose, self._trace_anew)
-        self._fit.callbacks = callbacks
+        self._fit.callbacks, self._fit.take_over = callbacks, self.take_over
         if self.checkpoint is not None:
             arguments = self._fit, self._model, self.optimizers, callbacks
             self._fit.checkpointing = Checkpointing(*arguments, **self.checkpoint)
@@ -141,6 +142,10 @@ class Distribution:
         """Start the epoch number `epoch`, from 0."""
         self._begin_phase(epoch + 1)
         self._fit.begin_epoch(epoch)
+
+    def end_epoch(self) -> None:
+        """Take in that an epoch is over, also for its callbacks."""
+        self._fit.in_epoch = False
 
     def decide(self, hook: str | None = None) -> None:
         """Let what callbacks of any worker have decided hold on all; after a step's hook only if some may have."""

@@ -31,12 +31,12 @@ def leave_out(communicator: Communicator, again: bool = False) -> _Left:
     Raises:
         PeerError: If the others cannot go on without them.
     """
-    workers, first_ranks = communicator.workers, communicator.first_ranks
+    workers, first_ranks, has_servers = communicator.workers, communicator.first_ranks, communicator.servers > 0
     lost, joined, again = communicator.regroup(again)
-    needed = [first_ranks[rank] for rank in lost if rank == 0 or rank >= workers]
+    needed = [first_ranks[rank] for rank in lost if rank >= workers or (rank == 0 and has_servers)]
     if needed:
         raise PeerError(
-            f"an elastic job needs its chief and its servers. Received: rank {needed[0]} has failed. "
+            f"an elastic job with servers needs them and its chief. Received: rank {needed[0]} has failed. "
             "Start it with `--restarts`, and `Distribute(checkpoint=...)`"
         )
     if communicator.workers < communicator.least_workers:

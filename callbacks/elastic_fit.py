@@ -50,6 +50,9 @@ class ElasticFit:
 
     def _lose(self, first_ranks: list[int]) -> None:
         """Workers have failed."""
+        if self._communicator.rank == 0 and not self._was_chief:
+            self._was_chief = True
+            self.take_over(self._epoch if self.in_epoch else None)
         who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
         until = " until it is replaced" if self._replace() else ""
         part = f"{len(first_ranks)}/{size + len(first_ranks)} of each step"
@@ -84,6 +87,7 @@ class ElasticFit:
         if self.checkpointing is not None:
             self.checkpointing.begin_epoch(epoch)
         self.data.begin_epoch(epoch)
+        self.in_epoch = True
 
     def _admit(self) -> None:
         self._replace()

@@ -40,6 +40,8 @@ class Fit(ElasticFit):
         epochs: Int. The epochs of this `fit()`.
         checkpointing: The `Checkpointing`, or `None`.
         callbacks: List of the callbacks.
+        take_over: Function. Called when this worker becomes the chief; takes the epoch that has begun, or `None`.
+        in_epoch: Bool. Whether one has begun, and not ended, for the callbacks.
         data: The `DividedData`.
         passes: Bool. Whether this `fit()`, of a process that replaces a worker, is over for the others.
     """
@@ -55,8 +57,10 @@ class Fit(ElasticFit):
         self._trace_anew = trace_anew
         self._model, self._optimizers, self._check_every = model, optimizers, check_every
         self._workers = optimizers[0].workers
-        self.is_verbose = verbose and self._workers.communicator.rank == 0
-        self._communicator = self._workers.communicator
+        self._communicator, self._is_verbose = self._workers.communicator, verbose
+        self._was_chief = self._communicator.rank == 0
+        self.in_epoch = False
+        self.take_over: Callable[[int | None], None] = lambda epoch: None
         self.steps = self.epochs = 0
         self.checkpointing: object | None = None
         self.callbacks: list = []
@@ -72,6 +76,11 @@ class Fit(ElasticFit):
         self._logs: object = {}
         self._has_batch = False  # which it has taken and not counted
         self.deciding_hooks: set[str] = set()
+
+    @property
+    def is_verbose(self) -> bool:
+        """Whether this worker says what happens."""
+        return self._is_verbose and self._communicator.rank == 0
 
     # The begin
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from easyscale.cli.ending import Ending, describe, first_failure, of_status
 from easyscale.cli.janitor import Janitor
@@ -50,6 +50,7 @@ class Job:
         stalls: `Stalls`. Knows how long ranks may wait for others. Defaults to `None`: for ever.
         least: Int. The ranks go on without workers that fail, as long as there are so many. Defaults to `None`: they do
             not.
+        needed: The ranks without which the others never go on. Defaults to none.
 
     Attributes:
         was_asked_to_end: Bool. Whether a signal has come.
@@ -64,9 +65,11 @@ class Job:
         workers: int | None = None,
         stalls: Stalls | None = None,
         least: int | None = None,
+        needed: Iterable[int] = (),
     ):
         self._runtime, self._command, self._screen = runtime, command, screen
-        self._on_this_host, self._workers, self._least = on_this_host, workers, least
+        self._on_this_host, self._workers = on_this_host, workers
+        self._least, self._needed = least, {*needed}
         self._lost = 0  # workers without which the others go on
         self._awaited = set()  # ranks that are replaced by one that has not joined yet
         self._ranks = {}  # rank -> Rank
@@ -211,8 +214,8 @@ class Job:
             self._act_at(time.monotonic() + _PATIENCE, lambda: self._stop(signal.SIGTERM))
 
     def _goes_on(self, ending: Ending) -> bool:
-        """Whether the others may go on without a rank; it is said then. The chief and servers are needed."""
-        if self._least is None or ending.signal is None or ending.left or not 0 < ending.rank < self._workers:
+        """Whether the others may go on without a rank; it is said then."""
+        if self._least is None or ending.signal is None or ending.left or ending.rank in self._needed:
             return False
         if self._process.poll() is not None or self._signals or self._failures or self._is_stalled:
             return False

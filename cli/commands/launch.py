@@ -155,7 +155,8 @@ def command(
 
             def make() -> job.Job:
                 stalls = Stalls(settings.stall_timeout(), ranks)
-                return job.Job(mpi, line, Screen(), not places, workers, stalls, least)
+                needed = [0, *range(workers, ranks)] if servers else []
+                return job.Job(mpi, line, Screen(), not places, workers, stalls, least, needed)
 
             sys.exit(job.run(make, restarts))
     click.echo(" ".join([f"{name}={shlex.quote(value)}" for name, value in environment.items()] + [shlex.join(line)]))

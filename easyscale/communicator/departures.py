@@ -41,6 +41,11 @@ class Departures:
         """Tell a place that has left that it was needed."""
         self._mail.send(place, _NEEDED_TAG)
 
+    def tell(self, places: Iterable[int]) -> None:
+        """Tell these places that this one ends."""
+        for place in {*places} - {self._mail.own}:
+            self._mail.send(place, _LEFT_TAG)
+
     def leave(self, places: Iterable[int], meanwhile: Callable[[], None]) -> bool:
         """Tell these places that this one ends; return when all do (true) or one of them needs it (false).
 
@@ -49,8 +54,7 @@ class Departures:
             meanwhile: Function without arguments, called again and again.
         """
         others = {*places} - {self._mail.own}
-        for place in (others | self.left) - {self._mail.own}:  # also those that have left before, and still listen
-            self._mail.send(place, _LEFT_TAG)
+        self.tell(others | self.left)  # also those that have left before, and still listen
         self._left.add(self._mail.own)
         started = time.monotonic()
         while not others <= self.left | self._mail.failed:

@@ -5,17 +5,18 @@ that is larger. So there is one communicator for good, with all places that ther
 them are numbered here. Messages carry the number of the generation: what was under way when ranks regrouped is not
 taken for something else.
 
-The first rank, without which the job cannot go on anyway, is the one that decides. Whoever comes to regroup tells it
-so; when it has heard from all that have neither failed nor left, it tells them who takes part from now on.
+The first place that has not failed is the one that decides. Whoever comes to regroup tells it so; when it has heard
+from all that have neither failed nor left, it tells them who takes part from now on. If it fails as well before all
+have heard, the next one decides. By then some may be a generation ahead: they say whom they know of when they come, and
+what the latest generation knows holds.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from easyscale.communicator.departures import Departures
 from easyscale.communicator.mail import Mail
-from easyscale.errors import PeerError
 
 __all__ = ["Change", "Members"]
 
@@ -57,10 +58,12 @@ class Members:
         self.generation = 0
         self._interrupted_in = -1  # the last generation in which some rank could not go on
         self._came: dict[int, bool] = {}  # who has come to regroup; whether it has to do something again
+        self._latest: tuple[int, list] = (-1, [])  # generation and members that one of these knows of
 
     @property
     def _decider(self) -> int:
-        return self.places[0]
+        # By place: whoever joins has a later one, so all agree, also those that have not heard who has joined.
+        return min({*self.places} - self._mail.failed, default=self._mail.own)
 
     @property
     def _decides(self) -> bool:
@@ -88,13 +91,14 @@ class Members:
         return self._interrupted_in >= self.generation or not self._mail.failed.isdisjoint(self.places)
 
     def _hear_who_came(self) -> bool:
-        """Take in who has come to regroup; return whether one of them is a generation behind."""
-        behind = False
+        """Take in who has come to regroup; return whether one of them is of another generation."""
+        differs = False
         while (word := self._mail.hear(_COME_TAG)) is not None:
-            place, (generation, again) = word
+            place, (generation, again, members) = word
             self._came[place] = again
-            behind |= generation < self.generation
-        return behind
+            differs |= generation != self.generation
+            self._latest = max(self._latest, (generation, members))
+        return differs
 
     # Changes
 
@@ -103,34 +107,40 @@ class Members:
 
         Args:
             again: Bool. Whether this rank could not go on.
-
-        Raises:
-            PeerError: If the rank that decides has failed.
         """
-        if self._decides:
-            self._came[self._mail.own] = again
-            return self._decide()
-        self._mail.send(self._decider, _COME_TAG, [self.generation, again])
-        started = time.monotonic()
-        while (told := self.listen(self._decider)) is None:
-            if self._decider in self._mail.failed:
-                raise PeerError(
-                    f"an elastic job needs its chief and its servers. Received: rank {self.first_ranks[0]} has failed. "
-                    "Start it with `--restarts`, and `Distribute(checkpoint=...)`"
-                )
+        started, asked = time.monotonic(), None
+        while not self._decides:
+            if asked != (decider := self._decider):
+                asked = decider
+                self._mail.send(decider, _COME_TAG, [self.generation, again, self._members])
+            if (told := self.listen(decider)) is not None:
+                return self._take(told)
+            _nap(started)
+        self._came[self._mail.own] = again
+        while (told := self._decide()) is None:
             _nap(started)
         return self._take(told)
 
-    def _decide(self) -> Change:
-        started = time.monotonic()
-        while True:
-            failed = self._mail.failed
-            if not failed.isdisjoint(self.places):
-                self.interrupt()  # whoever waits for one of them has to come
-            self._hear_who_came()
-            if {*self.places} <= failed | self._departures.left | {*self._came}:
-                return self._settle(failed)
-            _nap(started)
+    @property
+    def _members(self) -> list[list[int]]:
+        return [list(both) for both in zip(self.first_ranks, self.places, strict=True)]
+
+    def _decide(self) -> dict | None:
+        """If all have come, tell them who takes part from now on, and return it."""
+        failed = self._mail.failed
+        if not failed.isdisjoint(self.places):
+            self.interrupt()  # whoever waits for one of them has to come
+        self._hear_who_came()
+        generation, members = max(self._latest, (self.generation, self._members))
+        if not {place for _, place in members} <= failed | self._departures.left | {*self._came}:
+            return None
+        came, self._came = self._came, {}
+        kept = [[first, place] for first, place in members if place in came and place not in failed]
+        told = {"generation": generation + 1, "members": kept, "failed": list(failed), "again": any(came.values())}
+        for _, place in kept:
+            if place != self._mail.own:
+                self._mail.send(place, _MEMBERS_TAG, told)
+        return told
 
     def answer(self) -> None:
         """If this rank, which has left, is the one that decides: regroup those who come, without it."""
@@ -138,20 +148,8 @@ class Members:
             self._hear_who_came()
             if self._came:
                 self.interrupt()
-                failed = self._mail.failed
-                if {*self.places} <= failed | self._departures.left | {*self._came}:
-                    self._settle(failed)
-
-    def _settle(self, failed: Iterable[int]) -> Change:
-        came, self._came = self._came, {}
-        members = zip(self.first_ranks, self.places, strict=True)
-        kept = [(first, place) for first, place in members if place in came and place not in failed]
-        lost = [place for place in self.places if place in failed]
-        told = {"generation": self.generation + 1, "members": kept, "lost": lost, "again": any(came.values())}
-        for _, place in kept:
-            if place != self._mail.own:
-                self._mail.send(place, _MEMBERS_TAG, told)
-        return self._take(told)
+                if (told := self._decide()) is not None:
+                    self._take(told)
 
     def admit(self, newcomers: Sequence[tuple[int, int]]) -> Change:
         """Let others take part from now on. All ranks must call this alike; those others `listen`.
@@ -160,7 +158,7 @@ class Members:
             newcomers: For each the number of the rank that it replaces, and its place.
         """
         members = sorted([*zip(self.first_ranks, self.places, strict=True), *map(tuple, newcomers)])
-        told = {"generation": self.generation + 1, "members": members, "lost": [], "again": False}
+        told = {"generation": self.generation + 1, "members": members, "failed": [], "again": False}
         if self._decides:
             for _, place in newcomers:
                 self._mail.send(place, _MEMBERS_TAG, told)
@@ -179,7 +177,8 @@ class Members:
         before = self.places
         self.generation = told["generation"]
         self.first_ranks, self.places = ([one[index] for one in told["members"]] for index in range(2))
-        lost = [rank for rank, place in enumerate(before) if place in told["lost"]]
+        gone = {*told["failed"]} - {*self.places}
+        lost = [rank for rank, place in enumerate(before) if place in gone]
         joined = [rank for rank, place in enumerate(self.places) if place not in before]
         return Change(lost, joined, told["again"])
 

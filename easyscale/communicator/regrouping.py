@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 
@@ -19,8 +20,9 @@ _SLEEP_SECONDS = 0.3  # of a process that is not needed yet
 class Regrouping(Communicator):
     """Ranks that are numbered anew whenever some have failed, or others have come in their place.
 
-    A subclass has `_mail`, `_members`, `_spares`, `_spare`; `_node_of`, for each place the first one of its node;
-    `_count`, the number of ranks at the start; `_is_duplicate`; and `_finalize`, which ends the process's part.
+    A subclass has `_mail`, `_departures`, `_members`, `_spares`, `_spare`; `_node_of`, for each place the first one of
+    its node; `_count`, the number of ranks at the start; `_is_duplicate`; and `_finalize`, which ends the process's
+    part.
     """
 
     _rehearses = False
@@ -29,6 +31,7 @@ class Regrouping(Communicator):
         super().__init__()
         self._under_way: list[Request] = []
         self._abandoned: list[Request] = []
+        self._joins = threading.Lock()
 
     def _arrange(self, rank: int | None = None) -> None:
         """Take the numbers that `Members` has, or until this process has joined that of the rank it replaces."""
@@ -63,8 +66,8 @@ class Regrouping(Communicator):
         return change or Change(lost, [], False)
 
     def replace_lost(self, note: object) -> str | None:
-        if self._mail.own != 0:  # the first rank has left: the script is at its end
-            return None
+        if self._mail.own != 0:
+            return self._spares.give_up("who has seen to that, the first chief, is not there any more")
         self._spares.note = note
         return self._spares.replace(sorted({*range(self._count)} - {*self.first_ranks}))
 
@@ -101,21 +104,26 @@ class Regrouping(Communicator):
 
     def join(self, purpose: object) -> bool:
         self._spare.say_ready(purpose)
-        while (told := self._members.listen(0)) is None:
+        while True:
+            with self._joins:
+                if (told := self._members.listen(0)) is not None:
+                    self.awaited = False
+                    break
             if (call := self._spare.hear_call()) is not None:
                 self.note = call[1]
                 return False
             self.progress.moved()
             time.sleep(_NAP_SECONDS)
-        self.awaited = False
         self._members.enter(told)
         self._arrange()
         return True
 
     def end_if_over(self) -> None:
         """End this process if it replaces a rank, has not joined, and is not needed any more."""
-        if self.awaited and self._spare.is_over:
-            self.progress.left = 1
-            with self._mail.silence():
-                self._finalize()
-                os._exit(0)
+        with self._joins:
+            if self.awaited and self._spare.is_over:
+                self.progress.left = 1
+                self._departures.tell(range(self._count))  # if the others have heard that it joins, and it has not
+                with self._mail.silence():
+                    self._finalize()
+                    os._exit(0)

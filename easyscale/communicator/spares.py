@@ -52,11 +52,10 @@ class Spares:
             return None
         wanted = [rank for rank in missing if rank not in self._called.values()]
         if wanted and (self._failures >= _IN_A_ROW or not self._sleeping):
-            self._is_over = True
             why = "there is no spare left (--spares)"
             if self._failures >= _IN_A_ROW:
                 why = f"{self._failures} replacements in a row have failed before they had joined"
-            return f"ranks that fail are not replaced any more: {why}"
+            return self.give_up(why)
         for rank, place in zip(wanted, list(self._sleeping), strict=False):
             self._sleeping.remove(place)
             self._called[place] = rank
@@ -87,6 +86,13 @@ class Spares:
             self._failures = 0
             self._called.pop(place, None)
             self._ready.pop(place, None)
+
+    def give_up(self, why: str) -> str | None:
+        """Replace no more ranks; return what the user should know, the first time."""
+        if self._is_over:
+            return None
+        self._is_over = True
+        return f"ranks that fail are not replaced any more: {why}"
 
     @property
     def go_on(self) -> bool:

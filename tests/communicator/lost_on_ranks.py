@@ -1,4 +1,4 @@
-"""Run by `test_lost.py` under mpirun with ULFM, for one case; rank 1 kills itself."""
+"""Run by `test_lost.py` under mpirun with ULFM, for one case; one rank, or two, kill themselves."""
 
 import os
 import signal
@@ -23,20 +23,22 @@ def die():
 
 def who_is_left():
     """Ranks wait for one that is killed, leave it out, and go on with new numbers."""
-    if comm.rank == 1:
+    unlucky = int(sys.argv[2])
+    if comm.rank == unlucky:
         die()
     try:
-        comm.receive(np.empty(3), 1)
+        comm.receive(np.empty(3), unlucky)
     except LostError as error:
         assert "no rank may fail that others wait for" in str(error), error
     else:
         raise AssertionError("received from a rank that has been killed")
     before = comm.rank
-    assert comm.regroup().lost == [1]
+    left = [rank for rank in range(4) if rank != unlucky]
+    assert comm.regroup().lost == [unlucky]
     assert comm.regroup().lost == []
-    assert (comm.rank, comm.size) == (before - (before > 1), 3)
-    assert comm.first_ranks == [0, 2, 3]
-    assert comm.share(before) == [0, 2, 3]
+    assert (comm.rank, comm.size) == (left.index(before), 3)
+    assert comm.first_ranks == left
+    assert comm.share(before) == left
     assert comm.nodes == [[0, 1, 2]]
     buffer = np.full(7, 1.0)
     comm.all_reduce(buffer)
@@ -89,7 +91,8 @@ def exchanges_go_on():
     """Whatever the exchange was in the middle of: after `revoke` and `regroup` sums are right."""
     names = [name for name in exchange.available() if exchange.get(name).is_elastic]
     assert names == ["hierarchical", "mpi", "ring", "shared_memory", "tree"]
-    unlucky = comm.rank == 1
+    lost = int(sys.argv[2]) % 2
+    unlucky = comm.rank == lost
     one = exchange.get(names[int(sys.argv[2])])
     failed = False
     for step in range(30):
@@ -103,7 +106,7 @@ def exchanges_go_on():
             assert step == 12 and not failed
             failed = True
             comm.revoke()
-            assert comm.regroup().lost == [1]
+            assert comm.regroup().lost == [lost]
             one.leave_out()
         else:
             assert (vector == comm.size * (comm.size - 1) / 2).all()
@@ -125,6 +128,33 @@ def the_first_has_left():
         comm.revoke()
     assert comm.regroup(again=True) == ([1], [], True)
     assert comm.first_ranks == [2, 3]
+    assert comm.share(comm.rank) == [0, 1]
+
+
+def who_decides_is_killed():
+    """Rank 3 is killed, and then rank 0, when it has told rank 1, but not rank 2, that three go on."""
+    if comm.rank == 3:
+        die()
+    mail, send = comm._mail, comm._mail.send
+
+    def tell(place, tag, words=None):
+        if isinstance(words, dict) and place == 2:
+            time.sleep(0.5)  # rank 1 goes on, and waits for rank 2
+            die()
+        send(place, tag, words)
+
+    if comm.rank == 0:
+        mail.send = tell
+    lost = []
+    while comm.size > 2:
+        try:
+            comm.barrier()
+        except LostError:
+            comm.revoke()
+        first_ranks = comm.first_ranks
+        lost += [first_ranks[rank] for rank in comm.regroup().lost]
+    assert sorted(lost) == [0, 3], lost
+    assert comm.first_ranks == [1, 2]
     assert comm.share(comm.rank) == [0, 1]
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -258,6 +259,59 @@ def the_data_are_divided_anew():
     model.fit(x_mine, y_mine, batch_size=3, verbose=0, callbacks=[distribute])  # with parts of the first division
     assert int(model.optimizer.iterations) == steps * epochs - 1 + steps
     print(f"rank {FIRST_RANK} went on", flush=True)
+
+
+def chiefs_are_lost():
+    """Of four the chief is killed in a step, and the one after it in a validation: the next one shows and writes."""
+    exchange, update, folder = sys.argv[2], sys.argv[3], Path(sys.argv[4])
+    generator = np.random.default_rng(0)
+    x, y = (generator.normal(size=(12 * 8, width)).astype("float32") for width in (4, 1))
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(KilledIn(0, 8 + 3)(inputs)))
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+
+    class Killed(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_test_end(self, logs=None):
+            if (FIRST_RANK, self.epoch) == (1, 3):
+                die()
+
+    mine, best = easyscale.shard(x, y), keras.callbacks.ModelCheckpoint(folder / "best.keras", save_best_only=True)
+    callbacks = [
+        keras.callbacks.CSVLogger(str(folder / "log.csv")),
+        keras.callbacks.BackupAndRestore(str(folder / "backup")),
+        easyscale.callbacks.Distribute(exchange, update=update, checkpoint=folder / "run", every=3),
+        best,
+        Killed(),
+    ]
+    options = {"batch_size": easyscale.local_batch(12), "epochs": 6, "verbose": 2, "validation_data": mine}
+    history = model.fit(*mine, callbacks=callbacks, **options).history
+    assert history["workers"] in ([4, 3, 3, 2, 2, 2], [4, 3, 3, 3, 2, 2]), history
+    communicator = easyscale.communicator.get()
+    assert communicator.first_ranks == [2, 3]
+    weights = [weight.tolist() for weight in model.get_weights()]
+    assert communicator.share(weights) == [weights] * 2
+    if easyscale.is_chief():
+        rows = (folder / "log.csv").read_text().splitlines()
+        assert [row.split(",")[0] for row in rows] == ["epoch", *"01245"], "epoch 3 had no chief at its end"
+        assert best.best == min(history["val_loss"])
+        saved = keras.saving.load_model(folder / "best.keras", custom_objects={"KilledIn": Through})
+        assert abs(saved.evaluate(x, y, verbose=0) - best.best) < 1e-5
+        found, wrong = easyscale.checkpoints.Checkpoints(folder / "run").read()
+        assert (found.about["ended"], wrong) == (True, [])
+        assert not (folder / "backup").exists()
+    print(f"rank {FIRST_RANK} went on", flush=True)
+
+
+class Through(keras.layers.Layer):
+    def __init__(self, **options):
+        super().__init__()
+
+    def call(self, x):
+        return x
 
 
 def every_sample_is_trained_on_again():

@@ -56,6 +56,16 @@ def test_the_others_divide_the_data_of_the_lost_anew(exchange, update, kind):
     assert done.stdout.count("is divided among them") == 2, done.stdout
 
 
+@pytest.mark.parametrize(("exchange", "update"), [("ring", "replicated"), ("shared_memory", "sharded")])
+def test_the_next_worker_is_the_chief_when_it_is_lost(exchange, update, tmp_path):
+    done = _lose(4, "chiefs_are_lost", exchange, update, str(tmp_path))
+    assert done.stdout.count("went on") == 2, done.stdout
+    assert "lost rank 0; 3 workers go on" in done.stdout, done.stdout
+    assert "lost rank 1; 2 workers go on" in done.stdout, done.stdout
+    for epoch in range(1, 7):
+        assert f"Epoch {epoch}/6" in done.stdout, done.stdout
+
+
 @pytest.mark.parametrize(
     ("kind", "end"),
     [("arrays", "lost"), ("PyDataset", "lost"), ("tf.data", "lost"), ("arrays", "replaced"), ("tf.data", "replaced")],
