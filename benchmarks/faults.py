@@ -38,7 +38,7 @@ def cases() -> list[tuple[str, str, str]]:
     found = [(one, fault, "mid-epoch") for fault in ("sigkill", "sigstop", "exit3", "callback") for one in EXCHANGES]
     found += [("shared_memory", fault, moment) for fault, moment in ONCE]
     found += [("ring", fault, "checkpoint") for fault in DISK]
-    found += [(one, "sigkill", "mid-epoch") for one in ELASTIC]
+    found += [(one, "sigkill", moment) for moment in ("mid-epoch", "checkpoint") for one in ELASTIC]
     found += [("ring", fault, moment) for moment in MOMENTS for fault in ANYTIME]
     found += [(one, fault, when) for when in MOMENTS if when != "checkpoint" for fault in GOES_ON for one in ELASTIC]
     found += [(one, fault, moment) for moment in MOMENTS for fault in ANYTIME for one in EXCHANGES]
