@@ -80,7 +80,7 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
         callbacks: The list.
         distribution: The model's `Distribution`, of two workers or more.
     """
-    if distribution.rank > 0:
+    if not distribution.is_chief:
         left_out = [(place, one) for place, one in enumerate(callbacks.callbacks) if isinstance(one, WRITERS)]
         callbacks.callbacks = [one for one in callbacks.callbacks if not isinstance(one, WRITERS)]
         distribution.take_over = functools.partial(_take_over, callbacks, left_out)

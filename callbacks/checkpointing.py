@@ -70,7 +70,7 @@ class Checkpointing:
 
     @property
     def _is_chief(self) -> bool:
-        return self._communicator.rank == 0
+        return self._communicator.is_chief
 
     # The begin
 

@@ -73,6 +73,10 @@ class Distribution:
         return self._workers.communicator.rank if self.optimizers else 0
 
     @property
+    def is_chief(self) -> bool:
+        return not self.optimizers or self._workers.communicator.is_chief
+
+    @property
     def size(self) -> int:
         return self._workers.size if self.optimizers else 1
 
@@ -244,7 +248,7 @@ class Distribution:
 
     def save(self, original: Callable, *args, **kwargs) -> None:
         # In fit() all workers come here, in callbacks of the user's own; the file is written once.
-        if not self._training or self.rank == 0:
+        if not self._training or self.is_chief:
             original(*args, **kwargs)
 
     save_weights = export = save

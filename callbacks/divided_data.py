@@ -76,7 +76,7 @@ class DividedData:
         if all(known):
             workers = self._whole.workers
             self._global_batch = global_batches[0] or sum(batches) * len(workers) // len(batches)
-            self._is_divided_anew = workers != self._communicator.first_ranks
+            self._is_divided_anew = workers != sorted(self._communicator.first_ranks)
         if self._is_divided_anew:  # of one that is a step behind it ends before Keras expects it
             warnings.filterwarnings("ignore", "Your input ran out of data")
 
@@ -124,7 +124,7 @@ class DividedData:
         whole = division.whole_of(*(arguments.get(name) for name in names)) if self._is_used else None
         if whole is None or arguments.get("steps") is not None or "_use_cached_eval_dataset" not in arguments:
             return arguments
-        if whole.workers == self._communicator.first_ranks:
+        if whole.workers == sorted(self._communicator.first_ranks):
             return arguments
         rank, size = self._communicator.rank, self._communicator.workers
         mine = division.rows(whole.data, np.arange(rank, division.count(whole.data), size))

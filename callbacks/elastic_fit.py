@@ -50,7 +50,7 @@ class ElasticFit:
 
     def _lose(self, first_ranks: list[int]) -> None:
         """Workers have failed."""
-        if self._communicator.rank == 0 and not self._was_chief:
+        if self._communicator.is_chief and not self._was_chief:
             self._was_chief = True
             self.take_over(self._epoch if self.in_epoch else None)
         who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size

@@ -58,7 +58,7 @@ class Fit(ElasticFit):
         self._model, self._optimizers, self._check_every = model, optimizers, check_every
         self._workers = optimizers[0].workers
         self._communicator, self._is_verbose = self._workers.communicator, verbose
-        self._was_chief = self._communicator.rank == 0
+        self._was_chief = self._communicator.is_chief
         self.in_epoch = False
         self.take_over: Callable[[int | None], None] = lambda epoch: None
         self.steps = self.epochs = 0
@@ -80,7 +80,7 @@ class Fit(ElasticFit):
     @property
     def is_verbose(self) -> bool:
         """Whether this worker says what happens."""
-        return self._is_verbose and self._communicator.rank == 0
+        return self._is_verbose and self._communicator.is_chief
 
     # The begin
 

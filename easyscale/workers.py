@@ -47,14 +47,14 @@ def local_size() -> int:
 
 
 def is_chief() -> bool:
-    """Return whether this is worker 0, the one that prints and writes files.
+    """Return whether this is worker 0, the one that prints and writes files. What replaces it in an elastic job is not.
 
     Example:
 
     >>> if easyscale.is_chief():
     ...     model.save("model.keras")
     """
-    return rank() == 0
+    return communicator.get().is_chief
 
 
 def local_batch(global_batch: int) -> int:

@@ -138,6 +138,11 @@ class Communicator(abc.ABC):
         return self.size - self.servers
 
     @property
+    def is_chief(self) -> bool:
+        """Whether this rank is the one that writes."""
+        return self.rank == 0 and not self.awaited
+
+    @property
     def has_lost(self) -> bool:
         """Whether there are fewer ranks than at the start."""
         return False

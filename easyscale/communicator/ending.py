@@ -28,7 +28,8 @@ def end_job(
     if isinstance(error, PeerError) and error.left is not None:
         communicator.release(error.left)
     is_own = not issubclass(kind, EasyScaleError)  # and not because of what another rank did
-    if communicator.elastic and (is_own or communicator.awaited) and 0 < communicator.rank < communicator.workers:
+    goes_on = communicator.awaited or (is_own and 0 < communicator.rank < communicator.workers)
+    if communicator.elastic and goes_on:
         _end_alone()
     communicator.abort(1)
 

@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 
 class Members:
-    """The places of those that take part, in the order of their ranks.
+    """The places of those that take part. Their ranks are in the order of the places, so newcomers are the last.
 
     Args:
         mail: `Mail` between all places.
@@ -62,11 +62,12 @@ class Members:
 
     @property
     def _decider(self) -> int:
-        # By place: whoever joins has a later one, so all agree, also those that have not heard who has joined.
+        # Whoever joins has a later place, so all agree, also those that have not heard who has joined.
         return min({*self.places} - self._mail.failed, default=self._mail.own)
 
     @property
-    def _decides(self) -> bool:
+    def decides(self) -> bool:
+        """Whether this rank decides who takes part."""
         return self._mail.own == self._decider
 
     # Interruptions
@@ -75,7 +76,7 @@ class Members:
         """Have all ranks come out of what they do together."""
         if self._interrupted_in < self.generation:
             self._interrupted_in = self.generation
-            for place in self.places if self._decides else [self._decider]:
+            for place in self.places if self.decides else [self._decider]:
                 if place != self._mail.own:
                     self._mail.send(place, _INTERRUPT_TAG, self.generation)
 
@@ -86,7 +87,7 @@ class Members:
             if word[1] == self.generation:
                 self.interrupt()
             self._interrupted_in = max(self._interrupted_in, word[1])
-        if self._decides and self._hear_who_came():  # from one that has not heard of the last change
+        if self.decides and self._hear_who_came():  # from one that has not heard of the last change
             self.interrupt()
         return self._interrupted_in >= self.generation or not self._mail.failed.isdisjoint(self.places)
 
@@ -109,7 +110,7 @@ class Members:
             again: Bool. Whether this rank could not go on.
         """
         started, asked = time.monotonic(), None
-        while not self._decides:
+        while not self.decides:
             if asked != (decider := self._decider):
                 asked = decider
                 self._mail.send(decider, _COME_TAG, [self.generation, again, self._members])
@@ -144,7 +145,7 @@ class Members:
 
     def answer(self) -> None:
         """If this rank, which has left, is the one that decides: regroup those who come, without it."""
-        if self.places and self._decides:
+        if self.places and self.decides:
             self._hear_who_came()
             if self._came:
                 self.interrupt()
@@ -157,9 +158,9 @@ class Members:
         Args:
             newcomers: For each the number of the rank that it replaces, and its place.
         """
-        members = sorted([*zip(self.first_ranks, self.places, strict=True), *map(tuple, newcomers)])
+        members = sorted([*self._members, *map(list, newcomers)], key=lambda one: one[1])
         told = {"generation": self.generation + 1, "members": members, "failed": [], "again": False}
-        if self._decides:
+        if self.decides:
             for _, place in newcomers:
                 self._mail.send(place, _MEMBERS_TAG, told)
         return self._take(told)

@@ -187,7 +187,7 @@ class Mpi(Waiting):
             self._mail = Mail(intra, MPI.Status, MPI.Exception, self.elastic)
             self._departures = Departures(self._mail)
             self._members = Members(self._mail, self._departures, intra.size - spares)
-            self._spares = Spares(self._mail, range(intra.size - spares, intra.size))
+            self._spares = Spares(self._mail, self._departures, range(intra.size - spares, intra.size))
             self._spare = Spare(self._mail)
             node = intra.Split_type(MPI.COMM_TYPE_SHARED)
             first, self._node_of = np.array([intra.rank]), np.empty(intra.size, int)  # the first place of each's node
@@ -355,7 +355,7 @@ class Mpi(Waiting):
             time.sleep(_LONG_NAP_SECONDS)
         all_leave = self._departures.leave(self._places, self._members.answer)
         self.progress.left = 1 if all_leave else 2
-        if self._mail.own == 0:
+        if self._members.decides:
             self._spares.dismiss()
         if all_leave and ENDS_ITSELF:
             MPI.Finalize()

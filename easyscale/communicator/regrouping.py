@@ -66,10 +66,11 @@ class Regrouping(Communicator):
         return change or Change(lost, [], False)
 
     def replace_lost(self, note: object) -> str | None:
-        if self._mail.own != 0:
-            return self._spares.give_up("who has seen to that, the first chief, is not there any more")
+        ended = self._departures.left & {*range(self._count), *self._spares.joined}
+        if self.rank > 0 or ended:  # a rank that has come to the end of the script is not missed
+            return None
         self._spares.note = note
-        return self._spares.replace(sorted({*range(self._count)} - {*self.first_ranks}))
+        return self._spares.replace(sorted({*range(self._count)} - {*self.first_ranks}), self._places)
 
     @property
     def replaces(self) -> bool:
@@ -106,7 +107,7 @@ class Regrouping(Communicator):
         self._spare.say_ready(purpose)
         while True:
             with self._joins:
-                if (told := self._members.listen(0)) is not None:
+                if (told := self._members.listen(self._spare.caller)) is not None:
                     self.awaited = False
                     break
             if (call := self._spare.hear_call()) is not None:
@@ -123,7 +124,7 @@ class Regrouping(Communicator):
         with self._joins:
             if self.awaited and self._spare.is_over:
                 self.progress.left = 1
-                self._departures.tell(range(self._count))  # if the others have heard that it joins, and it has not
+                self._departures.tell(range(self._count + self._spares.count))  # who may think that it joins
                 with self._mail.silence():
                     self._finalize()
                     os._exit(0)

@@ -2,11 +2,13 @@
 
 They are started with the job, because Open MPI 5 may crash if one fails while it joins a job that runs. Until it is
 called a spare sleeps, without the script; then it runs the script from its beginning, as the rank that it replaces,
-and says in `fit()` that it is ready. The first rank takes it in when all are between two epochs.
+and says in `fit()` that it is ready. The chief takes it in when all are between two epochs. If the chief fails before,
+those that it has called end, and the next chief calls others.
 """
 
 from collections.abc import Iterable
 
+from easyscale.communicator.departures import Departures
 from easyscale.communicator.mail import Mail
 
 __all__ = ["Spare", "Spares"]
@@ -16,38 +18,42 @@ _IN_A_ROW = 3  # so many replacements that fail before they have joined are enou
 
 
 class Spares:
-    """The spares as the first rank sees them.
+    """The spares as a rank sees them. The chief calls them; the others know who has joined, should they be the chief.
 
     Args:
         mail: `Mail` between all places.
+        departures: `Departures`.
         places: Those of the spares.
 
     Attributes:
         note: What each spare is told when it is called: for JSON.
         count: Int. How many there were at the start.
+        joined: Set of the places of those that have joined.
     """
 
-    def __init__(self, mail: Mail, places: Iterable[int]):
-        self._mail = mail
+    def __init__(self, mail: Mail, departures: Departures, places: Iterable[int]):
+        self._mail, self._departures = mail, departures
         self._sleeping = list(places)
-        self.count = len(self._sleeping)
+        self.count, self.joined = len(self._sleeping), set()
         self._called: dict[int, int] = {}  # the place of each that has not joined yet -> the rank that it replaces
         self._ready: dict[int, object] = {}  # place -> what it was ready for
         self._failures = 0  # of those that have been called, since one has joined
         self._is_over = not self._sleeping
         self.note: object = None
 
-    def replace(self, missing: Iterable[int]) -> str | None:
+    def replace(self, missing: Iterable[int], members: Iterable[int]) -> str | None:
         """Call a spare for each rank that has none; return what the user should know, if there is something.
 
         Args:
             missing: The ranks that do not take part, by the numbers that they had at the start.
+            members: The places of those that do.
         """
-        failed = self._mail.failed
-        for place in failed & self._called.keys():
+        self.joined.update(one for one in members if one in self._sleeping)  # before this one has
+        gone = self._mail.failed | self._departures.left | self.joined
+        for place in gone & self._called.keys():
             self._failures += 1
             del self._called[place]
-        self._sleeping = [place for place in self._sleeping if place not in failed]
+        self._sleeping = [place for place in self._sleeping if place not in gone]
         if self._is_over:
             return None
         wanted = [rank for rank in missing if rank not in self._called.values()]
@@ -84,6 +90,7 @@ class Spares:
         """Take in that these have joined."""
         for place in places:
             self._failures = 0
+            self.joined.add(place)
             self._called.pop(place, None)
             self._ready.pop(place, None)
 
@@ -110,22 +117,28 @@ class Spare:
 
     Args:
         mail: `Mail` between all places.
-        first: Int. The place of the first rank.
+
+    Attributes:
+        caller: Int. The place that has called it; `None` if none has.
     """
 
-    def __init__(self, mail: Mail, first: int = 0):
-        self._mail, self._first = mail, first
+    def __init__(self, mail: Mail):
+        self._mail = mail
+        self.caller: int | None = None
 
     def hear_call(self) -> tuple[int, object] | None:
         """Return the number of the rank to replace and what was noted, if this process has been called."""
-        word = self._mail.hear(_CALL_TAG, self._first)
-        return None if word is None else tuple(word[1])
+        word = self._mail.hear(_CALL_TAG) if self.caller is None else self._mail.hear(_CALL_TAG, self.caller)
+        if word is None:
+            return None
+        self.caller = word[0]
+        return tuple(word[1])
 
     def say_ready(self, purpose: object) -> None:
         """Say that this process can take part."""
-        self._mail.send(self._first, _READY_TAG, purpose)
+        self._mail.send(self.caller, _READY_TAG, purpose)
 
     @property
     def is_over(self) -> bool:
         """Whether this process is not needed any more."""
-        return self._mail.hear(_OVER_TAG, self._first) is not None or self._first in self._mail.failed
+        return self._mail.hear(_OVER_TAG) is not None or self.caller in self._mail.failed

@@ -126,8 +126,8 @@ class BetweenGraph(WholeBatch, OwnedParts):
         apply(gradients, variables)
 
     def copies_of(self, variable: object) -> list[tuple[int, object]]:
-        """Return a variable's copies in this process, each with the number of its replica."""
-        return [(self.communicator.rank, variable)]
+        """Return a variable's copies in this process, each with a number that no other replica ever has."""
+        return [(self.communicator.first_ranks[self.communicator.rank], variable)]
 
     # Gradients
 

@@ -1,7 +1,8 @@
 """Run by `test_lost.py` under mpirun with ULFM, with spares: ranks that kill themselves at any time are replaced.
 
 All count how many ranks have been in how many rounds. What a rank is in the middle of when another dies is random: a
-sum, the change to other ranks, or the change after that.
+sum, the change to other ranks, or the change after that. The chief dies as well, when rank 3 has been replaced by one
+that stays.
 """
 
 import os
@@ -33,8 +34,12 @@ def agree():
     global rounds, replaced
     everyones = comm.share([rounds, replaced, comm.first_ranks])
     assert all(ranks == everyones[0][2] for _, _, ranks in everyones)
-    assert comm.first_ranks == sorted(set(comm.first_ranks))
+    assert len(set(comm.first_ranks)) == comm.size
     rounds, replaced = max(everyones)[:2]
+
+
+def is_replaced(rank):
+    return rank in comm.first_ranks and comm._places[comm.first_ranks.index(rank)] >= 4
 
 
 def admit():
@@ -56,11 +61,11 @@ if comm.awaited:
         assert comm.share("me") == ["me"] * comm.size
     assert comm.join("the sums")
     assert comm.first_ranks[comm.rank] == joined_as
-    if dies.random() < 0.9:
+    if dies.random() < 0.9 and joined_as != 3:
         die_soon()
 elif comm.rank > 0:
     die_soon()
-must_agree = joined_as is not None
+must_agree, lives = joined_as is not None, True
 end = False
 while not end:
     try:
@@ -69,12 +74,15 @@ while not end:
             must_agree = False
         else:
             admit()
+        if joined_as is None and comm.rank == 0 and is_replaced(3) and lives:
+            die_soon()
+            lives = False
         for _ in range(ROUNDS_BETWEEN):
             vector = np.full(10_000, float(comm.rank))
             ring.allreduce(vector)
             assert (vector == comm.size * (comm.size - 1) / 2).all()
             rounds += 1
-        end = comm.share(len(replaced) >= LOSSES)[0]
+        end = comm.share(len(replaced) >= LOSSES and is_replaced(0))[0]
         assert len(set(comm.share(rounds))) == 1
     except LostError:
         comm.revoke()

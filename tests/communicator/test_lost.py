@@ -44,7 +44,7 @@ def test_the_others_go_on_without_a_rank_that_is_killed(case, servers):
 
 
 def test_ranks_that_are_killed_at_any_time_are_replaced():
-    losses, spares = "6", "20"
+    losses, spares = "6", "40"
     variables = environment(EASYSCALE_ELASTIC="1", EASYSCALE_SPARES=spares)
     launch, *flags, _, size = mpirun(4)
     flags += ["--with-ft", "ulfm"]
