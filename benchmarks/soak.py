@@ -2,9 +2,9 @@
 
     python benchmarks/soak.py [--kills 200] [--minutes 15] [--pause 4] [--write]
 
-A small conv net on the digits of scikit-learn, over three workers. One run is left in peace. In the other a worker, not
-the chief, gets a SIGKILL at random times, until there have been so many or the time is over; then it trains on for as
-many epochs as the other run has had. `--write` puts the result into `docs/elastic.md`.
+A small conv net on the digits of scikit-learn, over three workers. One run is left in peace. In the other a worker, be
+it the chief, gets a SIGKILL at random times if there are two or more, until there have been so many or the time is over;
+then it trains on for as many epochs as the other run has had. `--write` puts the result into `docs/elastic.md`.
 """
 
 import argparse
@@ -37,10 +37,12 @@ def train(folder: Path) -> None:
         epochs_left = EPOCHS
 
         def on_epoch_begin(self, epoch, logs=None):
-            if not easyscale.is_chief():
-                (folder / f"{easyscale.rank()}.pid").write_text(str(os.getpid()))
+            (folder / f"{os.getpid()}.pid").touch()
 
         def on_epoch_end(self, epoch, logs=None):
+            if easyscale.is_chief():
+                with (folder / "workers").open("a") as file:
+                    file.write(f"{easyscale.size()}\n")
             self.epochs_left -= (folder / "peace").exists()
             self.model.stop_training = easyscale.is_chief() and self.epochs_left <= 0
 
@@ -67,7 +69,7 @@ def train(folder: Path) -> None:
     model.fit(*easyscale.shard(x_train, y_train), callbacks=callbacks, **options)
     if easyscale.is_chief():
         _, accuracy = model.evaluate(x_test, y_test, verbose=0)
-        found = {"accuracy": accuracy, "workers": model.history.history["workers"]}
+        found = {"accuracy": accuracy, "workers": list(map(int, (folder / "workers").read_text().split()))}
         (folder / "result.json").write_text(json.dumps(found))
 
 
@@ -76,7 +78,8 @@ def run(kills: int, minutes: float, pause: float) -> dict:
     mark = f"EASYSCALE_SOAK={random.SystemRandom().getrandbits(64):x}"
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryFile("w+") as said:
         folder, done = Path(name), 0
-        options = ["--elastic", "--respawn", "--spares", str(kills + WORKERS)] if kills else ["--elastic"]
+        # A chief that is killed takes with it those that it has called and that have not joined.
+        options = ["--elastic", "--respawn", "--spares", str(kills + kills // 3 + WORKERS)] if kills else ["--elastic"]
         command = [sys.executable, "-m", "easyscale", "launch", "-n", str(WORKERS), *options, __file__, "--train", name]
         environment = {**os.environ, **dict([mark.split("=")]), "TF_CPP_MIN_LOG_LEVEL": "2"}
         start = time.monotonic()
@@ -84,12 +87,11 @@ def run(kills: int, minutes: float, pause: float) -> dict:
         while process.poll() is None and done < kills and time.monotonic() - start < 60 * minutes:
             time.sleep(random.expovariate(1 / pause))
             training = sorted(folder.glob("*.pid"))  # those that have joined
-            if training:
+            if len(training) > 1:
                 victim = random.choice(training)
-                with contextlib.suppress(ProcessLookupError, ValueError):  # `ValueError`: it is just being written
-                    pid = int(victim.read_text())
-                    victim.unlink()
-                    os.kill(pid, signal.SIGKILL)
+                victim.unlink()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(victim.stem), signal.SIGKILL)
                     done += 1
         (folder / "peace").touch()
         code = process.wait()
