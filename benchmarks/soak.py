@@ -3,8 +3,8 @@
     python benchmarks/soak.py [--kills 200] [--minutes 15] [--pause 4] [--write]
 
 A small conv net on the digits of scikit-learn, over three workers. One run is left in peace. In the other a worker, be
-it the chief, gets a SIGKILL at random times if there are two or more, until there have been so many or the time is over;
-then it trains on for as many epochs as the other run has had. `--write` puts the result into `docs/elastic.md`.
+it the chief, gets a SIGKILL at random times if there are two or more, until there have been so many or the time is
+over; then it trains on for as many epochs as the other run has had. `--write` puts the result into `docs/elastic.md`.
 """
 
 import argparse

@@ -148,26 +148,43 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
         replace(replacement.__name__, replacement)
 
 
-def _take_over(callbacks: keras.callbacks.CallbackList, left_out: Sequence, epoch: int | None) -> None:
-    """Have this worker, which is the chief from now on, show and write what the one before it did.
+def _take_over(
+    callbacks: keras.callbacks.CallbackList,
+    left_out: Sequence,
+    past: dict[str, list],
+    steps: int,
+    epoch: int | None,
+    validates: bool,
+) -> list[keras.callbacks.Callback]:
+    """Have this worker, the chief from now on, show and write what the one before it did; return all callbacks.
 
     Args:
         callbacks: The list.
         left_out: What is left out of it, each with its place.
+        past: Dict of lists. The logs of each epoch so far.
+        steps: Int. The steps so far.
         epoch: Int. The epoch that has begun; `None` if none has.
+        validates: Bool. Whether its validation has begun.
     """
+    everything = list(callbacks.callbacks)  # Keras may be going through the other list
     for place, one in left_out:
-        callbacks.callbacks.insert(place, one)
+        everything.insert(place, one)
         one.set_params(callbacks.params)
         one.set_model(callbacks.model)
         if isinstance(one, keras.callbacks.CSVLogger):
             one.append = True
         if not isinstance(one, keras.callbacks.BackupAndRestore):  # which would go back to what it has saved
             one.on_train_begin()
+        if isinstance(one, keras.callbacks.TensorBoard):
+            one._global_train_batch = steps
         if getattr(one, "save_best_only", False):
-            _look_back(one, callbacks.model.history.history)
+            _look_back(one, past)
         if epoch is not None:
             one.on_epoch_begin(epoch)
+        if validates:
+            one.on_test_begin()
+    callbacks.callbacks = everything
+    return everything
 
 
 def _look_back(checkpoint: keras.callbacks.ModelCheckpoint, history: dict[str, list]) -> None:

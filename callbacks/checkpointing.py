@@ -34,7 +34,6 @@ class Checkpointing:
         fit: The `Fit`.
         model: The model.
         optimizers: List of its `DistributedOptimizer`s.
-        callbacks: List of the callbacks.
         written: `Checkpoints` to write, or `None` to write none.
         source: `Checkpoints` to go on from.
         required: Bool. Whether there must be one to go on from.
@@ -47,14 +46,13 @@ class Checkpointing:
         fit: object,
         model: keras.Model,
         optimizers: list,
-        callbacks: list,
         written: Checkpoints | None,
         source: Checkpoints,
         required: bool,
         steps: int,
         seconds: float,
     ):
-        self._fit, self._model, self._optimizers, self._callbacks = fit, model, optimizers, callbacks
+        self._fit, self._model, self._optimizers = fit, model, optimizers
         self._written, self._source, self._required = written, source, required
         self._every, self._seconds = steps, seconds
         self._workers = optimizers[0].workers
@@ -249,7 +247,7 @@ class Checkpointing:
             "stopped": bool(self._model.stop_training),
             "weights": [[variable.path, list(variable.shape)] for variable in self._model.weights],
             **{name: [theirs[name] for theirs in everyones] for name in mine},
-            "callbacks": callback_state.collect(self._callbacks, arrays),
+            "callbacks": callback_state.collect(self._fit.callbacks, arrays),
         }
         self._finish()
         self._thread = threading.Thread(target=self._write, args=(steps, Checkpoint(about, arrays)), daemon=True)
@@ -302,7 +300,7 @@ class Checkpointing:
         else:
             randomness.differ(self._model, self._workers)
         metrics.put_back(self._model.metrics, arrays["metrics"], self._communicator)
-        callback_state.put_back(self._callbacks, about["callbacks"], arrays)
+        callback_state.put_back(self._fit.callbacks, about["callbacks"], arrays)
         self._fit.steps = about["steps"]
         self._last, self._last_step = time.monotonic(), about["steps"]
         self._due = about["steps"] + (self._every or _LOOK_AFTER)

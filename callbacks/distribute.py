@@ -115,7 +115,7 @@ class Distribute(keras.callbacks.Callback):
             return  # `predict()` needs none; `fit()` says so in `on_train_begin`
         self._taken = callbacks
         distribution.check_every, distribution.checkpoint = self._check_every, self._checkpoint
-        if distribution.size > 1 or self._checkpoint:
+        if distribution.size > 1 or self._checkpoint or distribution.is_elastic:
             remember(callbacks.callbacks)
             share(callbacks, distribution)
         if distribution.size > 1 and model.jit_compile:

@@ -48,7 +48,7 @@ class Distribution:
         self._train_function: Callable | None = None  # that of the last fit(), traced; Keras has another meanwhile
         self.check_every = 100
         self.checkpoint: dict | None = None  # arguments of `Checkpointing`
-        self.take_over: Callable = lambda epoch: None  # shows and writes what the chief did, from this epoch on
+        self.take_over: Callable | None = None  # lets this worker's callbacks do what the chief's did
         model.test_function = None  # it may have been made with what is replaced here
         for name in (*_REPLACED, "_get_metrics_result_or_logs"):
             object.__setattr__(model, name, functools.partial(getattr(self, name), getattr(model, name)))
@@ -75,6 +75,10 @@ class Distribution:
     @property
     def is_chief(self) -> bool:
         return not self.optimizers or self._workers.communicator.is_chief
+
+    @property
+    def is_elastic(self) -> bool:
+        return bool(self.optimizers) and self._workers.communicator.elastic
 
     @property
     def size(self) -> int:
@@ -108,9 +112,10 @@ class Distribution:
         kind = Fit if self._is_synchronous else ServedFit
         verbose = bool(params.get("verbose"))
         self._fit = kind(self._model, self.optimizers, self.check_every, verbose, self._trace_anew)
-        self._fit.callbacks, self._fit.take_over = callbacks, self.take_over
+        self._fit.callbacks = callbacks
+        self._fit.take_over = self._take_over
         if self.checkpoint is not None:
-            arguments = self._fit, self._model, self.optimizers, callbacks
+            arguments = self._fit, self._model, self.optimizers
             self._fit.checkpointing = Checkpointing(*arguments, **self.checkpoint)
         self._fit.begin(params.get("epochs"), deciding_hooks)
         if self._train_function is None or self._train_function.made != self._way_to_make:
@@ -146,6 +151,10 @@ class Distribution:
         """Start the epoch number `epoch`, from 0."""
         self._begin_phase(epoch + 1)
         self._fit.begin_epoch(epoch)
+
+    def _take_over(self, past: dict[str, list], steps: int, epoch: int | None) -> list | None:
+        validates = self._training and any(self._evaluations)
+        return self.take_over and self.take_over(past, steps, epoch, validates)
 
     def end_epoch(self) -> None:
         """Take in that an epoch is over, also for its callbacks."""
@@ -232,14 +241,14 @@ class Distribution:
                 optimizer.workers.batch_weight, optimizer.workers.batch, optimizer.workers.moving = 1.0, 0.0, []
 
     def evaluate(self, original: Callable, *args, **kwargs) -> object:
+        if self._training:
+            kwargs = self._fit.data.of_validation(kwargs)
         if self.size == 1:
             return original(*args, **kwargs)
         # All workers evaluate together only if the list of callbacks has Distribute in it, as that of fit() has.
         self._evaluations.append(False)
         self._workers.begin(0, together=False)
         self._workers.communicator.progress.activity = Activity.EVALUATION
-        if self._training:
-            kwargs = self._fit.data.of_validation(kwargs)
         try:
             return original(*args, **kwargs)
         finally:

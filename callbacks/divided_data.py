@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from easyscale.callbacks.keras_fit import dataset_of, locals_of_fit
+from easyscale.callbacks.keras_fit import dataset_of, locals_of_fit, set_batches
 from easyscale.communicator import Communicator
 from easyscale.data import division
 
@@ -42,6 +42,8 @@ class DividedData:
         self._epoch = self._step = self._seed = self._global_batch = 0
         self._is_divided_anew = False
         self._instead: object | None = None
+        self._own_end = self._given["epoch_iterator"].num_batches if self._whole else None
+        self._end: int | None = None  # the step of this epoch before which this worker's data ends
 
     def _find_whole(self) -> division.Whole | None:
         given = self._given
@@ -57,7 +59,7 @@ class DividedData:
 
     def begin_epoch(self, epoch: int) -> None:
         """Take in that an epoch, from 0, begins."""
-        self._epoch, self._step, self._instead = epoch, 0, None
+        self._epoch, self._step, self._instead, self._end = epoch, 0, None, self._own_end
 
     def count(self, steps: int) -> None:
         """Take in that so many steps of the epoch are done, or count as done."""
@@ -77,7 +79,8 @@ class DividedData:
             workers = self._whole.workers
             self._global_batch = global_batches[0] or sum(batches) * len(workers) // len(batches)
             self._is_divided_anew = workers != sorted(self._communicator.first_ranks)
-        if self._is_divided_anew:  # of one that is a step behind it ends before Keras expects it
+            # For some their data ends before: they have no part in the last batch, or are a step behind.
+            set_batches(self._given["epoch_iterator"], -(-division.count(self._whole.data) // self._global_batch))
             warnings.filterwarnings("ignore", "Your input ran out of data")
 
     def follow(self, iterator: object) -> object:
@@ -86,11 +89,11 @@ class DividedData:
         Raises:
             StopIteration: If this worker has no data left in this epoch.
         """
-        if not self._is_divided_anew:
-            return iterator
-        if self._instead is None:
+        if self._is_divided_anew and self._instead is None:
             self._instead = self._rest()
-        return self._instead
+        if self._end is not None and self._step >= self._end:
+            raise StopIteration
+        return iterator if self._instead is None else self._instead
 
     def _rest(self) -> object:
         given, rank, size = self._given, self._communicator.rank, self._communicator.workers
@@ -100,8 +103,10 @@ class DividedData:
             order = np.random.default_rng([self._seed, self._epoch]).permutation(samples)
         left = order[self._step * self._global_batch :]
         mine = left[np.arange(len(left)) % self._global_batch % size == rank]
+        batch = len(range(rank, self._global_batch, size))
+        self._end = self._step + -(-len(mine) // batch)
         if not len(mine):
-            raise StopIteration
+            return iter(())
         x, y, sample_weight = division.rows(self._whole.data, mine)
         return iter(
             dataset_of(
@@ -109,7 +114,7 @@ class DividedData:
                     x=x,
                     y=y,
                     sample_weight=sample_weight,
-                    batch_size=len(range(rank, self._global_batch, size)),
+                    batch_size=batch,
                     shuffle=False,
                     class_weight=given["class_weight"],
                     distribute_strategy=self._model.distribute_strategy,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from easyscale.callbacks import joining
 from easyscale.callbacks.elastic import Elastic
+from easyscale.errors import is_number
 from easyscale.replication import Purpose
 
 __all__ = ["ElasticFit"]
@@ -52,14 +53,22 @@ class ElasticFit:
         """Workers have failed."""
         if self._communicator.is_chief and not self._was_chief:
             self._was_chief = True
-            self.take_over(self._epoch if self.in_epoch else None)
+            epoch = self._epoch if self.in_epoch else None
+            self.callbacks = self.take_over(self._logs_so_far(), self.steps, epoch) or self.callbacks
         who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
         until = " until it is replaced" if self._replace() else ""
         part = f"{len(first_ranks)}/{size + len(first_ranks)} of each step"
         becomes = f"is not trained on{until}"
         if self.data.keeps_global_batch:
             becomes = "is divided among them"
-        self._say(f"step {self.steps} lost {who}; {size} workers go on. Its part of the data, {part}, {becomes}")
+        go = "workers go" if size > 1 else "worker goes"
+        self._say(f"step {self.steps} lost {who}; {size} {go} on. Its part of the data, {part}, {becomes}")
+
+    def _logs_so_far(self) -> dict[str, list]:
+        """Return the logs of each epoch that are numbers."""
+        own = self._model.history.history
+        logs = {name: self.past.get(name, []) + list(own.get(name, [])) for name in {*self.past, *own}}
+        return {name: list(map(float, found)) for name, found in logs.items() if all(map(is_number, found))}
 
     def _replace(self) -> bool:
         """On the chief: have workers that have failed replaced; return whether they are."""
@@ -102,13 +111,13 @@ class ElasticFit:
         about, arrays = {}, {}
         if communicator.rank == 0:
             about, arrays = joining.state_for_newcomers(self._model, self._workers, self.callbacks)
-            about |= {"epoch": self._epoch, "hooks": sorted(self.deciding_hooks)}
+            about |= {"epoch": self._epoch, "hooks": sorted(self.deciding_hooks), "past": self._logs_so_far()}
         everyones = communicator.share([about, communicator.first_ranks[communicator.rank] if has_joined else None])
         arrays = joining.share_arrays(communicator, arrays)
         if has_joined:
             about = everyones[0][0]
             joining.take_state(self._model, self._workers, self.callbacks, about, arrays)
-            self._epoch, self.deciding_hooks = about["epoch"], set(about["hooks"])
+            self._epoch, self.deciding_hooks, self.past = about["epoch"], set(about["hooks"]), about["past"]
             self._model._initial_epoch = self._epoch
             if self.checkpointing is not None:
                 self.checkpointing.enter(self._epoch)

@@ -40,7 +40,9 @@ class Fit(ElasticFit):
         epochs: Int. The epochs of this `fit()`.
         checkpointing: The `Checkpointing`, or `None`.
         callbacks: List of the callbacks.
-        take_over: Function. Called when this worker becomes the chief; takes the epoch that has begun, or `None`.
+        take_over: Function. Called when this worker becomes the chief; takes the logs of the epochs so far, the steps
+            so far, and the epoch that has begun or `None`. Returns the callbacks, if they are others then.
+        past: Dict of lists. The logs of the epochs before this worker has joined.
         in_epoch: Bool. Whether one has begun, and not ended, for the callbacks.
         data: The `DividedData`.
         passes: Bool. Whether this `fit()`, of a process that replaces a worker, is over for the others.
@@ -60,7 +62,8 @@ class Fit(ElasticFit):
         self._communicator, self._is_verbose = self._workers.communicator, verbose
         self._was_chief = self._communicator.is_chief
         self.in_epoch = False
-        self.take_over: Callable[[int | None], None] = lambda epoch: None
+        self.take_over: Callable | None = None
+        self.past: dict[str, list] = {}
         self.steps = self.epochs = 0
         self.checkpointing: object | None = None
         self.callbacks: list = []

@@ -9,15 +9,22 @@ from collections.abc import Mapping
 
 import keras
 
-__all__ = ["dataset_of", "locals_of_fit"]
+__all__ = ["dataset_of", "locals_of_fit", "set_batches"]
 
 
 def locals_of_fit(model: keras.Model) -> Mapping:
     """Return the arguments and other local variables of the model's `fit()`, which has called this; or none."""
     frame = sys._getframe()
-    while frame is not None and not (frame.f_locals.get("self") is model and "epoch_iterator" in frame.f_locals):
+    while frame is not None:
+        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model and "epoch_iterator" in frame.f_locals:
+            return dict(frame.f_locals)
         frame = frame.f_back
-    return dict(frame.f_locals) if frame is not None else {}
+    return {}
+
+
+def set_batches(epoch_iterator: object, count: int) -> None:
+    """Let what goes through the data of an epoch ask for so many batches, from the next epoch on."""
+    epoch_iterator._num_batches = count
 
 
 def dataset_of(epoch_iterator: object) -> object | None:

@@ -229,7 +229,7 @@ class Job:
             self._screen.say(f"easyscale: {left} workers are left, fewer than --min-workers {self._least}")
             self._act_at(time.monotonic(), lambda: self._stop(signal.SIGTERM))
             return False
-        self._screen.say(f"easyscale: {how}; {left} of {self._workers} workers are left")
+        self._screen.say(f"easyscale: {how}; {left} of {self._workers} workers {'is' if left == 1 else 'are'} left")
         return True
 
     def _act_at(self, when: float, action: Callable[[], None]) -> None:
