@@ -49,9 +49,10 @@ class Spares:
             members: The places of those that do.
         """
         self.joined.update(one for one in members if one in self._sleeping)  # before this one has
-        gone = self._mail.failed | self._departures.left | self.joined
+        failed = self._mail.failed
+        gone = failed | self._departures.left | self.joined
         for place in gone & self._called.keys():
-            self._failures += 1
+            self._failures += place in failed  # others had been called by a chief that has failed
             del self._called[place]
         self._sleeping = [place for place in self._sleeping if place not in gone]
         if self._is_over:
