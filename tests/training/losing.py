@@ -306,6 +306,36 @@ def chiefs_are_lost():
     print(f"rank {FIRST_RANK} went on", flush=True)
 
 
+def one_is_left():
+    """Of three workers, of which only the chief has a part in the last batch. It ends by an exception of the script."""
+    x, y = (np.random.default_rng(0).normal(size=(12 * 2 + 1, width)).astype("float32") for width in (4, 1))
+    start = [np.full((4, 1), 0.5, "float32"), np.zeros(1, "float32")]
+
+    def build():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.set_weights(start)
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+        return model
+
+    model, distribute = build(), easyscale.callbacks.Distribute()
+    mine, batch = easyscale.shard(x, y), easyscale.local_batch(12)
+    before = model.evaluate(*mine, verbose=0, callbacks=[distribute])
+    killed = [KilledAfter(rank=0, epoch=1, step=0), KilledAfter(rank=1, epoch=2, step=1)]
+    options = {"shuffle": False, "verbose": 2, "batch_size": batch}
+    history = model.fit(*mine, epochs=4, validation_data=mine, callbacks=[distribute, *killed], **options).history
+    assert history["workers"] == [3, 2, 1, 1], history
+    stock = build()
+    np.testing.assert_allclose(before, stock.evaluate(x, y, verbose=0), rtol=1e-5)
+    expected = stock.fit(x, y, batch_size=12, epochs=4, validation_data=(x, y), shuffle=False, verbose=0).history
+    np.testing.assert_allclose(history["val_loss"], expected["val_loss"], rtol=1e-4)
+    for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    again = model.fit(*easyscale.shard(x, y), callbacks=[distribute], **{**options, "batch_size": 12}).history
+    assert again["workers"] == [1], again
+    print(f"rank {FIRST_RANK} went on", flush=True)
+    raise ArithmeticError("after all")
+
+
 class Through(keras.layers.Layer):
     def __init__(self, **options):
         super().__init__()

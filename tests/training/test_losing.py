@@ -66,6 +66,16 @@ def test_the_next_worker_is_the_chief_when_it_is_lost(exchange, update, tmp_path
         assert f"Epoch {epoch}/6" in done.stdout, done.stdout
 
 
+def test_the_last_worker_goes_on_alone_and_ends_with_its_own_exit_code():
+    launch = [sys.executable, "-m", "easyscale", "launch", "-n", "3", "--elastic"]
+    done = run([*launch, str(LOSING), "one_is_left"], timeout=90)
+    assert done.returncode == 1, done.stderr
+    assert "rank 2 went on" in done.stdout, done.stdout + done.stderr
+    assert "lost rank 1; 1 worker goes on" in done.stdout, done.stdout
+    assert "[2] ArithmeticError: after all" in done.stderr, done.stderr
+    assert done.stderr.splitlines()[-1].endswith("ended with exit code 1"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("kind", "end"),
     [("arrays", "lost"), ("PyDataset", "lost"), ("tf.data", "lost"), ("arrays", "replaced"), ("tf.data", "replaced")],
