@@ -14,7 +14,7 @@ __all__ = ["Regrouping"]
 _DATA_TAG = 1  # words have others, below the first of an elastic job
 _FIRST_ELASTIC_TAG = 16  # plus the number of the generation
 _NAP_SECONDS = 0.005
-_SLEEP_SECONDS = 0.3  # of a process that is not needed yet
+_SLEEP_SECONDS = 1.0  # of a process that is not needed yet; hundreds of them may look as often
 
 
 class Regrouping(Communicator):
