@@ -27,11 +27,12 @@ WORKERS, EPOCHS = 3, 30
 
 def train(folder: Path) -> None:
     """What each worker runs."""
+    import easyscale
+
+    easyscale.rank()  # MPI begins now: hundreds of spares take both cores as long as they wait for that
     import keras
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
-
-    import easyscale
 
     class Soaked(keras.callbacks.Callback):
         epochs_left = EPOCHS
