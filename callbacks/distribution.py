@@ -32,7 +32,8 @@ class Distribution:
     Attributes:
         optimizers: List of the model's `DistributedOptimizer`s.
         size: Int. The number of workers.
-        rank: Int. This worker's number.
+        is_chief: Bool. Whether this worker is the one that writes.
+        is_elastic: Bool. Whether workers that fail are left out.
         check_every: Int. After so many steps the workers' weights are compared.
     """
 
@@ -67,10 +68,6 @@ class Distribution:
     @property
     def _is_synchronous(self) -> bool:
         return self._workers.exchange.is_synchronous
-
-    @property
-    def rank(self) -> int:
-        return self._workers.communicator.rank if self.optimizers else 0
 
     @property
     def is_chief(self) -> bool:
