@@ -62,7 +62,8 @@ class Spares:
             why = "there is no spare left (--spares)"
             if self._failures >= _IN_A_ROW:
                 why = f"{self._failures} replacements in a row have failed before they had joined"
-            return self.give_up(why)
+            self._is_over = True
+            return f"ranks that fail are not replaced any more: {why}"
         for rank, place in zip(wanted, list(self._sleeping), strict=False):
             self._sleeping.remove(place)
             self._called[place] = rank
@@ -94,13 +95,6 @@ class Spares:
             self.joined.add(place)
             self._called.pop(place, None)
             self._ready.pop(place, None)
-
-    def give_up(self, why: str) -> str | None:
-        """Replace no more ranks; return what the user should know, the first time."""
-        if self._is_over:
-            return None
-        self._is_over = True
-        return f"ranks that fail are not replaced any more: {why}"
 
     @property
     def go_on(self) -> bool:
