@@ -80,10 +80,11 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
         callbacks: The list.
         distribution: The model's `Distribution`, of two workers or more.
     """
+    act_as_chief = None
     if not distribution.is_chief:
         left_out = [(place, one) for place, one in enumerate(callbacks.callbacks) if isinstance(one, WRITERS)]
         callbacks.callbacks = [one for one in callbacks.callbacks if not isinstance(one, WRITERS)]
-        distribution.take_over = functools.partial(_take_over, callbacks, left_out)
+        act_as_chief = functools.partial(_act_as_chief, callbacks, left_out)
 
     def replace(name: str, replacement: Callable) -> None:
         original = getattr(callbacks, name)
@@ -103,7 +104,7 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
 
     def on_train_begin(original, logs=None):
         original(logs)
-        distribution.begin(callbacks.params, _deciding_hooks(callbacks.callbacks), callbacks.callbacks)
+        distribution.begin(callbacks.params, _deciding_hooks(callbacks.callbacks), callbacks.callbacks, act_as_chief)
 
     def on_epoch_begin(original, epoch, logs=None):
         distribution.begin_epoch(epoch)
@@ -148,7 +149,7 @@ def share(callbacks: keras.callbacks.CallbackList, distribution: object) -> None
         replace(replacement.__name__, replacement)
 
 
-def _take_over(
+def _act_as_chief(
     callbacks: keras.callbacks.CallbackList,
     left_out: Sequence,
     past: dict[str, list],

@@ -49,7 +49,7 @@ class Distribution:
         self._train_function: Callable | None = None  # that of the last fit(), traced; Keras has another meanwhile
         self.check_every = 100
         self.checkpoint: dict | None = None  # arguments of `Checkpointing`
-        self.take_over: Callable | None = None  # lets this worker's callbacks do what the chief's did
+        self._act_as_chief: Callable | None = None  # lets this worker's callbacks do what the chief's did
         model.test_function = None  # it may have been made with what is replaced here
         for name in (*_REPLACED, "_get_metrics_result_or_logs"):
             object.__setattr__(model, name, functools.partial(getattr(self, name), getattr(model, name)))
@@ -102,9 +102,9 @@ class Distribution:
 
     # A fit() or evaluate() of two workers or more
 
-    def begin(self, params: dict, deciding_hooks: list[str], callbacks: list) -> None:
+    def begin(self, params: dict, deciding_hooks: list[str], callbacks: list, act_as_chief: Callable | None) -> None:
         """Start a `fit()`, after its callbacks have: equal workers, and errors that say what happened."""
-        self._training, self._evaluations = True, []
+        self._training, self._evaluations, self._act_as_chief = True, [], act_as_chief
         self._begin_phase(epoch=0)
         kind = Fit if self._is_synchronous else ServedFit
         verbose = bool(params.get("verbose"))
@@ -151,7 +151,7 @@ class Distribution:
 
     def _take_over(self, past: dict[str, list], steps: int, epoch: int | None) -> list | None:
         validates = self._training and any(self._evaluations)
-        return self.take_over and self.take_over(past, steps, epoch, validates)
+        return self._act_as_chief and self._act_as_chief(past, steps, epoch, validates)
 
     def end_epoch(self) -> None:
         """Take in that an epoch is over, also for its callbacks."""

@@ -60,7 +60,8 @@ class Elastic:
             workers.
         settled: Function. Takes the number of steps so far, when all have agreed on it.
         report: Function. Takes the first numbers of the workers that have failed.
-        welcome: Function. Called by all workers together when some have joined. Takes whether this one has.
+        welcome: Function. Called by all workers together when some have joined. Takes the first worker that has not,
+            and whether this one has.
 
     Attributes:
         done: Int. The number of exchanges of gradients that this worker has completed, with their updates; -1 if it has
@@ -75,7 +76,7 @@ class Elastic:
         renew: Callable[[int], None],
         settled: Callable[[int], None],
         report: Callable[[list[int]], None],
-        welcome: Callable[[bool], None],
+        welcome: Callable[[int, bool], None],
     ):
         self._workers, self._state, self._renew = workers, state, renew
         self._settled, self._report, self._welcome = settled, report, welcome
@@ -115,15 +116,24 @@ class Elastic:
                 first_ranks = []
 
     def agree(self) -> None:
-        """Make all workers' state that of the one that has come furthest. They do this together."""
+        """Make all workers' state that of the one that has come furthest. They do this together.
+
+        Raises:
+            PeerError: If none is left that has trained.
+        """
         communicator = self._workers.communicator
         everyones = communicator.share([self._workers.exchanges, self.done, self.steps])
         begun, done, steps = ([theirs[index] for theirs in everyones] for index in range(3))
         furthest = done.index(max(done))
+        if done[furthest] < 0:
+            raise PeerError(
+                "workers that replace others need one that has trained. Received: the last one has failed before they "
+                "had joined it. Start the job with `--restarts`, and `Distribute(checkpoint=...)`"
+            )
         self._renew(max(one for one, so_far in zip(begun, done, strict=True) if so_far >= 0))
         self._workers.start_equal(self._state(), root=furthest)
         if min(done) < 0:
-            self._welcome(self.done < 0)
+            self._welcome(next(rank for rank, so_far in enumerate(done) if so_far >= 0), self.done < 0)
         self.done, self.steps = self._workers.exchanges, max(steps)
         self._settled(self.steps)
 

@@ -105,17 +105,17 @@ class ElasticFit:
             self._communicator.admit(newcomers)
             self._elastic.agree()
 
-    def _welcome(self, has_joined: bool) -> None:
-        """Give newcomers what they need of the chief beside the variables."""
+    def _welcome(self, giver: int, has_joined: bool) -> None:
+        """Give newcomers what they need beside the variables: of the chief, or who comes next if it has failed."""
         communicator = self._communicator
         about, arrays = {}, {}
-        if communicator.rank == 0:
+        if communicator.rank == giver:
             about, arrays = joining.state_for_newcomers(self._model, self._workers, self.callbacks)
             about |= {"epoch": self._epoch, "hooks": sorted(self.deciding_hooks), "past": self._logs_so_far()}
         everyones = communicator.share([about, communicator.first_ranks[communicator.rank] if has_joined else None])
-        arrays = joining.share_arrays(communicator, arrays)
+        arrays = joining.share_arrays(communicator, arrays, giver)
         if has_joined:
-            about = everyones[0][0]
+            about = everyones[giver][0]
             joining.take_state(self._model, self._workers, self.callbacks, about, arrays)
             self._epoch, self.deciding_hooks, self.past = about["epoch"], set(about["hooks"]), about["past"]
             self._model._initial_epoch = self._epoch

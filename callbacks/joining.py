@@ -29,7 +29,7 @@ def rehearse(train_function: Callable, model: keras.Model) -> None:
 def state_for_newcomers(
     model: keras.Model, workers: object, callbacks: Sequence[keras.callbacks.Callback]
 ) -> tuple[dict, dict[str, np.ndarray]]:
-    """Return what a newcomer needs of the chief beside the variables: for JSON, and arrays."""
+    """Return what a newcomer needs of another worker beside the variables: for JSON, and arrays."""
     arrays: dict[str, np.ndarray] = {}
     remembered = [one for one in callbacks if not isinstance(one, keras.callbacks.History)]
     about = {
@@ -48,19 +48,19 @@ def take_state(
     about: dict,
     arrays: dict[str, np.ndarray],
 ) -> None:
-    """Take what `state_for_newcomers` has returned on the chief."""
+    """Take what `state_for_newcomers` has returned on another worker."""
     model.stop_training = about["stop"]
     workers.set_random_state(about["random"])
     randomness.differ_from(model, workers, about["seeds"])
     callback_state.put_back(callbacks, about["callbacks"], arrays)
 
 
-def share_arrays(communicator: Communicator, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the chief's arrays on all ranks. They must all call this."""
-    kinds = communicator.share({name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()})[0]
+def share_arrays(communicator: Communicator, arrays: dict[str, np.ndarray], giver: int) -> dict[str, np.ndarray]:
+    """Return the arrays of the rank `giver` on all ranks. They must all call this."""
+    kinds = communicator.share({name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()})[giver]
     found = {}
     for name, (kind, shape) in kinds.items():
-        found[name] = np.array(arrays[name]) if communicator.rank == 0 else np.empty(shape, np.dtype(kind))
+        found[name] = np.array(arrays[name]) if communicator.rank == giver else np.empty(shape, np.dtype(kind))
         if found[name].size:
-            communicator.broadcast(found[name].reshape(-1))
+            communicator.broadcast(found[name].reshape(-1), giver)
     return found

@@ -51,6 +51,8 @@ class Job:
         least: Int. The ranks go on without workers that fail, as long as there are so many. Defaults to `None`: they do
             not.
         needed: The ranks without which the others never go on. Defaults to none.
+        has_spares: Bool. Whether there are processes that wait to replace ranks, and end when all ranks have. Defaults
+            to `False`.
 
     Attributes:
         was_asked_to_end: Bool. Whether a signal has come.
@@ -66,11 +68,13 @@ class Job:
         stalls: Stalls | None = None,
         least: int | None = None,
         needed: Iterable[int] = (),
+        has_spares: bool = False,
     ):
         self._runtime, self._command, self._screen = runtime, command, screen
         self._on_this_host, self._workers = on_this_host, workers
-        self._least, self._needed = least, {*needed}
+        self._least, self._needed, self._has_spares = least, {*needed}, has_spares
         self._lost = 0  # workers without which the others go on
+        self._ended = set()  # ranks
         self._awaited = set()  # ranks that are replaced by one that has not joined yet
         self._ranks = {}  # rank -> Rank
         self._forwarded = False  # whether mpirun has forwarded a rank's line
@@ -168,6 +172,7 @@ class Job:
         if started is not None:
             if started.rank in self._ranks:
                 self._awaited.add(started.rank)
+                self._ended.discard(started.rank)
             self._ranks[started.rank] = started
             for stream, file in started.files.items():
                 self._watch(file, started.rank, stream)
@@ -202,8 +207,11 @@ class Job:
             self._stalls.hear(rank, words)
             return
         self._hosts.pop(rank, None)
+        self._ended.add(rank)
+        if self._is_over:
+            self._act_at(time.monotonic() + _PATIENCE, self._kill)
         ending = of_status(rank, words["status"], words["host"], words["left"])
-        if self._goes_on(ending):
+        if self._goes_on(ending, words["met"]):
             self._stalls.leave_out(rank)
             return
         self._stalls.end(rank, describe(ending, False, self._workers).partition(f"rank {rank} ")[2])
@@ -213,11 +221,19 @@ class Job:
             self._failures.append((when, rank, ending))
             self._act_at(time.monotonic() + _PATIENCE, lambda: self._stop(signal.SIGTERM))
 
-    def _goes_on(self, ending: Ending) -> bool:
+    @property
+    def _is_over(self) -> bool:
+        """Whether all ranks have ended. Spares may not know of it, if no rank has ever begun with MPI."""
+        return self._has_spares and len(self._ended) >= self._workers and self._ended >= self._ranks.keys()
+
+    def _goes_on(self, ending: Ending, met: bool) -> bool:
         """Whether the others may go on without a rank; it is said then."""
         if self._least is None or ending.signal is None or ending.left or ending.rank in self._needed:
             return False
         if self._process.poll() is not None or self._signals or self._failures or self._is_stalled:
+            return False
+        if not met:
+            self._screen.say("easyscale: workers go on without another when all have begun with MPI, not before")
             return False
         how = describe(ending, False, self._workers)
         if ending.rank in self._awaited:
@@ -336,7 +352,7 @@ class Job:
             whom = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
             self._screen.say(f"easyscale: host {lost} does not answer any more, and with it {whom}")
             return code if code > 0 else 1
-        if code == 0 and not failures:
+        if (code == 0 or self._is_over) and not failures:
             return 0
         ending = first_failure(failures, self._runtime.ending(said))
         if self._least is not None and failures:

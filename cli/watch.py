@@ -53,6 +53,11 @@ class Watch:
         """Whether the rank has ended although others needed it."""
         return self._progress.left == 2
 
+    @property
+    def met(self) -> bool:
+        """Whether the rank has met all others."""
+        return bool(self._progress.met)
+
     def look(self, pid: int) -> None:
         """Look at the rank, and tell the launcher if it has not moved for the time-out, or moves again."""
         now = time.monotonic()

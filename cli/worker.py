@@ -217,7 +217,8 @@ def main() -> None:
         status = _start(command, by_lines=True, watch=watch, on_word=on_word)
     else:
         status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None, watch=watch)
-    say({"kind": "ended", "host": host, "status": status, "when": time.monotonic_ns(), "left": watch.left})
+    end = {"status": status, "when": time.monotonic_ns(), "left": watch.left, "met": watch.met}
+    say({"kind": "ended", "host": host, **end})
     _end_like(status)
 
 

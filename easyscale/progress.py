@@ -15,7 +15,7 @@ __all__ = ["Activity", "Progress", "STACK_SIGNAL", "Wait"]
 
 STACK_SIGNAL = signal.SIGRTMIN + 6  # a rank that gets it writes where each of its threads is
 
-_WORDS = ("pid", "moves", "phase", "step", "exchanges", "activity", "left")
+_WORDS = ("pid", "moves", "phase", "step", "exchanges", "activity", "left", "met")
 _PLACES = 4  # threads that wait at a time; more go unnoticed
 _TEXT = 512  # bytes for what each of them waits for
 _NUMBERS = 8 * (len(_WORDS) + 2 * _PLACES)
@@ -66,11 +66,12 @@ class Progress:
         exchanges: Int. Exchanges of gradients so far.
         activity: Int, of `Activity`.
         left: Int. 1 if the rank has come to its end, 2 if it ends although others still need it.
+        met: Int. 1 if all ranks have begun with MPI. Before, none can go on without another.
         exchange: String. Of the rank's own: the name of the exchange in use.
         purpose: String. Of the rank's own: what it meets the others for.
     """
 
-    pid, moves, phase, step, exchanges, activity, left = map(_word, range(len(_WORDS)))
+    pid, moves, phase, step, exchanges, activity, left, met = map(_word, range(len(_WORDS)))
 
     def __init__(self, memory: mmap.mmap | None = None):
         self._memory = memory if memory is not None else mmap.mmap(-1, _SIZE)

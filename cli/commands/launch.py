@@ -156,7 +156,7 @@ def command(
             def make() -> job.Job:
                 stalls = Stalls(settings.stall_timeout(), ranks)
                 needed = [0, *range(workers, ranks)] if servers else []
-                return job.Job(mpi, line, Screen(), not places, workers, stalls, least, needed)
+                return job.Job(mpi, line, Screen(), not places, workers, stalls, least, needed, spares > 0)
 
             sys.exit(job.run(make, restarts))
     click.echo(" ".join([f"{name}={shlex.quote(value)}" for name, value in environment.items()] + [shlex.join(line)]))

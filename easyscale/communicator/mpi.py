@@ -36,6 +36,9 @@ if os.environ.get(settings.ELASTIC):
     # Else its `MPI_Finalize` waits for a rank that has failed, for ever, one time in ten.
     os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
 
+_progress = Progress.of_this_process(os.environ.get(settings.PROGRESS, ""))
+_progress.moved()
+_beginning = _progress.begin_wait(time.monotonic(), "waits for all ranks to begin with MPI")
 try:
     import mpi4py
 
@@ -79,10 +82,9 @@ def world() -> "Mpi":
             "MPI must be initialised with the thread level `serialized` or `multiple`, because TensorFlow calls it "
             "from its own threads. Set `mpi4py.rc.thread_level = 'multiple'` before mpi4py is first imported"
         )
-    progress = Progress.of_this_process(os.environ.get(settings.PROGRESS, ""))
     least = os.environ.get(settings.ELASTIC, "")
     communicator = Mpi(MPI.COMM_WORLD.Dup(), elastic=least.isdigit(), spares=int(os.environ.get(settings.SPARES) or 0))
-    communicator.servers, communicator.progress = _servers(communicator.size), progress
+    communicator.servers, communicator.progress = _servers(communicator.size), _progress
     if communicator.elastic:
         communicator.least_workers = int(least)
         communicator.keeps_global_batch = settings.elastic_batch() == "global"
@@ -92,6 +94,8 @@ def world() -> "Mpi":
         if not communicator.progress.pid:  # nobody else watches
             watch(communicator, settings.stall_timeout())
         sys.excepthook = functools.partial(end_job, communicator, sys.excepthook)
+    _progress.end_wait(_beginning)
+    _progress.met = 1
     return communicator
 
 

@@ -119,6 +119,31 @@ def test_a_killed_rank_ends_the_job_and_is_named(ranks, script):
     assert sorted(done.stdout.splitlines()) == ["[1] last words", "last words"]
 
 
+def test_a_job_with_spares_ends_although_no_rank_has_used_mpi(ranks, script):
+    done = ranks.run("launch", "-n", "2", "--elastic", "--respawn", script("print('done')"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == ["[1] done", "done"]
+
+
+@pytest.mark.parametrize("options", [[], ["--respawn"]])
+def test_an_elastic_job_cannot_begin_without_a_rank(ranks, script, options):
+    path = script(RANK + "import easyscale\nif rank == 1: os.kill(os.getpid(), 9)\neasyscale.rank()")
+    done = ranks.run("launch", "-n", "2", "--elastic", *options, path)
+    assert done.returncode == 128 + 9
+    assert done.stderr.splitlines() == [
+        "easyscale: workers go on without another when all have begun with MPI, not before",
+        f"easyscale: rank 1 on {os.uname().nodename} was killed by signal 9 (Killed)",
+    ]
+
+
+def test_ranks_that_wait_for_one_that_never_begins_with_mpi_are_reported(ranks, script):
+    path = script(RANK + "import easyscale\nif rank == 0: easyscale.rank()")
+    done = ranks.run("launch", "-n", "2", "--stall-timeout", "3", path)
+    assert done.returncode == 124
+    assert f"rank 0 on {os.uname().nodename} waits for all ranks to begin with MPI, for " in done.stderr
+    assert f"rank 1 on {os.uname().nodename} ended with exit code 0" in done.stderr
+
+
 def test_an_exception_on_one_rank_ends_the_ranks_that_wait_for_it(ranks, script):
     path = script(
         """

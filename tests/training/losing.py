@@ -4,15 +4,13 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
+from dying import FIRST_RANK, KilledAfter, KilledIn
 
 import easyscale
-
-FIRST_RANK = easyscale.rank()
 
 
 def a_worker_is_lost_and_the_others_go_on():
@@ -168,44 +166,6 @@ def checkpoints_stay_right():
     print(f"rank {FIRST_RANK} went on: {found.about['data']} {len(seen)}", flush=True)
 
 
-def die():
-    time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-class KilledAfter(keras.callbacks.Callback):
-    """Ends a rank by SIGKILL after a step of an epoch: while the others wait for it to decide what comes next."""
-
-    def __init__(self, rank, epoch, step):
-        super().__init__()
-        self.when = (rank, epoch, step)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if (FIRST_RANK, self.epoch, batch) == self.when:
-            die()
-
-
-class KilledIn(keras.layers.Layer):
-    """Ends a rank by SIGKILL in a step of the training."""
-
-    def __init__(self, rank, step):
-        super().__init__()
-        self.rank, self.step, self.steps = rank, step, 0
-
-    def call(self, x, training=False):
-        if training and self.rank == FIRST_RANK:
-            tf.numpy_function(self.count, [], [])
-        return x
-
-    def count(self):
-        self.steps += 1
-        if self.steps > self.step:
-            die()
-
-
 def the_data_are_divided_anew():
     """Two of four are killed. But for the batch under way it is what one process does with all data."""
     exchange, update, kind = sys.argv[2:]
@@ -261,51 +221,6 @@ def the_data_are_divided_anew():
     print(f"rank {FIRST_RANK} went on", flush=True)
 
 
-def chiefs_are_lost():
-    """Of four the chief is killed in a step, and the one after it in a validation: the next one shows and writes."""
-    exchange, update, folder = sys.argv[2], sys.argv[3], Path(sys.argv[4])
-    generator = np.random.default_rng(0)
-    x, y = (generator.normal(size=(12 * 8, width)).astype("float32") for width in (4, 1))
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input((4,))
-    model = keras.Model(inputs, keras.layers.Dense(1)(KilledIn(0, 8 + 3)(inputs)))
-    model.compile(keras.optimizers.Adam(0.05), "mse")
-
-    class Killed(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            self.epoch = epoch
-
-        def on_test_end(self, logs=None):
-            if (FIRST_RANK, self.epoch) == (1, 3):
-                die()
-
-    mine, best = easyscale.shard(x, y), keras.callbacks.ModelCheckpoint(folder / "best.keras", save_best_only=True)
-    callbacks = [
-        keras.callbacks.CSVLogger(str(folder / "log.csv")),
-        keras.callbacks.BackupAndRestore(str(folder / "backup")),
-        easyscale.callbacks.Distribute(exchange, update=update, checkpoint=folder / "run", every=3),
-        best,
-        Killed(),
-    ]
-    options = {"batch_size": easyscale.local_batch(12), "epochs": 6, "verbose": 2, "validation_data": mine}
-    history = model.fit(*mine, callbacks=callbacks, **options).history
-    assert history["workers"] in ([4, 3, 3, 2, 2, 2], [4, 3, 3, 3, 2, 2]), history
-    communicator = easyscale.communicator.get()
-    assert communicator.first_ranks == [2, 3]
-    weights = [weight.tolist() for weight in model.get_weights()]
-    assert communicator.share(weights) == [weights] * 2
-    if easyscale.is_chief():
-        rows = (folder / "log.csv").read_text().splitlines()
-        assert [row.split(",")[0] for row in rows] == ["epoch", *"01245"], "epoch 3 had no chief at its end"
-        assert best.best == min(history["val_loss"])
-        saved = keras.saving.load_model(folder / "best.keras", custom_objects={"KilledIn": Through})
-        assert abs(saved.evaluate(x, y, verbose=0) - best.best) < 1e-5
-        found, wrong = easyscale.checkpoints.Checkpoints(folder / "run").read()
-        assert (found.about["ended"], wrong) == (True, [])
-        assert not (folder / "backup").exists()
-    print(f"rank {FIRST_RANK} went on", flush=True)
-
-
 def one_is_left():
     """Of three workers, of which only the chief has a part in the last batch. It ends by an exception of the script."""
     x, y = (np.random.default_rng(0).normal(size=(12 * 2 + 1, width)).astype("float32") for width in (4, 1))
@@ -334,14 +249,6 @@ def one_is_left():
     assert again["workers"] == [1], again
     print(f"rank {FIRST_RANK} went on", flush=True)
     raise ArithmeticError("after all")
-
-
-class Through(keras.layers.Layer):
-    def __init__(self, **options):
-        super().__init__()
-
-    def call(self, x):
-        return x
 
 
 def every_sample_is_trained_on_again():

@@ -7,11 +7,12 @@ import pytest
 from launches import run
 
 LOSING = Path(__file__).with_name("losing.py")
+LOSING_CHIEFS = Path(__file__).with_name("losing_chiefs.py")
 
 
-def _lose(size, *case, options=()):
+def _lose(size, *case, options=(), script=LOSING):
     launch = [sys.executable, "-m", "easyscale", "launch", "-n", str(size), "--elastic", *options]
-    done = run([*launch, str(LOSING), *case], timeout=90)
+    done = run([*launch, str(script), *case], timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -58,12 +59,34 @@ def test_the_others_divide_the_data_of_the_lost_anew(exchange, update, kind):
 
 @pytest.mark.parametrize(("exchange", "update"), [("ring", "replicated"), ("shared_memory", "sharded")])
 def test_the_next_worker_is_the_chief_when_it_is_lost(exchange, update, tmp_path):
-    done = _lose(4, "chiefs_are_lost", exchange, update, str(tmp_path))
+    done = _lose(4, "chiefs_are_lost", exchange, update, str(tmp_path), script=LOSING_CHIEFS)
     assert done.stdout.count("went on") == 2, done.stdout
     assert "lost rank 0; 3 workers go on" in done.stdout, done.stdout
     assert "lost rank 1; 2 workers go on" in done.stdout, done.stdout
     for epoch in range(1, 7):
         assert f"Epoch {epoch}/6" in done.stdout, done.stdout
+
+
+def test_callbacks_are_called_once_when_the_chief_is_lost_between_two_of_them(tmp_path):
+    done = _lose(3, "chiefs_are_lost_in_a_hook_and_in_a_validation", str(tmp_path), script=LOSING_CHIEFS)
+    assert done.stdout.count("went on") == 1, done.stdout
+    assert "lost rank 0; 2 workers go on" in done.stdout, done.stdout
+    assert "lost rank 1; 1 worker goes on" in done.stdout, done.stdout
+
+
+def test_a_replacement_that_becomes_the_chief_knows_what_was_before(tmp_path):
+    options, case = ["--respawn"], "one_that_replaced_another_is_the_chief"
+    done = _lose(2, case, str(tmp_path), options=options, script=LOSING_CHIEFS)
+    assert "rank 1 went on" in done.stdout, done.stdout
+    assert "with 2 workers: rank 1 has been replaced" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(("exchange", "update"), [("ring", "replicated"), ("shared_memory", "sharded")])
+def test_a_replacement_may_be_the_next_chief_before_it_knows_of_the_training(exchange, update, tmp_path):
+    options, case = ["--respawn"], "the_chief_is_lost_as_another_joins"
+    done = _lose(3, case, str(tmp_path), exchange, update, options=options, script=LOSING_CHIEFS)
+    assert done.stdout.count("went on") == 2, done.stdout
+    assert (tmp_path / "1.json").read_text() == (tmp_path / "2.json").read_text()
 
 
 def test_the_last_worker_goes_on_alone_and_ends_with_its_own_exit_code():
