@@ -5,10 +5,11 @@ that is larger. So there is one communicator for good, with all places that ther
 them are numbered here. Messages carry the number of the generation: what was under way when ranks regrouped is not
 taken for something else.
 
-The first place that has not failed is the one that decides. Whoever comes to regroup tells it so; when it has heard
-from all that have neither failed nor left, it tells them who takes part from now on. If it fails as well before all
-have heard, the next one decides. By then some may be a generation ahead: they say whom they know of when they come, and
-what the latest generation knows holds.
+The first member, in the order in which they came, that has neither failed nor withdrawn decides. Whoever comes to
+regroup tells it so; when it has heard from all that have neither failed nor left, it tells them who takes part from now
+on. If it fails as well before all have heard, the next one decides. By then some may be a generation ahead: they say
+whom they know of when they come, and what the latest generation knows holds. If all have failed who knew that one has
+joined, and the others have gone on by then, it comes as a stranger and is told that it does not take part.
 """
 
 import time
@@ -39,7 +40,7 @@ class Change(NamedTuple):
 
 
 class Members:
-    """The places of those that take part. Their ranks are in the order of the places, so newcomers are the last.
+    """The places of those that take part. Their ranks are in the order in which they came: newcomers are the last.
 
     Args:
         mail: `Mail` between all places.
@@ -62,8 +63,9 @@ class Members:
 
     @property
     def _decider(self) -> int:
-        # Whoever joins has a later place, so all agree, also those that have not heard who has joined.
-        return min({*self.places} - self._mail.failed, default=self._mail.own)
+        # Whoever joins is behind all others, so all agree, also those that have not heard who has joined.
+        gone = self._mail.failed | self._departures.withdrawn
+        return next((place for place in self.places if place not in gone), self._mail.own)
 
     @property
     def decides(self) -> bool:
@@ -87,7 +89,7 @@ class Members:
             if word[1] == self.generation:
                 self.interrupt()
             self._interrupted_in = max(self._interrupted_in, word[1])
-        if self.decides and self._hear_who_came():  # from one that has not heard of the last change
+        if self.decides and self._hear_who_came():  # from one that knows of another last change
             self.interrupt()
         return self._interrupted_in >= self.generation or not self._mail.failed.isdisjoint(self.places)
 
@@ -96,6 +98,10 @@ class Members:
         differs = False
         while (word := self._mail.hear(_COME_TAG)) is not None:
             place, (generation, again, members) = word
+            if place not in self.places and generation <= self.generation:
+                refused = {"generation": self.generation, "members": self._members, "failed": [], "again": False}
+                self._mail.send(place, _MEMBERS_TAG, refused)
+                continue
             self._came[place] = again
             differs |= generation != self.generation
             self._latest = max(self._latest, (generation, members))
@@ -104,7 +110,9 @@ class Members:
     # Changes
 
     def regroup(self, again: bool) -> Change:
-        """Agree on who takes part from now on. All that neither fail nor leave must call this.
+        """Agree on who takes part from now on: not this rank, if the others have gone on without knowing of it.
+
+        All that neither fail nor leave must call this.
 
         Args:
             again: Bool. Whether this rank could not go on.
@@ -158,7 +166,7 @@ class Members:
         Args:
             newcomers: For each the number of the rank that it replaces, and its place.
         """
-        members = sorted([*self._members, *map(list, newcomers)], key=lambda one: one[1])
+        members = [*self._members, *map(list, newcomers)]
         told = {"generation": self.generation + 1, "members": members, "failed": [], "again": False}
         if self.decides:
             for _, place in newcomers:

@@ -58,6 +58,8 @@ class Regrouping(Communicator):
     def regroup(self, again: bool = False) -> Change:
         before, workers = self._places, self.workers
         change = None if self._is_duplicate else self._members.regroup(again)
+        if self._mail.own not in self._members.places:
+            self._withdraw()
         self._arrange()
         lost = change.lost if change else [rank for rank, place in enumerate(before) if place not in self._places]
         self.servers -= sum(rank >= workers for rank in lost)
@@ -66,7 +68,7 @@ class Regrouping(Communicator):
         return change or Change(lost, [], False)
 
     def replace_lost(self, note: object) -> str | None:
-        ended = self._departures.left & {*range(self._count), *self._spares.joined}
+        ended = (self._departures.left - self._departures.withdrawn) & {*range(self._count), *self._spares.joined}
         if self.rank > 0 or ended:  # a rank that has come to the end of the script is not missed
             return None
         self._spares.note = note
@@ -123,8 +125,12 @@ class Regrouping(Communicator):
         """End this process if it replaces a rank, has not joined, and is not needed any more."""
         with self._joins:
             if self.awaited and self._spare.is_over:
-                self.progress.left = 1
-                self._departures.tell(range(self._count + self._spares.count))  # who may think that it joins
-                with self._mail.silence():
-                    self._finalize()
-                    os._exit(0)
+                self._withdraw()
+
+    def _withdraw(self) -> None:
+        """End this process, which nobody needs."""
+        self.progress.left = 1
+        self._departures.withdraw(range(self._count + self._spares.count))
+        with self._mail.silence():
+            self._finalize()
+            os._exit(0)

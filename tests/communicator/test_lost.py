@@ -10,6 +10,7 @@ from launches import environment, mpirun, run
 LOST = Path(__file__).with_name("lost_on_ranks.py")
 
 REPLACED = Path(__file__).with_name("replaced_on_ranks.py")
+ADMITTED = Path(__file__).with_name("admitted_on_ranks.py")
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -43,16 +44,26 @@ def test_the_others_go_on_without_a_rank_that_is_killed(case, servers):
     assert "Traceback" not in done.stderr, done.stderr
 
 
-def test_ranks_that_are_killed_at_any_time_are_replaced():
-    losses, spares = "6", "40"
-    variables = environment(EASYSCALE_ELASTIC="1", EASYSCALE_SPARES=spares)
-    launch, *flags, _, size = mpirun(4)
-    flags += ["--with-ft", "ulfm"]
-    script = [str(REPLACED), losses]
-    parked = [":", "-n", spares, sys.executable, "-m", "easyscale.communicator.parked", *script]
-    done = run([launch, *flags, "-n", size, sys.executable, *script, *parked], 130, variables)
+def _run_with_spares(size, spares, limit, *script):
+    variables = environment(EASYSCALE_ELASTIC="1", EASYSCALE_SPARES=str(spares))
+    launch, *flags = mpirun(size)
+    ranks = [*flags, "--with-ft", "ulfm", sys.executable, *script]
+    parked = [":", "-n", str(spares), sys.executable, "-m", "easyscale.communicator.parked", *script]
+    done = run([launch, *ranks, *parked], limit, variables)
     assert done.returncode == 0, done.stdout + done.stderr
-    ends = [line.partition("after ")[2].split() for line in done.stdout.splitlines() if "end of rank" in line]
-    assert ends and len({rounds for rounds, *_ in ends}) == 1, done.stdout
-    assert max(int(one[2]) for one in ends) >= int(losses)
     assert "Traceback" not in done.stderr, done.stderr
+    return [line for line in done.stdout.splitlines() if "end of rank" in line]
+
+
+def test_ranks_that_are_killed_at_any_time_are_replaced():
+    losses = 6
+    ends = _run_with_spares(4, 40, 130, str(REPLACED), str(losses))
+    ends = [line.partition("after ")[2].split() for line in ends]
+    assert ends and len({rounds for rounds, *_ in ends}) == 1, ends
+    assert max(int(one[2]) for one in ends) >= losses
+
+
+@pytest.mark.parametrize("told", ["others", "newcomer"])
+def test_the_chief_dies_as_it_takes_in_a_newcomer(told, tmp_path):
+    ends = _run_with_spares(3, 6, 60, str(ADMITTED), told, str(tmp_path))
+    assert sorted(line.split()[3 + line.startswith("[")] for line in ends) == ["0", "1", "2"], ends

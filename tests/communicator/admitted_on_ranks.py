@@ -1,0 +1,59 @@
+"""Run by `test_lost.py` under mpirun with ULFM, three ranks and spares: the chief dies as it takes a newcomer in.
+
+Ranks 1 and 2 die, and the spare for rank 2 joins first. As the one for rank 1 is ready, which has an earlier place, the
+chief is killed: when it has told the others, but not the newcomer (`others`); or the other way round (`newcomer`), and
+the others go on before the newcomer speaks to them. In the end there are three ranks again.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from easyscale import communicator
+from easyscale.errors import LostError
+
+told, joined = sys.argv[1], Path(sys.argv[2], "joined")
+comm = communicator.get()
+is_first_chief = comm.rank == 0 and not comm.awaited
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if comm.awaited:
+    is_late = comm.rank == 1 and comm.note == "first"
+    while is_late and not joined.exists():
+        time.sleep(0.01)
+    if not comm.join("sums"):
+        os._exit(0)
+    joined.touch()
+    time.sleep(1.0 if is_late else 0.0)  # by then the others have left out the chief
+elif not is_first_chief:
+    die()
+must_agree, note = not is_first_chief, "first" if is_first_chief else "second"
+while is_first_chief or must_agree or comm.size < 3:
+    try:
+        if must_agree:
+            comm.share("here")
+            must_agree = False
+            continue
+        if comm.rank == 0:
+            wrong = comm.replace_lost(note)
+            assert wrong is None, wrong
+        ready = comm.ready("sums")
+        if ready and is_first_chief and joined.exists():
+            comm.share(ready) if told == "others" else comm.admit(ready)
+            time.sleep(0.2)
+            die()
+        newcomers = comm.share(ready)[0]
+        if newcomers:
+            comm.admit(newcomers)
+            must_agree = True
+        time.sleep(0.01)
+    except LostError:
+        comm.revoke()
+        must_agree = comm.regroup(again=True).again
+print(f"end of rank {comm.first_ranks[comm.rank]} {comm.first_ranks}", flush=True)
