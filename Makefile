@@ -19,7 +19,7 @@ demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
 
 test: $(VENV)/.test lint
-	$(RUN)pytest --numprocesses 2 --dist loadgroup
+	$(RUN)pytest --numprocesses 3 --dist loadgroup
 
 lint: $(VENV)/.test
 	$(RUN)ruff check .
