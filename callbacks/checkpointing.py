@@ -119,7 +119,7 @@ class Checkpointing:
                     "which has none. Leave it out to begin anew"
                 )
             return None
-        arrays = share_arrays(self._communicator, found.arrays if found else {})
+        arrays = share_arrays(self._communicator, found.arrays if found else {}, giver=0)
         if self._is_chief and self._fit.is_verbose:
             print(
                 f"EasyScale: goes on from '{self._source.folder}', epoch {about['epoch'] + 1}, after {about['steps']} "

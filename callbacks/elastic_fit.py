@@ -32,6 +32,9 @@ class ElasticFit:
         self.steps = steps
         self.data.settle()
         self._shard()
+        if self._was_alone and self._communicator.size > 1:
+            self._is_stale, self._model.test_function = True, None
+        self._was_alone = self._communicator.size == 1
         if self._is_stale or any(optimizer.is_sharded for optimizer in self._optimizers):
             self._is_stale, self._traces = False, True
             self._trace_anew()

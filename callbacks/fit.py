@@ -74,6 +74,7 @@ class Fit(ElasticFit):
         self._traced = False
         self._traces = True  # in the next step
         self._is_stale = False  # what has been traced, because each worker has another part of the state
+        self._was_alone = self._communicator.size == 1  # what was traced then exchanges nothing
         self._said: list = []
         self._elastic: Elastic | None = None
         self._logs: object = {}

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -292,6 +293,34 @@ def every_sample_is_trained_on_again():
     for epoch in {*moved} - {1}:
         np.testing.assert_allclose(moved[epoch], 0.1 * 10 * x.mean(axis=0), rtol=1e-3, atol=1e-5)
     print(f"rank {FIRST_RANK} went on after {moved.keys()}", flush=True)
+
+
+def workers_come_back_one_by_one():
+    """Of three two are killed. What the last has traced alone is of no use when it has company again."""
+    folder = Path(sys.argv[2])
+    replaces = easyscale.communicator.get().awaited
+    x, y = (np.random.default_rng(0).normal(size=(12 * 4, width)).astype("float32") for width in (4, 1))
+    model, workers = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]), []
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    while replaces and FIRST_RANK == 2 and not (folder / "joined").exists():
+        time.sleep(0.05)
+
+    class Watched(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            time.sleep(0.05)
+            workers.append(logs["workers"])
+            kernel, bias = self.model.get_weights()
+            np.testing.assert_allclose(logs["val_loss"], np.square(x @ kernel + bias - y).mean(), rtol=1e-4)
+            if not replaces and FIRST_RANK > 0 and epoch == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if workers[-2:] == [2, 2] and 1 in workers:
+                (folder / "joined").touch()
+            self.model.stop_training = easyscale.is_chief() and workers[-2:] == [3, 3] and 1 in workers
+
+    mine, distribute = easyscale.shard(x, y), easyscale.callbacks.Distribute(check_every=1)
+    options = {"batch_size": easyscale.local_batch(12), "epochs": 10_000, "verbose": 2, "validation_data": mine}
+    model.fit(*mine, callbacks=[distribute, Watched()], **options)
+    print(f"rank {FIRST_RANK} went on", flush=True)
 
 
 globals()[sys.argv[1]]()

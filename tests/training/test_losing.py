@@ -67,6 +67,13 @@ def test_the_next_worker_is_the_chief_when_it_is_lost(exchange, update, tmp_path
         assert f"Epoch {epoch}/6" in done.stdout, done.stdout
 
 
+def test_workers_that_come_back_one_by_one_train_one_model(tmp_path):
+    done = _lose(3, "workers_come_back_one_by_one", str(tmp_path), options=["--respawn"])
+    assert done.stdout.count("went on") == 3, done.stdout
+    for workers in (2, 3):
+        assert f"begins with {workers} workers" in done.stdout, done.stdout
+
+
 def test_callbacks_are_called_once_when_the_chief_is_lost_between_two_of_them(tmp_path):
     done = _lose(3, "chiefs_are_lost_in_a_hook_and_in_a_validation", str(tmp_path), script=LOSING_CHIEFS)
     assert done.stdout.count("went on") == 1, done.stdout
