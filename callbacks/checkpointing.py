@@ -61,6 +61,7 @@ class Checkpointing:
         self._epoch = 0
         self._has_trained = False
         self._thread: threading.Thread | None = None
+        self._is_written = False  # the last one
         self._resumed: Checkpoint | None = None  # until its state has been put back
         self._due = 0  # at this step ranks meet for a checkpoint
         self._last, self._last_step = time.monotonic(), 0
@@ -107,7 +108,7 @@ class Checkpointing:
                 found, wrong = later, []
         for one in wrong:
             warnings.warn(
-                f"a checkpoint must be whole. Received: {one}. The one before it is taken",
+                f"a checkpoint must be whole. Received: {one}. The one before it is taken, if there is one",
                 EasyScaleWarning,
                 stacklevel=2,
             )
@@ -197,7 +198,8 @@ class Checkpointing:
         if asked:
             self._finish()
             if self._is_chief:
-                print(f"EasyScale: asked to end; start again to go on from '{self._written.folder}'", flush=True)
+                last = "" if self._is_written else "the last checkpoint could not be written; "
+                print(f"EasyScale: asked to end; {last}start again to go on from '{self._written.folder}'", flush=True)
             raise SystemExit(RESTART)
 
     def end(self) -> None:
@@ -258,8 +260,10 @@ class Checkpointing:
         return [[copy for _, copy in self._workers.copies_of(one)] for one in randomness.seeds_of(self._model)]
 
     def _write(self, number: int, checkpoint: Checkpoint) -> None:
+        self._is_written = False
         try:
             self._written.write(number, checkpoint)
+            self._is_written = True
         except (OSError, MemoryError) as error:
             wrong = getattr(error, "strerror", None) or error
             warnings.warn(

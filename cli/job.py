@@ -81,7 +81,9 @@ class Job:
         self._said = []  # lines of mpirun's own
         self._partial = {"stdout": b"", "stderr": b""}
         self._signals = []
-        self._failures = []  # (when, rank, ending) of ranks that have failed
+        self._failures = []  # (when, rank, ending, whether because of another one) of ranks that have failed
+        self._causes = []  # the same, of ranks that have not, or without which others go on, but may not come far
+        self._is_well = False  # whether a rank has ended with exit code 0
         self._hosts = {}  # rank -> the host on which its worker has begun, and not told of its end
         self._stalls = stalls or Stalls(0, 0)
         self._is_stalled = False
@@ -211,14 +213,18 @@ class Job:
         if self._is_over:
             self._act_at(time.monotonic() + _PATIENCE, self._kill)
         ending = of_status(rank, words["status"], words["host"], words["left"])
+        # Clocks of several hosts cannot be compared.
+        when = words["when"] if self._on_this_host else time.monotonic_ns()
         if self._goes_on(ending, words["met"]):
             self._stalls.leave_out(rank)
+            self._causes.append((when, rank, ending, False))
             return
         self._stalls.end(rank, describe(ending, False, self._workers).partition(f"rank {rank} ")[2])
+        self._is_well |= words["status"] == 0
+        if words["status"] == 0 and words["is_needed"]:  # it has not taken leave, as by `os._exit(0)`
+            self._causes.append((when, rank, ending._replace(left=True), False))
         if words["status"] != 0 or words["left"]:
-            # Clocks of several hosts cannot be compared.
-            when = words["when"] if self._on_this_host else time.monotonic_ns()
-            self._failures.append((when, rank, ending))
+            self._failures.append((when, rank, ending, words["gave_up"]))
             self._act_at(time.monotonic() + _PATIENCE, lambda: self._stop(signal.SIGTERM))
 
     @property
@@ -242,7 +248,8 @@ class Job:
         self._lost += 1
         left = self._workers - self._lost
         if left < self._least:
-            self._screen.say(f"easyscale: {left} workers are left, fewer than --min-workers {self._least}")
+            are = "worker is" if left == 1 else "workers are"
+            self._screen.say(f"easyscale: {left} {are} left, fewer than --min-workers {self._least}")
             self._act_at(time.monotonic(), lambda: self._stop(signal.SIGTERM))
             return False
         self._screen.say(f"easyscale: {how}; {left} of {self._workers} workers {'is' if left == 1 else 'are'} left")
@@ -338,7 +345,7 @@ class Job:
 
     def _exit_code(self) -> int:
         code = self._process.wait()
-        failures = [ending for _, _, ending in sorted(self._failures, key=lambda one: one[:2])]
+        failures = [ending for _, _, ending, _ in sorted(self._failures, key=lambda one: one[:2])]
         if self._signals:
             return RESTART if any(one.code == RESTART for one in failures) else 128 + self._signals[0]
         if self._is_stalled:
@@ -352,11 +359,14 @@ class Job:
             whom = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
             self._screen.say(f"easyscale: host {lost} does not answer any more, and with it {whom}")
             return code if code > 0 else 1
-        if (code == 0 or self._is_over) and not failures:
+        is_lost = self._least is not None and self._causes and not self._is_well  # whatever mpirun says of it
+        if (code == 0 or self._is_over) and not (failures or is_lost):
             return 0
         ending = first_failure(failures, self._runtime.ending(said))
         if self._least is not None and failures:
             ending = failures[0]  # in an elastic job none is killed because of another
+        if self._causes and all(gave_up or one.signal == signal.SIGTERM for _, _, one, gave_up in self._failures):
+            ending = max(self._causes)[2] if self._least is not None else min(self._causes)[2]
         if said and ending is None or not (self._ranks or self._forwarded):
             self._screen.say(said)
         if ending is None or not (ending.signal or ending.code or ending.left):

@@ -54,9 +54,19 @@ class Watch:
         return self._progress.left == 2
 
     @property
+    def is_needed(self) -> bool:
+        """Whether the rank has met all others and not taken leave of them."""
+        return bool(self._progress.met) and not self._progress.left
+
+    @property
     def met(self) -> bool:
         """Whether the rank has met all others."""
         return bool(self._progress.met)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether the rank has ended because of what another one did."""
+        return self._progress.left == 3
 
     def look(self, pid: int) -> None:
         """Look at the rank, and tell the launcher if it has not moved for the time-out, or moves again."""
@@ -84,7 +94,7 @@ class Watch:
 
     def _describe(self, pid: int, state: str, waits: list, now: float) -> dict:
         progress = self._progress
-        can_answer = state != "T" and progress.pid == pid
+        can_answer = state != "T" and progress.pid == pid and not progress.left and _catches(pid, STACK_SIGNAL)
         stack = self._ask(pid) if can_answer and not waits else ""
         told = [{"seconds": one.seconds, **one.about} for one in waits]
         if not progress.left and (inside_mpi := _INSIDE_MPI.match(stack)):
@@ -138,6 +148,16 @@ def _state(pid: int) -> str:
             return file.read().rpartition(")")[2].split()[0].upper()
     except OSError:
         return "?"
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; one that ends has none any more, and the signal would kill it."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            caught = next(line.split()[1] for line in file if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -60,12 +60,13 @@ class Progress:
 
     Attributes:
         pid: Int. The process that writes, if it answers to `STACK_SIGNAL`; else 0.
-        moves: Int. Changes whenever the rank has come through an exchange.
+        moves: Int. Changes whenever the rank begins to wait for others, or has come through an exchange.
         phase: Int. Twice the number of the epoch, from 1; one more in an evaluation. 0 outside of `fit()`.
         step: Int. Steps so far in this `fit()`.
         exchanges: Int. Exchanges of gradients so far.
         activity: Int, of `Activity`.
-        left: Int. 1 if the rank has come to its end, 2 if it ends although others still need it.
+        left: Int. 1 if the rank has come to its end, 2 if it ends although others still need it, 3 if it ends because
+            of what another one did.
         met: Int. 1 if all ranks have begun with MPI. Before, none can go on without another.
         exchange: String. Of the rank's own: the name of the exchange in use.
         purpose: String. Of the rank's own: what it meets the others for.
@@ -110,7 +111,7 @@ class Progress:
         return made
 
     def moved(self) -> None:
-        """Count one more exchange that the rank has come through."""
+        """Note that the rank has begun to wait for others, or come through an exchange."""
         self._numbers[1] += 1
 
     # Waiting. A wait is written down when it has lasted a while, so that short ones cost nothing.

@@ -296,6 +296,7 @@ class Mpi(Waiting):
 
     @contextlib.contextmanager
     def _inside_mpi(self, what: str) -> Iterator[None]:
+        self.progress.moved()
         try:
             yield
         except MPI.Exception as error:

@@ -35,6 +35,7 @@ class Waiting(Regrouping):
         what, missing = wait.what, wait.missing
         started = time.monotonic()
         left = left_at = place = None
+        self.progress.moved()
         try:
             while not done():
                 now = time.monotonic()

@@ -136,6 +136,41 @@ def test_an_elastic_job_cannot_begin_without_a_rank(ranks, script, options):
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "dies", "code", "how"),
+    [
+        ([], "os._exit(0)", 1, "ended with exit code 0 while other ranks still needed it"),
+        (["--elastic"], "os._exit(0)", 1, "ended with exit code 0 while other ranks still needed it"),
+        (["--elastic"], "os.kill(os.getpid(), 9)", 137, "was killed by signal 9 (Killed)"),
+    ],
+)
+def test_the_rank_is_named_because_of_which_the_others_end(ranks, script, options, dies, code, how):
+    path = script(RANK + f"import easyscale\neasyscale.rank()\nif rank == 1: {dies}\neasyscale.unshard([rank])")
+    done = ranks.run("launch", "-n", "3", *options, path)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.splitlines()[-1] == f"easyscale: rank 1 on {os.uname().nodename} {how}", done.stderr
+
+
+def test_a_rank_that_takes_long_to_end_is_left_alone(ranks, script):
+    path = script(
+        """
+        import ctypes, sys, easyscale
+        easyscale.rank()
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc.sleep, None)  # for as many seconds as its exit code says
+        sys.exit(7)
+        """
+    )
+    done = ranks.run("launch", "-n", "2", "--stall-timeout", "2", path)
+    assert done.returncode == 7, done.stderr
+
+
+def test_a_short_wait_after_long_work_is_no_stall(ranks, script):
+    path = script(RANK + "import easyscale\neasyscale.rank()\ntime.sleep(4 + 2 * rank)\neasyscale.unshard([rank])")
+    done = ranks.run("launch", "-n", "2", "--stall-timeout", "3", path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ranks_that_wait_for_one_that_never_begins_with_mpi_are_reported(ranks, script):
     path = script(RANK + "import easyscale\nif rank == 0: easyscale.rank()")
     done = ranks.run("launch", "-n", "2", "--stall-timeout", "3", path)
