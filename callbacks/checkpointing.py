@@ -76,7 +76,13 @@ class Checkpointing:
     def begin(self) -> None:
         """Look for a checkpoint, give it to all ranks, and let training begin in its epoch."""
         if self._is_chief and self._written is not None:
-            self._written.clean()
+            try:
+                self._written.prepare()
+            except OSError as error:
+                raise EasyScaleError(
+                    f"`checkpoint` must be a folder that can be written. Received: '{self._written.folder}' "
+                    f"({error.strerror})"
+                ) from None
         self._resumed = self._read()
         if self._resumed is not None:
             about = self._resumed.about

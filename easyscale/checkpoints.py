@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -98,8 +99,15 @@ class Checkpoints:
                 wrong.append(f"'{path}' is damaged ({' '.join(str(error).split())})")
         return None, wrong
 
-    def clean(self) -> None:
-        """Remove what writers that were killed have left behind. Nobody else writes here now."""
+    def prepare(self) -> None:
+        """Make the folder, and remove what writers that were killed have left behind. Nobody else writes here now.
+
+        Raises:
+            OSError: If it cannot be made, or not be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self.folder):
+            pass
         with contextlib.suppress(OSError):
             for path in self.folder.iterdir():
                 if _TEMPORARY.fullmatch(path.name):

@@ -96,8 +96,15 @@ def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(tmp_path):
     (path,) = write(tmp_path, 5)
     (tmp_path / f".{'0' * 32}.part").write_text("half")
     (tmp_path / "notes.part").write_text("the user's")
-    Checkpoints(tmp_path).clean()
+    Checkpoints(tmp_path).prepare()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["notes.part", path.name]
+
+
+def test_a_folder_that_cannot_be_written_is_found_at_the_begin(tmp_path):
+    Checkpoints(tmp_path / "new" / "folder").prepare()
+    assert (tmp_path / "new" / "folder").is_dir()
+    with pytest.raises(OSError):
+        Checkpoints("/proc/none").prepare()
 
 
 def test_it_reaches_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

@@ -83,7 +83,12 @@ def world() -> "Mpi":
             "from its own threads. Set `mpi4py.rc.thread_level = 'multiple'` before mpi4py is first imported"
         )
     least = os.environ.get(settings.ELASTIC, "")
-    communicator = Mpi(MPI.COMM_WORLD.Dup(), elastic=least.isdigit(), spares=int(os.environ.get(settings.SPARES) or 0))
+    spares = int(os.environ.get(settings.SPARES) or 0)
+    try:
+        communicator = Mpi(MPI.COMM_WORLD.Dup(), elastic=least.isdigit(), spares=spares)
+    except MPI.Exception as error:
+        _progress.left = 3
+        raise PeerError(f"all ranks must begin with MPI. Received: {error}. Has one failed meanwhile?") from None
     communicator.servers, communicator.progress = _servers(communicator.size), _progress
     if communicator.elastic:
         communicator.least_workers = int(least)
