@@ -87,7 +87,7 @@ def test_a_rank_that_is_killed_is_named(case, who):
 @pytest.mark.parametrize(
     ("rank", "least", "message"),
     [
-        ("1", "2", "1 workers are left, fewer than --min-workers 2"),
+        ("1", "2", "1 worker is left, fewer than --min-workers 2"),
         ("2", "1", "rank 2, a server, on "),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_replacement_that_becomes_the_chief_knows_what_was_before(tmp_path):
 
 
 @pytest.mark.parametrize(("exchange", "update"), [("ring", "replicated"), ("shared_memory", "sharded")])
-def test_a_replacement_may_be_the_next_chief_before_it_knows_of_the_training(exchange, update, tmp_path):
+def test_the_next_chief_gives_a_newcomer_what_the_one_before_has_not(exchange, update, tmp_path):
     options, case = ["--respawn"], "the_chief_is_lost_as_another_joins"
     done = _lose(3, case, str(tmp_path), exchange, update, options=options, script=LOSING_CHIEFS)
     assert done.stdout.count("went on") == 2, done.stdout
