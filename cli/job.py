@@ -358,7 +358,7 @@ class Job:
             ranks = [str(rank) for rank, host in sorted(self._hosts.items()) if host == lost]
             whom = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
             self._screen.say(f"easyscale: host {lost} does not answer any more, and with it {whom}")
-            return code if code > 0 else 1
+            return 1  # mpirun says 0, or a number of its own
         is_lost = self._least is not None and self._causes and not self._is_well  # whatever mpirun says of it
         if (code == 0 or self._is_over) and not (failures or is_lost):
             return 0
