@@ -220,7 +220,7 @@ class Job:
             self._causes.append((when, rank, ending, False))
             return
         self._stalls.end(rank, describe(ending, False, self._workers).partition(f"rank {rank} ")[2])
-        self._is_well |= words["status"] == 0
+        self._is_well |= words["status"] == 0 and rank not in self._awaited
         if words["status"] == 0 and words["is_needed"]:  # it has not taken leave, as by `os._exit(0)`
             self._causes.append((when, rank, ending._replace(left=True), False))
         if words["status"] != 0 or words["left"]:
@@ -247,6 +247,9 @@ class Job:
             return True
         self._lost += 1
         left = self._workers - self._lost
+        if left < self._least and self._awaited:  # one may have joined, and not told of it yet; the ranks know
+            self._screen.say(f"easyscale: {how}, while another one joins")
+            return True
         if left < self._least:
             are = "worker is" if left == 1 else "workers are"
             self._screen.say(f"easyscale: {left} {are} left, fewer than --min-workers {self._least}")
