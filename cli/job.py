@@ -348,7 +348,10 @@ class Job:
 
     def _exit_code(self) -> int:
         code = self._process.wait()
-        failures = [ending for _, _, ending, _ in sorted(self._failures, key=lambda one: one[:2])]
+        failures, causes = (
+            [ending for _, _, ending, _ in sorted(found, key=lambda one: one[:2])]
+            for found in (self._failures, self._causes)
+        )
         if self._signals:
             return RESTART if any(one.code == RESTART for one in failures) else 128 + self._signals[0]
         if self._is_stalled:
@@ -362,14 +365,14 @@ class Job:
             whom = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
             self._screen.say(f"easyscale: host {lost} does not answer any more, and with it {whom}")
             return 1  # mpirun says 0, or a number of its own
-        is_lost = self._least is not None and self._causes and not self._is_well  # whatever mpirun says of it
+        is_lost = self._least is not None and causes and not self._is_well  # whatever mpirun says of it
         if (code == 0 or self._is_over) and not (failures or is_lost):
             return 0
         ending = first_failure(failures, self._runtime.ending(said))
         if self._least is not None and failures:
             ending = failures[0]  # in an elastic job none is killed because of another
-        if self._causes and all(gave_up or one.signal == signal.SIGTERM for _, _, one, gave_up in self._failures):
-            ending = max(self._causes)[2] if self._least is not None else min(self._causes)[2]
+        if causes and all(gave_up or one.signal == signal.SIGTERM for _, _, one, gave_up in self._failures):
+            ending = causes[0 if self._least is None else -1]
         if said and ending is None or not (self._ranks or self._forwarded):
             self._screen.say(said)
         if ending is None or not (ending.signal or ending.code or ending.left):

@@ -31,7 +31,8 @@ def end_job(
     goes_on = communicator.awaited or (is_own and 0 < communicator.rank < communicator.workers)
     if communicator.elastic and goes_on:
         _end_alone()
-    communicator.progress.left = 0 if is_own else 3
+    if not is_own:
+        communicator.progress.left = 3
     communicator.abort(1)
 
 
