@@ -112,9 +112,11 @@ class Checkpointing:
             later, _ = self._written.read()  # of this run, which was started again
             if found and later and later.about["steps"] > found.about["steps"]:
                 found, wrong = later, []
+        goes_on = "The one before it is taken" if found else "None is whole: training begins anew"
+        is_lost = self._required and found is None
         for one in wrong:
             warnings.warn(
-                f"a checkpoint must be whole. Received: {one}. The one before it is taken, if there is one",
+                f"a checkpoint must be whole. Received: {one}" + f". {goes_on}" * (one is wrong[-1] and not is_lost),
                 EasyScaleWarning,
                 stacklevel=2,
             )

@@ -1,67 +1,164 @@
-"""How a job ended: which rank was the first to fail, from what the ranks report and what mpirun says."""
+"""How a job ended: which rank is why, from what the ranks report and what mpirun says."""
 
 import os
 import signal
+from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Ending", "describe", "first_failure", "of_status"]
+from easyscale.progress import Leave
+from easyscale.settings import RESTART
+
+__all__ = ["Ending", "Endings"]
 
 
 class Ending(NamedTuple):
-    """How the rank ended that ended the job. What is not known is `None`."""
+    """How one rank ended. What is not known is `None`.
+
+    Attributes:
+        rank: Int. Its number; `None` for the whole job.
+        host: String. Where it ran.
+        signal: Int. The signal that killed it.
+        code: Int. Else its exit code.
+        leave: Int, of `Leave`. How it took leave of the others.
+        met: Bool. Whether all ranks had begun with MPI.
+        when: Int. Nanoseconds, on a clock of all ranks.
+    """
 
     rank: int | None = None
     host: str | None = None
     signal: int | None = None
     code: int | None = None
-    left: bool = False  # while others still needed it
+    leave: int = Leave.DONE
+    met: bool = True
+    when: int = 0
+
+    @classmethod
+    def reported(cls, rank: int, words: Mapping, when: int) -> "Ending":
+        """Return the ending of a rank of which its worker has told: `status` is as `os.waitpid` gives it."""
+        status = words["status"]
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = None if number else os.WEXITSTATUS(status)
+        if words["leave"] == Leave.RAISED:  # it has killed itself, so that MPI tells the others
+            number, code = None, 1
+        return cls(rank, words["host"], number, code, words["leave"], words["met"], when)
+
+    @property
+    def is_sudden(self) -> bool:
+        """Whether the rank ended in a way that others of an elastic job may survive."""
+        return bool(self.signal) and self.leave != Leave.TOO_EARLY or self.leave == Leave.RAISED
+
+    @property
+    def is_failure(self) -> bool:
+        return bool(self.signal or self.code) or self.leave == Leave.TOO_EARLY
+
+    @property
+    def is_of_another(self) -> bool:
+        """Whether the rank ended because of what another one did."""
+        return self.leave == Leave.GAVE_UP or self.signal == signal.SIGTERM
+
+    @property
+    def exit_code(self) -> int:
+        """What the job ends with because of this: not 0."""
+        return 128 + self.signal if self.signal else self.code or 1
+
+    def describe(self, on_this_host: bool, workers: int | None = None) -> str:
+        """Return it in words.
+
+        Args:
+            on_this_host: Bool. Whether the rank was on this host.
+            workers: Int. The ranks from this number on are servers. Defaults to `None`: there are none.
+
+        Example:
+
+        >>> Ending(rank=1, host="a", signal=9).describe(on_this_host=False)
+        'rank 1 on a was killed by signal 9 (Killed)'
+        """
+        host = os.uname().nodename if on_this_host else self.host
+        is_server = self.rank is not None and workers is not None and self.rank >= workers
+        rank = f"rank {self.rank}, a server," if is_server else f"rank {self.rank}"
+        who = "the job" if self.rank is None else f"{rank} on {host}" if host else rank.rstrip(",")
+        return f"{who} {self.how}"
+
+    @property
+    def how(self) -> str:
+        if self.signal:
+            return f"was killed by signal {self.signal} ({signal.strsignal(self.signal)})"
+        if self.leave == Leave.RAISED:
+            return "ended by an exception"
+        return f"ended with exit code {self.code}" + " while other ranks still needed it" * self.is_early
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it ended while others needed it, whatever it may say of that: `os._exit(0)` says nothing."""
+        return self.leave == Leave.TOO_EARLY or (self.leave == Leave.NONE and self.code == 0 and self.met)
 
 
-def of_status(rank: int, status: int, host: str | None = None, left: bool = False) -> Ending:
-    """Return the ending of a rank whose status, as `os.waitpid` gives it, is known."""
-    if os.WIFSIGNALED(status):
-        return Ending(rank=rank, host=host, signal=os.WTERMSIG(status), left=left)
-    return Ending(rank=rank, host=host, code=os.WEXITSTATUS(status), left=left)
-
-
-def first_failure(reports: list[Ending], said: Ending | None) -> Ending | None:
-    """Return the ending of the rank that failed first.
-
-    A rank that was killed may have been killed by mpirun, because another had failed. One that ended while others
-    needed it made those fail that say so.
+class Endings:
+    """How the ranks of a job have ended, and which of them is why the job has.
 
     Args:
-        reports: The endings of ranks that have failed, in that order, as they have told themselves.
-        said: What mpirun says.
+        is_elastic: Bool. Whether ranks go on without others. mpirun kills none because of another then. Defaults to
+            `False`.
     """
-    if left := [report for report in reports if report.left]:
-        return left[0]
-    by_themselves = [report for report in reports if report.signal not in (signal.SIGTERM, signal.SIGKILL)]
-    if by_themselves:
-        return by_themselves[0]
-    if said is not None and said.rank is not None and said.signal != signal.SIGTERM:
-        return said
-    return reports[0] if reports else said
+
+    def __init__(self, is_elastic: bool = False):
+        self._is_elastic = is_elastic
+        self._failures: list[Ending] = []
+        self._survived: list[Ending] = []  # those after which the others went on, if perhaps not far
+        self._is_well = False  # whether a rank has done what it had to
+
+    def add(self, ending: Ending, is_member: bool = True) -> None:
+        """Take in that a rank has ended, and that the job ends if that is a failure.
+
+        Args:
+            is_member: Bool. Whether it had joined the others, if it was to replace a rank. Defaults to `True`.
+        """
+        if ending.is_failure:
+            self._failures.append(ending)
+            return
+        self._is_well |= is_member
+        if ending.is_early:
+            self._survived.append(ending)
+
+    def survive(self, ending: Ending) -> None:
+        """Take in that a rank has ended, and that the others go on."""
+        self._survived.append(ending)
+
+    @property
+    def ends_job(self) -> bool:
+        """Whether a rank has failed without which the others do not go on."""
+        return bool(self._failures)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the job has done what it had to, if no rank is left."""
+        return not self._failures and (self._is_well or not (self._is_elastic and self._survived))
+
+    @property
+    def asks_for_restart(self) -> bool:
+        return any(one.code == RESTART for one in self._failures)
+
+    def cause(self, said: Ending | None) -> Ending | None:
+        """Return the ending that ended the job.
+
+        Args:
+            said: What mpirun says of it.
+        """
+        failures, survived = (sorted(found, key=_in_time) for found in (self._failures, self._survived))
+        if survived and all(one.is_of_another for one in failures):
+            return survived[-1 if self._is_elastic else 0]
+        if self._is_elastic and failures:
+            return failures[0]
+        # One that ended while others needed it made those fail that say so.
+        if early := [one for one in failures if one.is_early]:
+            return early[0]
+        # One that was killed may have been killed by mpirun, because another had failed.
+        if by_themselves := [one for one in failures if one.signal not in (signal.SIGTERM, signal.SIGKILL)]:
+            return by_themselves[0]
+        if said is not None and said.rank is not None and said.signal != signal.SIGTERM:
+            return said
+        return failures[0] if failures else said
 
 
-def describe(ending: Ending, on_this_host: bool, workers: int | None = None) -> str:
-    """Return an ending in words.
-
-    Args:
-        ending: `Ending`.
-        on_this_host: Bool. Whether the rank was on this host.
-        workers: Int. The ranks from this number on are servers. Defaults to `None`: there are none.
-
-    Example:
-
-    >>> describe(Ending(rank=1, host="a", signal=9), on_this_host=False)
-    'rank 1 on a was killed by signal 9 (Killed)'
-    """
-    host = os.uname().nodename if on_this_host else ending.host
-    is_server = ending.rank is not None and workers is not None and ending.rank >= workers
-    rank = f"rank {ending.rank}, a server," if is_server else f"rank {ending.rank}"
-    who = "the job" if ending.rank is None else f"{rank} on {host}" if host else rank.rstrip(",")
-    if ending.signal:
-        return f"{who} was killed by signal {ending.signal} ({signal.strsignal(ending.signal)})"
-    early = " while other ranks still needed it" if ending.left else ""
-    return f"{who} ended with exit code {ending.code}{early}"
+def _in_time(ending: Ending) -> tuple[int, int]:
+    return ending.when, ending.rank

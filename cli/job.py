@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from easyscale.cli.ending import Ending, describe, first_failure, of_status
+from easyscale.cli.ending import Ending, Endings
 from easyscale.cli.janitor import Janitor
+from easyscale.cli.membership import Membership
 from easyscale.cli.output import Screen
 from easyscale.cli.runtime import Runtime
 from easyscale.cli.stalls import Stalls
@@ -46,13 +47,9 @@ class Job:
         command: The command line of mpirun.
         screen: `Screen`. Shows the output.
         on_this_host: Bool. Whether all ranks run on this host.
-        workers: Int. The ranks from this number on are servers. Defaults to `None`: there are none.
+        membership: `Membership`. Knows who takes part, and whether ranks go on without others. Defaults to `None`: all
+            must, and all are workers.
         stalls: `Stalls`. Knows how long ranks may wait for others. Defaults to `None`: for ever.
-        least: Int. The ranks go on without workers that fail, as long as there are so many. Defaults to `None`: they do
-            not.
-        needed: The ranks without which the others never go on. Defaults to none.
-        has_spares: Bool. Whether there are processes that wait to replace ranks, and end when all ranks have. Defaults
-            to `False`.
 
     Attributes:
         was_asked_to_end: Bool. Whether a signal has come.
@@ -64,28 +61,18 @@ class Job:
         command: list[str],
         screen: Screen,
         on_this_host: bool,
-        workers: int | None = None,
+        membership: Membership | None = None,
         stalls: Stalls | None = None,
-        least: int | None = None,
-        needed: Iterable[int] = (),
-        has_spares: bool = False,
     ):
         self._runtime, self._command, self._screen = runtime, command, screen
-        self._on_this_host, self._workers = on_this_host, workers
-        self._least, self._needed, self._has_spares = least, {*needed}, has_spares
-        self._lost = 0  # workers without which the others go on
-        self._ended = set()  # ranks
-        self._awaited = set()  # ranks that are replaced by one that has not joined yet
+        self._on_this_host = on_this_host
+        self._membership, self._stalls = membership or Membership(), stalls or Stalls(0, 0)
+        self._endings = Endings(self._membership.is_elastic)
         self._ranks = {}  # rank -> Rank
         self._forwarded = False  # whether mpirun has forwarded a rank's line
         self._said = []  # lines of mpirun's own
         self._partial = {"stdout": b"", "stderr": b""}
         self._signals = []
-        self._failures = []  # (when, rank, ending, whether because of another one) of ranks that have failed
-        self._causes = []  # the same, of ranks that have not, or without which others go on, but may not come far
-        self._is_well = False  # whether a rank has ended with exit code 0
-        self._hosts = {}  # rank -> the host on which its worker has begun, and not told of its end
-        self._stalls = stalls or Stalls(0, 0)
         self._is_stalled = False
         self._words = {}  # rank -> what has come of a line of its worker's
         self._next = None  # (time, action) of what is to be done if the job has not ended by then
@@ -172,9 +159,7 @@ class Job:
     def _on_rank(self, _: int) -> None:
         started = self._streams.accept()
         if started is not None:
-            if started.rank in self._ranks:
-                self._awaited.add(started.rank)
-                self._ended.discard(started.rank)
+            self._membership.begin(started.rank)
             self._ranks[started.rank] = started
             for stream, file in started.files.items():
                 self._watch(file, started.rank, stream)
@@ -197,66 +182,39 @@ class Job:
             words = json.loads(line)
         except ValueError:
             return
-        if words["kind"] == "joined":
-            self._awaited.discard(rank)
-            self._lost -= 1
-            self._stalls.take_in(rank)
-            return
         if words["kind"] == "started":
-            self._hosts[rank] = words["host"]
-            return
-        if words["kind"] != "ended":
+            self._membership.hosts[rank] = words["host"]
+        elif words["kind"] == "joined":
+            self._membership.join(rank)
+            self._stalls.take_in(rank)
+        elif words["kind"] == "ended":
+            # Clocks of several hosts cannot be compared.
+            when = words["when"] if self._on_this_host else time.monotonic_ns()
+            self._on_end(Ending.reported(rank, words, when))
+        else:
             self._stalls.hear(rank, words)
-            return
-        self._hosts.pop(rank, None)
-        self._ended.add(rank)
-        if self._is_over:
+
+    def _on_end(self, ending: Ending) -> None:
+        self._membership.end(ending.rank)
+        if self._membership.is_over:
             self._act_at(time.monotonic() + _PATIENCE, self._kill)
-        ending = of_status(rank, words["status"], words["host"], words["left"])
-        # Clocks of several hosts cannot be compared.
-        when = words["when"] if self._on_this_host else time.monotonic_ns()
-        if self._goes_on(ending, words["met"]):
-            self._stalls.leave_out(rank)
-            self._causes.append((when, rank, ending, False))
+        if self._goes_on(ending):
+            self._stalls.leave_out(ending.rank)
+            self._endings.survive(ending)
             return
-        self._stalls.end(rank, describe(ending, False, self._workers).partition(f"rank {rank} ")[2])
-        self._is_well |= words["status"] == 0 and rank not in self._awaited
-        if words["status"] == 0 and words["is_needed"]:  # it has not taken leave, as by `os._exit(0)`
-            self._causes.append((when, rank, ending._replace(left=True), False))
-        if words["status"] != 0 or words["left"]:
-            self._failures.append((when, rank, ending, words["gave_up"]))
+        self._stalls.end(ending.rank, ending.how)
+        self._endings.add(ending, is_member=not self._membership.is_awaited(ending.rank))
+        if ending.is_failure:
             self._act_at(time.monotonic() + _PATIENCE, lambda: self._stop(signal.SIGTERM))
 
-    @property
-    def _is_over(self) -> bool:
-        """Whether all ranks have ended. Spares may not know of it, if no rank has ever begun with MPI."""
-        return self._has_spares and len(self._ended) >= self._workers and self._ended >= self._ranks.keys()
-
-    def _goes_on(self, ending: Ending, met: bool) -> bool:
-        """Whether the others may go on without a rank; it is said then."""
-        if self._least is None or ending.signal is None or ending.left or ending.rank in self._needed:
+    def _goes_on(self, ending: Ending) -> bool:
+        """Whether the others may go on without a rank; it is said then, also if they have become too few."""
+        if self._process.poll() is not None or self._signals or self._endings.ends_job or self._is_stalled:
             return False
-        if self._process.poll() is not None or self._signals or self._failures or self._is_stalled:
-            return False
-        if not met:
-            self._screen.say("easyscale: workers go on without another when all have begun with MPI, not before")
-            return False
-        how = describe(ending, False, self._workers)
-        if ending.rank in self._awaited:
-            self._screen.say(f"easyscale: {how} before it had joined the others")
-            return True
-        self._lost += 1
-        left = self._workers - self._lost
-        if left < self._least and self._awaited:  # one may have joined, and not told of it yet; the ranks know
-            self._screen.say(f"easyscale: {how}, while another one joins")
-            return True
-        if left < self._least:
-            are = "worker is" if left == 1 else "workers are"
-            self._screen.say(f"easyscale: {left} {are} left, fewer than --min-workers {self._least}")
-            self._act_at(time.monotonic(), lambda: self._stop(signal.SIGTERM))
-            return False
-        self._screen.say(f"easyscale: {how}; {left} of {self._workers} workers {'is' if left == 1 else 'are'} left")
-        return True
+        goes_on, why = self._membership.lose(ending)
+        if why:
+            self._screen.say(f"easyscale: {why}")
+        return goes_on
 
     def _act_at(self, when: float, action: Callable[[], None]) -> None:
         """Do this then, unless something is to be done before."""
@@ -335,11 +293,7 @@ class Job:
         """Send a signal to the ranks of this host; return whether there are any."""
         found = False
         for rank in self._ranks.values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if _is_ours(rank, self._streams.name):
-                    kill = os.killpg if os.getpgid(rank.pid) == rank.pid else os.kill
-                    kill(rank.pid, number)
-                    found = True
+            found |= rank.send_signal(number)
         return found
 
     @property
@@ -348,37 +302,29 @@ class Job:
 
     def _exit_code(self) -> int:
         code = self._process.wait()
-        failures, causes = (
-            [ending for _, _, ending, _ in sorted(found, key=lambda one: one[:2])]
-            for found in (self._failures, self._causes)
-        )
         if self._signals:
-            return RESTART if any(one.code == RESTART for one in failures) else 128 + self._signals[0]
+            return RESTART if self._endings.asks_for_restart else 128 + self._signals[0]
         if self._is_stalled:
             whom = "" if self._stalls.culprit is None else f" for rank {self._stalls.culprit}"
             self._screen.say(f"easyscale: the job was ended because ranks have waited{whom} for too long")
             return STALLED
         said = "\n".join(self._said).strip()
-        if not failures and not self._on_this_host and self._hosts:  # which mpirun may take for success
-            lost = self._runtime.lost_host(said) or next(iter(self._hosts.values()))
-            ranks = [str(rank) for rank, host in sorted(self._hosts.items()) if host == lost]
+        hosts = self._membership.hosts
+        if not self._on_this_host and hosts and not self._endings.ends_job:  # which mpirun may take for success
+            lost = self._runtime.lost_host(said) or next(iter(hosts.values()))
+            ranks = [str(rank) for rank, host in sorted(hosts.items()) if host == lost]
             whom = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
             self._screen.say(f"easyscale: host {lost} does not answer any more, and with it {whom}")
             return 1  # mpirun says 0, or a number of its own
-        is_lost = self._least is not None and causes and not self._is_well  # whatever mpirun says of it
-        if (code == 0 or self._is_over) and not (failures or is_lost):
+        if self._endings.is_success and (code == 0 or self._membership.is_over):
             return 0
-        ending = first_failure(failures, self._runtime.ending(said))
-        if self._least is not None and failures:
-            ending = failures[0]  # in an elastic job none is killed because of another
-        if causes and all(gave_up or one.signal == signal.SIGTERM for _, _, one, gave_up in self._failures):
-            ending = causes[0 if self._least is None else -1]
-        if said and ending is None or not (self._ranks or self._forwarded):
+        cause = self._endings.cause(self._runtime.ending(said))
+        if said and cause is None or not (self._ranks or self._forwarded):
             self._screen.say(said)
-        if ending is None or not (ending.signal or ending.code or ending.left):
-            ending = Ending(signal=-code) if code < 0 else Ending(code=code)
-        self._screen.say(f"easyscale: {describe(ending, ending.rank in self._ranks, self._workers)}")
-        return 128 + ending.signal if ending.signal else ending.code or 1
+        if cause is None or not (cause.is_failure or cause.is_early):
+            cause = Ending(signal=-code) if code < 0 else Ending(code=code)
+        self._screen.say(f"easyscale: {cause.describe(cause.rank in self._ranks, self._membership.workers)}")
+        return cause.exit_code
 
 
 def run(make: Callable[[], Job], restarts: int) -> int:
@@ -393,15 +339,6 @@ def run(make: Callable[[], Job], restarts: int) -> int:
             break
         print(f"easyscale: starts again ({restarts - left + 1} of {restarts})", file=sys.stderr, flush=True)
     return code
-
-
-def _is_ours(rank: Rank, name: str) -> bool:
-    """Whether the process of this number is still the rank's: numbers are used again."""
-    try:
-        with open(f"/proc/{rank.pid}/environ", "rb") as file:
-            return name.encode() in file.read()
-    except OSError:
-        return False
 
 
 def _in_foreground() -> bool:

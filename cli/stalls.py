@@ -64,8 +64,16 @@ class Stalls:
 
     @property
     def is_over(self) -> bool:
-        """Whether ranks have waited for twice the time-out."""
-        return self._reported and any(_stand(one) >= 2 * self._timeout for one in self._stuck().values())
+        """Whether ranks have waited for twice the time-out, or for such as have ended."""
+        stuck = self._stuck()
+        return self._reported and (
+            any(_stand(one) >= 2 * self._timeout for one in stuck.values()) or self._is_in_vain(stuck)
+        )
+
+    def _is_in_vain(self, stuck: dict[int, dict]) -> bool:
+        """Whether all ranks that do not wait have ended, so that nobody can end the wait of the others."""
+        missing = [rank for rank in self._ranks if rank not in stuck]
+        return bool(missing) and all(rank in self._ended for rank in missing)
 
     @property
     def _ranks(self) -> list[int]:
@@ -91,7 +99,8 @@ class Stalls:
             lines += self._describe_missing(rank, told.get(rank))
         if not others:
             lines.append("  all wait, each for another: every rank must take part in the same exchanges, in one order")
-        lines.append(f"easyscale: the job is ended when they have waited for {2 * self._timeout:g} s (--stall-timeout)")
+        when = f"when they have waited for {2 * self._timeout:g} s (--stall-timeout)"
+        lines.append(f"easyscale: the job is ended {'now' if self._is_in_vain(self._stuck()) else when}")
         return lines
 
     def _describe_missing(self, rank: int, one: dict | None) -> list[str]:

@@ -28,12 +28,31 @@ class Rank(NamedTuple):
         pid: Int. The process that watches it, leader of its process group.
         files: Dict from `"stdout"` and `"stderr"` to the file descriptors to read.
         connection: The socket over which its worker speaks: lines of JSON, the last of them how it has ended.
+        job: String. What tells its environment from that of other jobs' processes.
     """
 
     rank: int
     pid: int
     files: dict[str, int]
     connection: socket.socket
+    job: str
+
+    def send_signal(self, number: int) -> bool:
+        """Send a signal to its process group; return whether it was there."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._is_there():
+                kill = os.killpg if os.getpgid(self.pid) == self.pid else os.kill
+                kill(self.pid, number)
+                return True
+        return False
+
+    def _is_there(self) -> bool:
+        """Whether the process of this number is still the rank's: numbers are used again."""
+        try:
+            with open(f"/proc/{self.pid}/environ", "rb") as file:
+                return self.job.encode() in file.read()
+        except OSError:
+            return False
 
 
 class Streams:
@@ -71,7 +90,7 @@ class Streams:
                 readers[stream], writer = self._open(rank, stream)
                 writers.append(writer)
             socket.send_fds(connection, [b"\n"], writers)
-            return Rank(rank, pid, readers, connection)
+            return Rank(rank, pid, readers, connection, self.name)
         except (OSError, ValueError):  # it has ended, or there are no more file descriptors: mpirun forwards
             connection.close()
             for file in readers.values():

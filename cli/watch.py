@@ -49,24 +49,9 @@ class Watch:
         os.set_inheritable(self._writer, True)
 
     @property
-    def left(self) -> bool:
-        """Whether the rank has ended although others needed it."""
-        return self._progress.left == 2
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the rank has met all others and not taken leave of them."""
-        return bool(self._progress.met) and not self._progress.left
-
-    @property
-    def met(self) -> bool:
-        """Whether the rank has met all others."""
-        return bool(self._progress.met)
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether the rank has ended because of what another one did."""
-        return self._progress.left == 3
+    def farewell(self) -> dict:
+        """What the rank's record says of its end: whether it has met all others, and how it took leave of them."""
+        return {"met": bool(self._progress.met), "leave": self._progress.leave}
 
     def look(self, pid: int) -> None:
         """Look at the rank, and tell the launcher if it has not moved for the time-out, or moves again."""
@@ -94,10 +79,10 @@ class Watch:
 
     def _describe(self, pid: int, state: str, waits: list, now: float) -> dict:
         progress = self._progress
-        can_answer = state != "T" and progress.pid == pid and not progress.left and _catches(pid, STACK_SIGNAL)
+        can_answer = state != "T" and progress.pid == pid and not progress.leave and _catches(pid, STACK_SIGNAL)
         stack = self._ask(pid) if can_answer and not waits else ""
         told = [{"seconds": one.seconds, **one.about} for one in waits]
-        if not progress.left and (inside_mpi := _INSIDE_MPI.match(stack)):
+        if not progress.leave and (inside_mpi := _INSIDE_MPI.match(stack)):
             told = [{"seconds": now - self._moved_at, "what": f"is in MPI's own {inside_mpi[1]}"}]
         may_take_long = progress.activity in _MAY_TAKE_ITS_TIME or not progress.phase
         return {
@@ -113,7 +98,7 @@ class Watch:
             "idle": now - self._moved_at,
             "busy": not told and self._works and may_take_long and state != "T",
             "state": state,
-            "left": bool(progress.left),
+            "left": bool(progress.leave),
             "stack": "" if told else stack,
         }
 

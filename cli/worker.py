@@ -217,8 +217,7 @@ def main() -> None:
         status = _start(command, by_lines=True, watch=watch, on_word=on_word)
     else:
         status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None, watch=watch)
-    end = {"status": status, "when": time.monotonic_ns(), "met": watch.met, "left": watch.left}
-    say({"kind": "ended", "host": host, **end, "is_needed": watch.is_needed, "gave_up": watch.gave_up})
+    say({"kind": "ended", "host": host, "status": status, "when": time.monotonic_ns(), **watch.farewell})
     _end_like(status)
 
 

@@ -11,11 +11,11 @@ import os
 import signal
 import time
 
-__all__ = ["Activity", "Progress", "STACK_SIGNAL", "Wait"]
+__all__ = ["Activity", "Leave", "Progress", "STACK_SIGNAL", "Wait"]
 
 STACK_SIGNAL = signal.SIGRTMIN + 6  # a rank that gets it writes where each of its threads is
 
-_WORDS = ("pid", "moves", "phase", "step", "exchanges", "activity", "left", "met")
+_WORDS = ("pid", "moves", "phase", "step", "exchanges", "activity", "leave", "met")
 _PLACES = 4  # threads that wait at a time; more go unnoticed
 _TEXT = 512  # bytes for what each of them waits for
 _NUMBERS = 8 * (len(_WORDS) + 2 * _PLACES)
@@ -29,6 +29,16 @@ class Activity:
     FIRST_STEP = 1  # which traces, and compiles
     EVALUATION = 2
     NAMES = ("steps", "the first step, which is traced", "an evaluation")
+
+
+class Leave:
+    """How a rank takes leave of the others."""
+
+    NONE = 0  # not yet
+    DONE = 1
+    TOO_EARLY = 2  # others still need it
+    GAVE_UP = 3  # because of what another one did
+    RAISED = 4  # by an exception, after which others of an elastic job go on
 
 
 class Wait:
@@ -65,14 +75,13 @@ class Progress:
         step: Int. Steps so far in this `fit()`.
         exchanges: Int. Exchanges of gradients so far.
         activity: Int, of `Activity`.
-        left: Int. 1 if the rank has come to its end, 2 if it ends although others still need it, 3 if it ends because
-            of what another one did.
+        leave: Int, of `Leave`.
         met: Int. 1 if all ranks have begun with MPI. Before, none can go on without another.
         exchange: String. Of the rank's own: the name of the exchange in use.
         purpose: String. Of the rank's own: what it meets the others for.
     """
 
-    pid, moves, phase, step, exchanges, activity, left, met = map(_word, range(len(_WORDS)))
+    pid, moves, phase, step, exchanges, activity, leave, met = map(_word, range(len(_WORDS)))
 
     def __init__(self, memory: mmap.mmap | None = None):
         self._memory = memory if memory is not None else mmap.mmap(-1, _SIZE)

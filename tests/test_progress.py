@@ -132,6 +132,16 @@ def test_one_report_names_who_waits_and_who_does_not():
     assert stalls.is_over
 
 
+def test_nobody_waits_longer_for_a_rank_that_has_ended():
+    stalls = Stalls(10, 3)
+    stalls.end(1, "ended with exit code 0")
+    for rank in (0, 2):
+        stalls.hear(rank, words(waits=10.5))
+    lines = stalls.report()
+    assert lines[-2:] == ["  rank 1 ended with exit code 0", "easyscale: the job is ended now"]
+    assert stalls.is_over
+
+
 def test_a_rank_that_takes_its_time_keeps_others_waiting_without_a_report():
     stalls = Stalls(10, 2)
     stalls.hear(0, words(waits=50.0))

@@ -150,13 +150,14 @@ def command(
         if elastic:
             line[1:1] = mpi.elastic_flags()
         if not dry_run:
+            from easyscale.cli.membership import Membership
             from easyscale.cli.output import Screen
             from easyscale.cli.stalls import Stalls
 
             def make() -> job.Job:
-                stalls = Stalls(settings.stall_timeout(), ranks)
                 needed = [0, *range(workers, ranks)] if servers else []
-                return job.Job(mpi, line, Screen(), not places, workers, stalls, least, needed, spares > 0)
+                membership = Membership(workers, least, needed, has_spares=spares > 0)
+                return job.Job(mpi, line, Screen(), not places, membership, Stalls(settings.stall_timeout(), ranks))
 
             sys.exit(job.run(make, restarts))
     click.echo(" ".join([f"{name}={shlex.quote(value)}" for name, value in environment.items()] + [shlex.join(line)]))

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from easyscale.communicator.communicator import Communicator
 from easyscale.errors import EasyScaleError, PeerError
+from easyscale.progress import Leave
 
 __all__ = ["end_job"]
 
@@ -30,9 +31,10 @@ def end_job(
     is_own = not issubclass(kind, EasyScaleError)  # and not because of what another rank did
     goes_on = communicator.awaited or (is_own and 0 < communicator.rank < communicator.workers)
     if communicator.elastic and goes_on:
+        communicator.progress.leave = Leave.RAISED
         _end_alone()
     if not is_own:
-        communicator.progress.left = 3
+        communicator.progress.leave = Leave.GAVE_UP
     communicator.abort(1)
 
 

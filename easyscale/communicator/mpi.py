@@ -28,7 +28,7 @@ from easyscale.communicator.wait import Wait
 from easyscale.communicator.waiting import Waiting
 from easyscale.communicator.watch import watch
 from easyscale.errors import DesyncError, EasyScaleError, LaunchError, PeerError, SharedMemoryError
-from easyscale.progress import Progress
+from easyscale.progress import Leave, Progress
 
 # Open MPI's component for windows over UCX cannot share memory, and says so in many lines.
 os.environ.setdefault("OMPI_MCA_osc", "^ucx")
@@ -87,7 +87,7 @@ def world() -> "Mpi":
     try:
         communicator = Mpi(MPI.COMM_WORLD.Dup(), elastic=least.isdigit(), spares=spares)
     except MPI.Exception as error:
-        _progress.left = 3
+        _progress.leave = Leave.GAVE_UP
         raise PeerError(f"all ranks must begin with MPI. Received: {error}. Has one failed meanwhile?") from None
     communicator.servers, communicator.progress = _servers(communicator.size), _progress
     if communicator.elastic:
@@ -360,11 +360,11 @@ class Mpi(Waiting):
         """Take leave of the other ranks, when this process ends; see `Departures`."""
         if MPI.Is_finalized():
             return
-        self.progress.left = 1
+        self.progress.leave = Leave.DONE
         while self.awaited:  # until `end_if_over` ends the process
             time.sleep(_LONG_NAP_SECONDS)
         all_leave = self._departures.leave(self._places, self._members.answer)
-        self.progress.left = 1 if all_leave else 2
+        self.progress.leave = Leave.DONE if all_leave else Leave.TOO_EARLY
         if self._members.decides:
             self._spares.dismiss()
         if all_leave and ENDS_ITSELF:

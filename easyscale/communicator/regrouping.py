@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from easyscale.communicator.communicator import Communicator, Request
 from easyscale.communicator.members import Change
+from easyscale.progress import Leave
 
 __all__ = ["Regrouping"]
 
@@ -129,7 +130,7 @@ class Regrouping(Communicator):
 
     def _withdraw(self) -> None:
         """End this process, which nobody needs."""
-        self.progress.left = 1
+        self.progress.leave = Leave.DONE
         self._departures.withdraw(range(self._count + self._spares.count))
         with self._mail.silence():
             self._finalize()

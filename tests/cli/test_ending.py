@@ -1,29 +1,87 @@
 """Which rank is named when a job has failed. A status of `os.waitpid` is an exit code times 256, or a signal."""
 
+import signal
+
 import pytest
 
-from easyscale.cli.ending import Ending, describe, first_failure, of_status
+from easyscale.cli.ending import Ending, Endings
+from easyscale.progress import Leave
 
 pytestmark = pytest.mark.timeout(60)
 
 
+def ended(rank, status, when=0, leave=Leave.DONE):
+    words = {"host": "a", "status": status, "met": True, "leave": leave}
+    return Ending.reported(rank, words, when)
+
+
+def endings(*found, is_elastic=False):
+    made = Endings(is_elastic)
+    for one in found:
+        made.add(one)
+    return made
+
+
 @pytest.mark.parametrize(
-    ("statuses", "said", "ending"),
+    ("statuses", "said", "expected"),
     [
-        ([(2, 3 * 256), (0, 256)], None, Ending(rank=2, code=3)),
-        ([(0, 15), (1, 3 * 256)], None, Ending(rank=1, code=3)),  # rank 0 was killed because of rank 1
-        ([(0, 15)], Ending(rank=1, code=7), Ending(rank=1, code=7)),  # MPI_Abort, which mpirun tells of
-        ([(1, 9), (0, 15)], Ending(rank=0, signal=15), Ending(rank=1, signal=9)),
-        ([(1, 9)], Ending(signal=9), Ending(rank=1, signal=9)),
-        ([(1, 11)], None, Ending(rank=1, signal=11)),
-        ([], None, None),
+        ([(2, 3 * 256), (0, 256)], None, (2, None, 3)),
+        ([(0, 15), (1, 3 * 256)], None, (1, None, 3)),  # rank 0 was killed because of rank 1
+        ([(0, 15)], Ending(rank=1, code=7), (1, None, 7)),  # MPI_Abort, which mpirun tells of
+        ([(1, 9), (0, 15)], Ending(rank=0, signal=15), (1, 9, None)),
+        ([(1, 9)], Ending(signal=9), (1, 9, None)),
+        ([(1, 11)], None, (1, 11, None)),
     ],
 )
-def test_the_first_that_failed_by_itself_is_named(statuses, said, ending):
-    assert first_failure([of_status(*one) for one in statuses], said) == ending
+def test_the_first_that_failed_by_itself_is_named(statuses, said, expected):
+    found = endings(*(ended(*one, when=when) for when, one in enumerate(statuses)))
+    cause = found.cause(said)
+    assert (cause.rank, cause.signal, cause.code) == expected
+    assert not found.is_success
+
+
+def test_reports_count_in_the_order_in_which_ranks_ended_not_in_that_in_which_they_came():
+    assert endings(ended(0, 3 * 256, when=5), ended(2, 4 * 256, when=3)).cause(None).rank == 2
+
+
+def test_nobody_is_named_if_nothing_has_failed():
+    assert endings().cause(None) is None
+    assert endings(ended(0, 0), ended(1, 0)).is_success
 
 
 def test_a_rank_that_left_too_early_made_those_fail_that_say_so():
-    left = of_status(1, 0, "a", left=True)
-    assert first_failure([of_status(0, 256), left], None) == left
-    assert describe(left, on_this_host=False) == "rank 1 on a ended with exit code 0 while other ranks still needed it"
+    left = ended(1, 0, leave=Leave.TOO_EARLY)
+    assert endings(ended(0, 256), left).cause(None) == left
+    assert left.describe(on_this_host=False) == "rank 1 on a ended with exit code 0 while other ranks still needed it"
+    assert left.exit_code == 1
+
+
+def test_ranks_that_gave_up_did_so_because_of_one_that_says_nothing():
+    vanished = ended(1, 0, when=1, leave=Leave.NONE)  # as by `os._exit(0)`
+    found = endings(ended(0, 256, when=2, leave=Leave.GAVE_UP), vanished)
+    assert found.cause(None) == vanished
+    assert not found.is_success
+
+
+def test_an_elastic_job_is_a_success_if_one_rank_came_to_its_end():
+    found = Endings(is_elastic=True)
+    found.survive(ended(1, 9))
+    assert not found.is_success
+    found.add(ended(2, 0), is_member=False)
+    assert not found.is_success
+    found.add(ended(0, 0))
+    assert found.is_success
+
+
+def test_of_an_elastic_job_that_nobody_survives_the_last_is_named():
+    found = Endings(is_elastic=True)
+    for when, rank in enumerate([1, 0, 2]):
+        found.survive(ended(rank, 9, when=when))
+    assert found.cause(None).rank == 2
+
+
+def test_an_exception_that_others_survive_is_told_as_one_and_not_as_the_signal_that_tells_mpi():
+    raised = ended(1, signal.SIGABRT, leave=Leave.RAISED)
+    assert raised.is_sudden
+    assert raised.describe(on_this_host=False) == "rank 1 on a ended by an exception"
+    assert raised.exit_code == 1

@@ -35,12 +35,15 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.xdist_group("resume")
 def test_killed_and_started_again_on_as_many_ranks_and_on_fewer(tmp_path, undisturbed):
-    first, fewer = tmp_path / "first", tmp_path / "fewer"
+    first, fewer, none = tmp_path / "first", tmp_path / "fewer", tmp_path / "none"
     done = train(first, "-n", "2", fault="sigkill", moment="mid-epoch")
     assert done.code == 137, done.errors
     shutil.copytree(first, fewer)
     newest = max((fewer / "checkpoints").iterdir(), key=lambda one: one.name)
     newest.write_bytes(newest.read_bytes()[:-100])
+    shutil.copytree(fewer, none)
+    for path in (none / "checkpoints").iterdir():
+        path.write_bytes(path.read_bytes()[:-100])
 
     assert train(first, "-n", "2").code == 0
     weights, history = result(first)
@@ -57,6 +60,12 @@ def test_killed_and_started_again_on_as_many_ranks_and_on_fewer(tmp_path, undist
     assert history.keys() == undisturbed[1].keys()
     for name, values in history.items():
         np.testing.assert_allclose(values, undisturbed[1][name], rtol=1e-5)
+
+    done = train(none, "-n", "1")
+    assert done.code == 0, done.errors
+    assert done.errors.count("None is whole: training begins anew") == 1
+    for mine, theirs in zip(result(none)[0], undisturbed[0], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
 
 
 @pytest.mark.xdist_group("resume")

@@ -1,0 +1,79 @@
+"""Whether an elastic job goes on without a rank, as the launcher sees it."""
+
+import pytest
+
+from easyscale.cli.ending import Ending
+from easyscale.cli.membership import Membership
+from easyscale.progress import Leave
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def killed(rank, **what):
+    return Ending(rank, "a", **{"signal": 9, "leave": Leave.NONE, **what})
+
+
+def begun(workers, least=1, **options):
+    made = Membership(workers, least, **options)
+    for rank in range(workers):
+        made.begin(rank)
+    return made
+
+
+def test_workers_go_on_as_long_as_there_are_enough():
+    membership = begun(3, least=2)
+    assert membership.lose(killed(2)) == (
+        True,
+        "rank 2 on a was killed by signal 9 (Killed); 2 of 3 workers are left",
+    )
+    assert membership.lose(killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
+
+
+@pytest.mark.parametrize(
+    ("membership", "ending"),
+    [
+        (begun(3, least=None), killed(2)),
+        (begun(3), killed(2, signal=None, code=3)),
+        (begun(3), killed(2, leave=Leave.TOO_EARLY)),
+        (begun(3, needed=[2]), killed(2)),
+    ],
+    ids=["not elastic", "exit code", "left too early", "needed"],
+)
+def test_some_endings_end_the_job_like_any_failure(membership, ending):
+    assert membership.lose(ending) == (False, "")
+
+
+def test_none_is_missed_before_all_have_begun():
+    goes_on, why = begun(2).lose(killed(1, met=False))
+    assert (goes_on, why) == (False, "workers go on without another when all have begun with MPI, not before")
+
+
+def test_who_replaces_a_worker_counts_when_it_has_joined():
+    membership = begun(2)
+    membership.lose(killed(1))
+    membership.begin(1)
+    assert membership.lose(killed(1)) == (
+        True,
+        "rank 1 on a was killed by signal 9 (Killed) before it had joined the others",
+    )
+    membership.begin(1)
+    membership.join(1)
+    assert membership.lose(killed(0)) == (True, "rank 0 on a was killed by signal 9 (Killed); 1 of 2 workers is left")
+
+
+def test_the_last_worker_may_die_while_one_joins():
+    # The one that joins may be among the others already, and not have told of it.
+    membership = begun(2)
+    membership.lose(killed(1))
+    membership.begin(1)
+    assert membership.lose(killed(0)) == (True, "rank 0 on a was killed by signal 9 (Killed), while another one joins")
+
+
+def test_a_job_with_spares_is_over_when_all_ranks_have_ended():
+    membership = begun(2, has_spares=True)
+    for rank in range(2):
+        assert not membership.is_over
+        membership.end(rank)
+    assert membership.is_over
+    membership.begin(1)
+    assert not membership.is_over
