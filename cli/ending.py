@@ -38,14 +38,14 @@ class Ending(NamedTuple):
         status = words["status"]
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if number else os.WEXITSTATUS(status)
-        if words["leave"] == Leave.RAISED:  # it has killed itself, so that MPI tells the others
-            number, code = None, 1
+        if words["leave"] in (Leave.RAISED, Leave.UNNEEDED):  # it has killed itself, so that MPI tells the others
+            number, code = None, int(words["leave"] == Leave.RAISED)
         return cls(rank, words["host"], number, code, words["leave"], words["met"], when)
 
     @property
     def is_sudden(self) -> bool:
         """Whether the rank ended in a way that others of an elastic job may survive."""
-        return bool(self.signal) and self.leave != Leave.TOO_EARLY or self.leave == Leave.RAISED
+        return bool(self.signal) and self.leave != Leave.TOO_EARLY or self.leave in (Leave.RAISED, Leave.UNNEEDED)
 
     @property
     def is_failure(self) -> bool:
@@ -122,7 +122,8 @@ class Endings:
 
     def survive(self, ending: Ending) -> None:
         """Take in that a rank has ended, and that the others go on."""
-        self._survived.append(ending)
+        if ending.leave != Leave.UNNEEDED:
+            self._survived.append(ending)
 
     @property
     def ends_job(self) -> bool:

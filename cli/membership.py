@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from easyscale.cli.ending import Ending
+from easyscale.progress import Leave
 
 __all__ = ["Membership"]
 
@@ -71,6 +72,9 @@ class Membership:
         """Return whether the others may go on without a rank that has ended, and what there is to say of it."""
         if self._least is None or not ending.is_sudden or ending.rank in self._needed:
             return False, ""
+        if ending.leave == Leave.UNNEEDED:
+            self._lost += ending.rank not in self._awaited
+            return True, ""
         if not ending.met:
             return False, "workers go on without another when all have begun with MPI, not before"
         how = ending.describe(on_this_host=False, workers=self.workers)

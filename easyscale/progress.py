@@ -39,6 +39,7 @@ class Leave:
     TOO_EARLY = 2  # others still need it
     GAVE_UP = 3  # because of what another one did
     RAISED = 4  # by an exception, after which others of an elastic job go on
+    UNNEEDED = 5  # it was to replace another one, and is not needed any more
 
 
 class Wait:

@@ -5,8 +5,7 @@ end, `MPI_Finalize`, does, and the rank's exit code would never be seen. So a ra
 waits, as MPI would, until every rank has come to its end; but if one of them answers that it still needs it, it ends
 at once, with its own exit code and without `MPI_Finalize`, which ends the job.
 
-A rank that fails cannot say so. MPI tells of it in a job that is elastic; any other has ended by then. One that was to
-join the others, and ends before it has, withdraws: they may think that it has joined.
+A rank that fails cannot say so. MPI tells of it in a job that is elastic; any other has ended by then.
 """
 
 import time
@@ -17,7 +16,6 @@ from easyscale.communicator.mail import Mail
 __all__ = ["Departures"]
 
 _LEFT_TAG, _NEEDED_TAG = 2, 3  # those of data, and of `Members` and `Spares`, are others
-_WITHDRAWN = "withdrawn"
 _NAP_SECONDS, _LONG_NAP_SECONDS = 0.0005, 0.02
 
 
@@ -31,33 +29,17 @@ class Departures:
     def __init__(self, mail: Mail):
         self._mail = mail
         self._left: set[int] = set()
-        self._withdrawn: set[int] = set()
 
     @property
     def left(self) -> set[int]:
-        """The places that have left, as far as this one has heard, or withdrawn."""
+        """The places that have left, as far as this one has heard."""
         while (word := self._mail.hear(_LEFT_TAG)) is not None:
             self._left.add(word[0])
-            if word[1] == _WITHDRAWN:
-                self._withdrawn.add(word[0])
         return self._left
-
-    @property
-    def withdrawn(self) -> set[int]:
-        """The places that have withdrawn. They listen to nobody, unlike those that have left."""
-        return self._withdrawn & self.left
 
     def need(self, place: int) -> None:
         """Tell a place that has left that it was needed."""
         self._mail.send(place, _NEEDED_TAG)
-
-    def withdraw(self, places: Iterable[int]) -> None:
-        """Tell these places that this one ends and has not joined them."""
-        self._tell(places, _WITHDRAWN)
-
-    def _tell(self, places: Iterable[int], word: str | None = None) -> None:
-        for place in {*places} - {self._mail.own}:
-            self._mail.send(place, _LEFT_TAG, word)
 
     def leave(self, places: Iterable[int], meanwhile: Callable[[], None]) -> bool:
         """Tell these places that this one ends; return when all do (true) or one of them needs it (false).
@@ -67,7 +49,8 @@ class Departures:
             meanwhile: Function without arguments, called again and again.
         """
         others = {*places} - {self._mail.own}
-        self._tell(others | self.left)  # also those that have left before, and still listen
+        for place in others | self.left:  # also those that have left before, and still listen
+            self._mail.send(place, _LEFT_TAG)
         self._left.add(self._mail.own)
         started = time.monotonic()
         while not others <= self.left | self._mail.failed:

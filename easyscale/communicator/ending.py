@@ -1,18 +1,18 @@
 """How a process ends by an exception: the others may be waiting for it."""
 
 import os
-import resource
 import signal
 import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import NoReturn
 
 from easyscale.communicator.communicator import Communicator
 from easyscale.errors import EasyScaleError, PeerError
-from easyscale.progress import Leave
+from easyscale.progress import Leave, Progress
 
-__all__ = ["end_job"]
+__all__ = ["end_alone", "end_job"]
 
 
 def end_job(
@@ -31,17 +31,21 @@ def end_job(
     is_own = not issubclass(kind, EasyScaleError)  # and not because of what another rank did
     goes_on = communicator.awaited or (is_own and 0 < communicator.rank < communicator.workers)
     if communicator.elastic and goes_on:
-        communicator.progress.leave = Leave.RAISED
-        _end_alone()
+        end_alone(communicator.progress, Leave.RAISED)
     if not is_own:
         communicator.progress.leave = Leave.GAVE_UP
     communicator.abort(1)
 
 
-def _end_alone() -> None:
-    """End this process so that MPI tells the others: by a signal. They go on if they can."""
+def end_alone(progress: Progress, leave: int) -> NoReturn:
+    """End this process so that MPI tells the others: by a signal. They go on if they can.
+
+    Args:
+        progress: `Progress` of this process.
+        leave: Int, of `Leave`. What it says of that.
+    """
+    progress.leave = leave
     sys.stdout.flush()
     sys.stderr.flush()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGABRT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGABRT)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("nobody survives this signal")

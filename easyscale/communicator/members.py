@@ -5,7 +5,7 @@ that is larger. So there is one communicator for good, with all places that ther
 them are numbered here. Messages carry the number of the generation: what was under way when ranks regrouped is not
 taken for something else.
 
-The first member, in the order in which they came, that has neither failed nor withdrawn decides. Whoever comes to
+The first member, in the order in which they came, that has not failed decides. Whoever comes to
 regroup tells it so; when it has heard from all that have neither failed nor left, it tells them who takes part from now
 on. If it fails as well before all have heard, the next one decides. By then some may be a generation ahead: they say
 whom they know of when they come, and what the latest generation knows holds. If all have failed who knew that one has
@@ -64,8 +64,8 @@ class Members:
     @property
     def _decider(self) -> int:
         # Whoever joins is behind all others, so all agree, also those that have not heard who has joined.
-        gone = self._mail.failed | self._departures.withdrawn
-        return next((place for place in self.places if place not in gone), self._mail.own)
+        failed = self._mail.failed
+        return next((place for place in self.places if place not in failed), self._mail.own)
 
     @property
     def decides(self) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from easyscale.communicator.communicator import Communicator, Request
+from easyscale.communicator.ending import end_alone
 from easyscale.communicator.members import Change
 from easyscale.progress import Leave
 
@@ -60,7 +61,7 @@ class Regrouping(Communicator):
         before, workers = self._places, self.workers
         change = None if self._is_duplicate else self._members.regroup(again)
         if self._mail.own not in self._members.places:
-            self._withdraw()
+            end_alone(self.progress, Leave.UNNEEDED)
         self._arrange()
         lost = change.lost if change else [rank for rank, place in enumerate(before) if place not in self._places]
         self.servers -= sum(rank >= workers for rank in lost)
@@ -69,7 +70,7 @@ class Regrouping(Communicator):
         return change or Change(lost, [], False)
 
     def replace_lost(self, note: object) -> str | None:
-        ended = (self._departures.left - self._departures.withdrawn) & {*range(self._count), *self._spares.joined}
+        ended = self._departures.left & {*range(self._count), *self._spares.joined}
         if self.rank > 0 or ended:  # a rank that has come to the end of the script is not missed
             return None
         self._spares.note = note
@@ -125,13 +126,12 @@ class Regrouping(Communicator):
     def end_if_over(self) -> None:
         """End this process if it replaces a rank, has not joined, and is not needed any more."""
         with self._joins:
-            if self.awaited and self._spare.is_over:
-                self._withdraw()
-
-    def _withdraw(self) -> None:
-        """End this process, which nobody needs."""
-        self.progress.leave = Leave.DONE
-        self._departures.withdraw(range(self._count + self._spares.count))
-        with self._mail.silence():
-            self._finalize()
-            os._exit(0)
+            if not self.awaited:
+                return
+            if self._spare.is_abandoned:  # `MPI_Finalize` would wait for the others, who go on
+                end_alone(self.progress, Leave.UNNEEDED)
+            if self._spare.is_over:
+                self.progress.leave = Leave.DONE
+                with self._mail.silence():
+                    self._finalize()
+                    os._exit(0)

@@ -135,5 +135,10 @@ class Spare:
 
     @property
     def is_over(self) -> bool:
-        """Whether this process is not needed any more."""
-        return self._mail.hear(_OVER_TAG) is not None or self.caller in self._mail.failed
+        """Whether all ranks have come to their end."""
+        return self._mail.hear(_OVER_TAG) is not None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the rank has failed that has called this process: nobody else knows of it."""
+        return self.caller in self._mail.failed

@@ -81,7 +81,7 @@ def test_of_an_elastic_job_that_nobody_survives_the_last_is_named():
 
 
 def test_an_exception_that_others_survive_is_told_as_one_and_not_as_the_signal_that_tells_mpi():
-    raised = ended(1, signal.SIGABRT, leave=Leave.RAISED)
+    raised = ended(1, signal.SIGKILL, leave=Leave.RAISED)
     assert raised.is_sudden
     assert raised.describe(on_this_host=False) == "rank 1 on a ended by an exception"
     assert raised.exit_code == 1

@@ -61,6 +61,18 @@ def test_who_replaces_a_worker_counts_when_it_has_joined():
     assert membership.lose(killed(0)) == (True, "rank 0 on a was killed by signal 9 (Killed); 1 of 2 workers is left")
 
 
+def test_nothing_is_said_of_one_that_is_not_needed():
+    membership = begun(3, least=2)
+    membership.lose(killed(2))
+    membership.begin(2)
+    unneeded = killed(2, signal=None, code=0, leave=Leave.UNNEEDED)
+    assert membership.lose(unneeded) == (True, "")
+    membership.begin(2)
+    membership.join(2)  # it thought so, and the others have gone on without it
+    assert membership.lose(unneeded) == (True, "")
+    assert membership.lose(killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
+
+
 def test_the_last_worker_may_die_while_one_joins():
     # The one that joins may be among the others already, and not have told of it.
     membership = begun(2)

@@ -2,7 +2,8 @@
 
 Ranks 1 and 2 die, and the spare for rank 2 joins first. As the one for rank 1 is ready, which has an earlier place, the
 chief is killed: when it has told the others, but not the newcomer (`others`); or the other way round (`newcomer`), and
-the others go on before the newcomer speaks to them. In the end there are three ranks again.
+the others go on before the newcomer speaks to them; or when it has told nobody (`nobody`). In the end there are three
+ranks again, and no process besides that one of them has called.
 """
 
 import os
@@ -14,7 +15,8 @@ from pathlib import Path
 from easyscale import communicator
 from easyscale.errors import LostError
 
-told, joined = sys.argv[1], Path(sys.argv[2], "joined")
+told, folder = sys.argv[1], Path(sys.argv[2])
+joined = folder / "joined"
 comm = communicator.get()
 is_first_chief = comm.rank == 0 and not comm.awaited
 
@@ -23,7 +25,16 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 if comm.awaited:
+    (folder / f"{os.getpid()}.pid").touch()
     is_late = comm.rank == 1 and comm.note == "first"
     while is_late and not joined.exists():
         time.sleep(0.01)
@@ -45,7 +56,8 @@ while is_first_chief or must_agree or comm.size < 3:
             assert wrong is None, wrong
         ready = comm.ready("sums")
         if ready and is_first_chief and joined.exists():
-            comm.share(ready) if told == "others" else comm.admit(ready)
+            if told != "nobody":
+                comm.share(ready) if told == "others" else comm.admit(ready)
             time.sleep(0.2)
             die()
         newcomers = comm.share(ready)[0]
@@ -56,4 +68,8 @@ while is_first_chief or must_agree or comm.size < 3:
     except LostError:
         comm.revoke()
         must_agree = comm.regroup(again=True).again
+members, end = comm.share(os.getpid()), time.monotonic() + 10
+while others := [one for one in folder.glob("*.pid") if int(one.stem) not in members and is_there(int(one.stem))]:
+    assert time.monotonic() < end, others
+    time.sleep(0.1)
 print(f"end of rank {comm.first_ranks[comm.rank]} {comm.first_ranks}", flush=True)

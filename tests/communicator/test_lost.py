@@ -63,7 +63,7 @@ def test_ranks_that_are_killed_at_any_time_are_replaced():
     assert max(int(one[2]) for one in ends) >= losses
 
 
-@pytest.mark.parametrize("told", ["others", "newcomer"])
+@pytest.mark.parametrize("told", ["others", "newcomer", "nobody"])
 def test_the_chief_dies_as_it_takes_in_a_newcomer(told, tmp_path):
     ends = _run_with_spares(3, 6, 60, str(ADMITTED), told, str(tmp_path))
     assert sorted(line.split()[3 + line.startswith("[")] for line in ends) == ["0", "1", "2"], ends
