@@ -173,8 +173,9 @@ class Job:
             self._selector.unregister(rank.connection)
             rank.connection.close()
         *lines, self._words[rank.rank] = (self._words.get(rank.rank, b"") + data).split(b"\n")
-        for line in lines:
-            self._hear(rank.rank, line)
+        if self._ranks[rank.rank] is rank:  # else another process is this rank by now
+            for line in lines:
+                self._hear(rank.rank, line)
 
     def _hear(self, rank: int, line: bytes | str) -> None:
         """Take in what a rank's worker says."""

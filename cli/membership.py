@@ -52,6 +52,7 @@ class Membership:
     def begin(self, rank: int) -> None:
         """Take in that a process is this rank from now on; it replaces the one that was, if there was one."""
         if rank in self._begun:
+            self._lost += rank not in self._ended | self._awaited  # its end has not been told
             self._awaited.add(rank)
             self._ended.discard(rank)
         self._begun.add(rank)

@@ -125,6 +125,12 @@ def test_a_job_with_spares_ends_although_no_rank_has_used_mpi(ranks, script):
     assert sorted(done.stdout.splitlines()) == ["[1] done", "done"]
 
 
+def test_a_worker_lives_although_its_forerunner_ends(ranks, tmp_path):
+    path = Path(__file__).with_name("superseded_on_ranks.py")
+    done = ranks.run("launch", "-n", "3", "--elastic", "--respawn", "--spares", "5", str(path), str(tmp_path))
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["[1] end of rank 1"]), done.stderr
+
+
 @pytest.mark.parametrize("options", [[], ["--respawn"]])
 def test_an_elastic_job_cannot_begin_without_a_rank(ranks, script, options):
     path = script(RANK + "import easyscale\nif rank == 1: os.kill(os.getpid(), 9)\neasyscale.rank()")

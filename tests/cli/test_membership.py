@@ -13,6 +13,11 @@ def killed(rank, **what):
     return Ending(rank, "a", **{"signal": 9, "leave": Leave.NONE, **what})
 
 
+def lose(membership, ending):
+    membership.end(ending.rank)
+    return membership.lose(ending)
+
+
 def begun(workers, least=1, **options):
     made = Membership(workers, least, **options)
     for rank in range(workers):
@@ -22,11 +27,11 @@ def begun(workers, least=1, **options):
 
 def test_workers_go_on_as_long_as_there_are_enough():
     membership = begun(3, least=2)
-    assert membership.lose(killed(2)) == (
+    assert lose(membership, killed(2)) == (
         True,
         "rank 2 on a was killed by signal 9 (Killed); 2 of 3 workers are left",
     )
-    assert membership.lose(killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
+    assert lose(membership, killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
 
 
 @pytest.mark.parametrize(
@@ -40,45 +45,53 @@ def test_workers_go_on_as_long_as_there_are_enough():
     ids=["not elastic", "exit code", "left too early", "needed"],
 )
 def test_some_endings_end_the_job_like_any_failure(membership, ending):
-    assert membership.lose(ending) == (False, "")
+    assert lose(membership, ending) == (False, "")
 
 
 def test_none_is_missed_before_all_have_begun():
-    goes_on, why = begun(2).lose(killed(1, met=False))
+    goes_on, why = lose(begun(2), killed(1, met=False))
     assert (goes_on, why) == (False, "workers go on without another when all have begun with MPI, not before")
 
 
 def test_who_replaces_a_worker_counts_when_it_has_joined():
     membership = begun(2)
-    membership.lose(killed(1))
+    lose(membership, killed(1))
     membership.begin(1)
-    assert membership.lose(killed(1)) == (
+    assert lose(membership, killed(1)) == (
         True,
         "rank 1 on a was killed by signal 9 (Killed) before it had joined the others",
     )
     membership.begin(1)
     membership.join(1)
-    assert membership.lose(killed(0)) == (True, "rank 0 on a was killed by signal 9 (Killed); 1 of 2 workers is left")
+    assert lose(membership, killed(0)) == (True, "rank 0 on a was killed by signal 9 (Killed); 1 of 2 workers is left")
 
 
 def test_nothing_is_said_of_one_that_is_not_needed():
     membership = begun(3, least=2)
-    membership.lose(killed(2))
+    lose(membership, killed(2))
     membership.begin(2)
     unneeded = killed(2, signal=None, code=0, leave=Leave.UNNEEDED)
-    assert membership.lose(unneeded) == (True, "")
+    assert lose(membership, unneeded) == (True, "")
     membership.begin(2)
     membership.join(2)  # it thought so, and the others have gone on without it
-    assert membership.lose(unneeded) == (True, "")
-    assert membership.lose(killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
+    assert lose(membership, unneeded) == (True, "")
+    assert lose(membership, killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
+
+
+def test_a_worker_that_is_replaced_is_lost_whoever_tells_of_it():
+    membership = begun(3, least=2)
+    membership.begin(2)
+    assert lose(membership, killed(0))[0]  # one joins, and may count
+    membership.join(2)
+    assert lose(membership, killed(1)) == (False, "1 worker is left, fewer than --min-workers 2")
 
 
 def test_the_last_worker_may_die_while_one_joins():
     # The one that joins may be among the others already, and not have told of it.
     membership = begun(2)
-    membership.lose(killed(1))
+    lose(membership, killed(1))
     membership.begin(1)
-    assert membership.lose(killed(0)) == (True, "rank 0 on a was killed by signal 9 (Killed), while another one joins")
+    assert lose(membership, killed(0)) == (True, "rank 0 on a was killed by signal 9 (Killed), while another one joins")
 
 
 def test_a_job_with_spares_is_over_when_all_ranks_have_ended():

@@ -1,0 +1,71 @@
+"""Run by `test_job.py` with `--elastic --respawn`, three workers: a spare ends after its successor has begun.
+
+Rank 1 dies. The chief calls a spare, and dies. The next chief, rank 2, calls another one for rank 1, and it joins. Only
+then does the first spare notice that it is not needed, and end. The chief dies, and rank 1 comes to the end.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from easyscale import communicator
+from easyscale.errors import LostError
+
+begun, ended = Path(sys.argv[1], "begun"), Path(sys.argv[1], "ended")
+comm = communicator.get()
+is_first_chief = comm.rank == 0 and not comm.awaited
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+if comm.awaited and comm.note == "first":
+    with comm._joins:  # so that nothing ends it
+        begun.write_text(str(os.getpid()))
+        while not ended.exists():
+            time.sleep(0.01)
+    time.sleep(60)
+if comm.awaited:
+    assert comm.join("here")
+elif comm.rank == 1:
+    die()
+must_agree = not is_first_chief
+while is_first_chief or must_agree or comm.first_ranks != [2, 1]:
+    try:
+        if is_first_chief and begun.exists():
+            die()
+        if must_agree:
+            comm.share("here")
+            must_agree = False
+            continue
+        if comm.rank == 0:
+            wrong = comm.replace_lost("first" if is_first_chief else "second")
+            assert wrong is None, wrong
+        newcomers = comm.share(comm.ready("here"))[0]
+        if newcomers:
+            comm.admit(newcomers)
+            must_agree = True
+        time.sleep(0.01)
+    except LostError:
+        comm.revoke()
+        must_agree = comm.regroup(again=True).again
+ended.touch()
+while is_there(int(begun.read_text())):
+    time.sleep(0.01)
+time.sleep(0.5)
+if comm.rank == 0:
+    die()
+time.sleep(4)
+print("end of rank 1")
+os._exit(0)
