@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 from easyscale.cli.ending import Ending, Endings
 from easyscale.cli.janitor import Janitor
-from easyscale.cli.membership import Membership
+from easyscale.cli.membership import Membership, Process
 from easyscale.cli.output import Screen
 from easyscale.cli.runtime import Runtime
 from easyscale.cli.stalls import Stalls
-from easyscale.cli.streams import Rank, Streams, read
+from easyscale.cli.streams import Streams, read
 from easyscale.cli.worker import MARK, OUTPUT
 from easyscale.settings import RESTART, STALLED
 
@@ -68,13 +68,13 @@ class Job:
         self._on_this_host = on_this_host
         self._membership, self._stalls = membership or Membership(), stalls or Stalls(0, 0)
         self._endings = Endings(self._membership.is_elastic)
-        self._ranks = {}  # rank -> Rank
+        self._ranks = {}  # Process -> Rank
         self._forwarded = False  # whether mpirun has forwarded a rank's line
         self._said = []  # lines of mpirun's own
         self._partial = {"stdout": b"", "stderr": b""}
         self._signals = []
         self._is_stalled = False
-        self._words = {}  # rank -> what has come of a line of its worker's
+        self._words = {}  # Process -> what has come of a line of its worker's
         self._next = None  # (time, action) of what is to be done if the job has not ended by then
 
     def run(self) -> int:
@@ -159,60 +159,63 @@ class Job:
     def _on_rank(self, _: int) -> None:
         started = self._streams.accept()
         if started is not None:
-            self._membership.begin(started.rank)
-            self._ranks[started.rank] = started
+            process = self._membership.begin(started.rank)
+            self._ranks[process] = started
             for stream, file in started.files.items():
                 self._watch(file, started.rank, stream)
-            self._selector.register(started.connection, selectors.EVENT_READ, lambda _: self._on_words(started))
+            self._selector.register(started.connection, selectors.EVENT_READ, lambda _: self._on_words(process))
 
-    def _on_words(self, rank: Rank) -> None:
-        data = b""
+    def _on_words(self, process: Process) -> None:
+        connection, data = self._ranks[process].connection, b""
         with contextlib.suppress(OSError):
-            data = rank.connection.recv(1 << 16)
+            data = connection.recv(1 << 16)
         if not data:
-            self._selector.unregister(rank.connection)
-            rank.connection.close()
-        *lines, self._words[rank.rank] = (self._words.get(rank.rank, b"") + data).split(b"\n")
-        if self._ranks[rank.rank] is rank:  # else another process is this rank by now
-            for line in lines:
-                self._hear(rank.rank, line)
+            self._selector.unregister(connection)
+            connection.close()
+        *lines, self._words[process] = (self._words.get(process, b"") + data).split(b"\n")
+        for line in lines:
+            self._hear(process, line)
 
-    def _hear(self, rank: int, line: bytes | str) -> None:
-        """Take in what a rank's worker says."""
+    def _hear(self, process: Process, line: bytes | str) -> None:
+        """Take in what the worker of a rank's process says."""
         try:
             words = json.loads(line)
         except ValueError:
             return
         if words["kind"] == "started":
-            self._membership.hosts[rank] = words["host"]
+            self._membership.hosts[process.rank] = words["host"]
         elif words["kind"] == "joined":
-            self._membership.join(rank)
-            self._stalls.take_in(rank)
+            self._membership.join(process)
+            self._stalls.take_in(process.rank)
         elif words["kind"] == "ended":
             # Clocks of several hosts cannot be compared.
             when = words["when"] if self._on_this_host else time.monotonic_ns()
-            self._on_end(Ending.reported(rank, words, when))
-        else:
-            self._stalls.hear(rank, words)
+            self._on_end(process, Ending.reported(process.rank, words, when))
+        elif self._membership.is_member(process):  # nobody waits for the others
+            self._stalls.hear(process.rank, words)
 
-    def _on_end(self, ending: Ending) -> None:
-        self._membership.end(ending.rank)
+    def _on_end(self, process: Process, ending: Ending) -> None:
+        was_member = self._membership.is_member(process)
+        self._membership.end(process)
         if self._membership.is_over:
             self._act_at(time.monotonic() + _PATIENCE, self._kill)
-        if self._goes_on(ending):
+        goes_on = self._goes_on(process, ending)
+        if was_member and goes_on:
             self._stalls.leave_out(ending.rank)
+        elif was_member:
+            self._stalls.end(ending.rank, f"on {ending.host} {ending.how}")
+        if goes_on:
             self._endings.survive(ending)
             return
-        self._stalls.end(ending.rank, ending.how)
-        self._endings.add(ending, is_member=not self._membership.is_awaited(ending.rank))
+        self._endings.add(ending, was_member)
         if ending.is_failure:
             self._act_at(time.monotonic() + _PATIENCE, lambda: self._stop(signal.SIGTERM))
 
-    def _goes_on(self, ending: Ending) -> bool:
+    def _goes_on(self, process: Process, ending: Ending) -> bool:
         """Whether the others may go on without a rank; it is said then, also if they have become too few."""
         if self._process.poll() is not None or self._signals or self._endings.ends_job or self._is_stalled:
             return False
-        goes_on, why = self._membership.lose(ending)
+        goes_on, why = self._membership.lose(process, ending)
         if why:
             self._screen.say(f"easyscale: {why}")
         return goes_on
@@ -240,8 +243,8 @@ class Job:
             tagged = self._runtime.tagged(text, stream)
             if tagged is not None and tagged[2].startswith(MARK):
                 self._forwarded = True
-                self._hear(tagged[0], tagged[2].removeprefix(MARK))
-            elif tagged is None or tagged[0] in self._ranks:  # the MPI library speaks in the name of ranks
+                self._hear(Process(tagged[0]), tagged[2].removeprefix(MARK))
+            elif tagged is None or self._membership.has_begun(tagged[0]):  # the MPI library speaks in the name of ranks
                 self._said.append(tagged[2] if tagged else text)
             else:
                 self._forwarded = True
@@ -324,7 +327,9 @@ class Job:
             self._screen.say(said)
         if cause is None or not (cause.is_failure or cause.is_early):
             cause = Ending(signal=-code) if code < 0 else Ending(code=code)
-        self._screen.say(f"easyscale: {cause.describe(cause.rank in self._ranks, self._membership.workers)}")
+        self._screen.say(
+            f"easyscale: {cause.describe(self._membership.has_begun(cause.rank), self._membership.workers)}"
+        )
         return cause.exit_code
 
 

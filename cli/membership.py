@@ -1,15 +1,26 @@
-"""Who takes part in a job, as the launcher is told: who has begun, ended, is replaced, and whether the others go on."""
+"""Who takes part in a job, as the launcher is told: who has begun, joined and ended, and whether the others go on."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from easyscale.cli.ending import Ending
 from easyscale.progress import Leave
 
-__all__ = ["Membership"]
+__all__ = ["Membership", "Process"]
+
+
+class Process(NamedTuple):
+    """One process of a rank: number 0 is the first, later ones were started to replace it.
+
+    Several may run at a time, if the rank that has started one has failed.
+    """
+
+    rank: int
+    number: int = 0
 
 
 class Membership:
-    """The ranks of one job.
+    """The processes of one job.
 
     The ranks of an elastic job decide themselves who goes on; the launcher hears of it later, and asks them to end only
     if it is sure.
@@ -23,7 +34,7 @@ class Membership:
             Defaults to `False`.
 
     Attributes:
-        hosts: Dict from the rank to the host of each worker process that has begun, and not told of its end.
+        hosts: Dict from the rank to the host of each process that has begun, and not told of its end.
     """
 
     def __init__(
@@ -35,10 +46,9 @@ class Membership:
     ):
         self.workers, self._least, self._needed, self._has_spares = workers, least, {*needed}, has_spares
         self.hosts: dict[int, str] = {}
-        self._begun: set[int] = set()
-        self._ended: set[int] = set()
-        self._awaited: set[int] = set()  # those that are replaced by one that has not joined yet
-        self._lost = 0  # workers without which the others go on
+        self._members = {Process(rank) for rank in range(workers or 0)}
+        self._running: set[Process] = set()
+        self._begun: dict[int, int] = {}  # rank -> how many processes have begun
 
     @property
     def is_elastic(self) -> bool:
@@ -47,45 +57,47 @@ class Membership:
     @property
     def is_over(self) -> bool:
         """Whether all ranks have ended. Spares may not know of it, if no rank has ever begun with MPI."""
-        return self._has_spares and len(self._ended) >= self.workers and self._ended >= self._begun
+        return self._has_spares and len(self._begun) >= self.workers and not self._running
 
-    def begin(self, rank: int) -> None:
-        """Take in that a process is this rank from now on; it replaces the one that was, if there was one."""
-        if rank in self._begun:
-            self._lost += rank not in self._ended | self._awaited  # its end has not been told
-            self._awaited.add(rank)
-            self._ended.discard(rank)
-        self._begun.add(rank)
+    def begin(self, rank: int) -> Process:
+        """Take in that a process has begun as this rank."""
+        process = Process(rank, self._begun.get(rank, 0))
+        self._begun[rank] = process.number + 1
+        self._running.add(process)
+        return process
 
-    def join(self, rank: int) -> None:
-        """Take in that the process that replaces this rank has joined the others."""
-        self._awaited.discard(rank)
-        self._lost -= 1
+    def has_begun(self, rank: int | None) -> bool:
+        return rank in self._begun
 
-    def is_awaited(self, rank: int) -> bool:
-        return rank in self._awaited
+    def is_member(self, process: Process) -> bool:
+        """Whether it is no replacement, or one that has joined the others."""
+        return process.number == 0 or process in self._members
 
-    def end(self, rank: int) -> None:
-        self.hosts.pop(rank, None)
-        self._ended.add(rank)
+    def join(self, process: Process) -> None:
+        """Take in that a process which replaces another has joined the others."""
+        self._members.add(process)
 
-    def lose(self, ending: Ending) -> tuple[bool, str]:
-        """Return whether the others may go on without a rank that has ended, and what there is to say of it."""
+    def end(self, process: Process) -> None:
+        self.hosts.pop(process.rank, None)
+        self._running.discard(process)
+
+    def lose(self, process: Process, ending: Ending) -> tuple[bool, str]:
+        """Return whether the others may go on without a process that has ended, and what there is to say of it."""
         if self._least is None or not ending.is_sudden or ending.rank in self._needed:
             return False, ""
-        if ending.leave == Leave.UNNEEDED:
-            self._lost += ending.rank not in self._awaited
-            return True, ""
         if not ending.met:
             return False, "workers go on without another when all have begun with MPI, not before"
+        was_member = self.is_member(process)
+        self._members.discard(process)
+        if ending.leave == Leave.UNNEEDED:
+            return True, ""
         how = ending.describe(on_this_host=False, workers=self.workers)
-        if ending.rank in self._awaited:
+        if not was_member:
             return True, f"{how} before it had joined the others"
-        self._lost += 1
-        left = self.workers - self._lost
+        left = len(self._members)
         verb = "is" if left == 1 else "are"
         if left >= self._least:
             return True, f"{how}; {left} of {self.workers} workers {verb} left"
-        if self._awaited:  # one may have joined, and not told of it yet
+        if self._running - self._members:  # one may have joined, and not told of it yet
             return True, f"{how}, while another one joins"
         return False, f"{left} worker{'s' * (left != 1)} {verb} left, fewer than --min-workers {self._least}"

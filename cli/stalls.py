@@ -30,7 +30,7 @@ class Stalls:
         """Take in what is told of a rank."""
         if words["kind"] == "moves":
             self._told.pop(rank, None)
-        elif rank not in self._left_out:  # else it is about to replace one, and nobody waits for it
+        else:
             self._told[rank] = words, time.monotonic()
 
     def end(self, rank: int, how: str) -> None:

@@ -127,7 +127,7 @@ class Spare:
     def hear_call(self) -> tuple[int, object] | None:
         """Return the number of the rank to replace and what was noted, if this process has been called."""
         word = self._mail.hear(_CALL_TAG) if self.caller is None else self._mail.hear(_CALL_TAG, self.caller)
-        if word is None:
+        if word is None or word[0] in self._mail.failed:
             return None
         if self.caller is None:
             self.caller = word[0]

@@ -3,7 +3,7 @@
 import pytest
 
 from easyscale.cli.ending import Ending
-from easyscale.cli.membership import Membership
+from easyscale.cli.membership import Membership, Process
 from easyscale.progress import Leave
 
 pytestmark = pytest.mark.timeout(60)
@@ -13,9 +13,10 @@ def killed(rank, **what):
     return Ending(rank, "a", **{"signal": 9, "leave": Leave.NONE, **what})
 
 
-def lose(membership, ending):
-    membership.end(ending.rank)
-    return membership.lose(ending)
+def lose(membership, ending, number=0):
+    process = Process(ending.rank, number)
+    membership.end(process)
+    return membership.lose(process, ending)
 
 
 def begun(workers, least=1, **options):
@@ -57,33 +58,11 @@ def test_who_replaces_a_worker_counts_when_it_has_joined():
     membership = begun(2)
     lose(membership, killed(1))
     membership.begin(1)
-    assert lose(membership, killed(1)) == (
-        True,
-        "rank 1 on a was killed by signal 9 (Killed) before it had joined the others",
-    )
-    membership.begin(1)
-    membership.join(1)
-    assert lose(membership, killed(0)) == (True, "rank 0 on a was killed by signal 9 (Killed); 1 of 2 workers is left")
-
-
-def test_nothing_is_said_of_one_that_is_not_needed():
-    membership = begun(3, least=2)
-    lose(membership, killed(2))
-    membership.begin(2)
-    unneeded = killed(2, signal=None, code=0, leave=Leave.UNNEEDED)
-    assert lose(membership, unneeded) == (True, "")
-    membership.begin(2)
-    membership.join(2)  # it thought so, and the others have gone on without it
-    assert lose(membership, unneeded) == (True, "")
-    assert lose(membership, killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
-
-
-def test_a_worker_that_is_replaced_is_lost_whoever_tells_of_it():
-    membership = begun(3, least=2)
-    membership.begin(2)
-    assert lose(membership, killed(0))[0]  # one joins, and may count
-    membership.join(2)
-    assert lose(membership, killed(1)) == (False, "1 worker is left, fewer than --min-workers 2")
+    goes_on, why = lose(membership, killed(1), number=1)
+    assert (goes_on, why) == (True, "rank 1 on a was killed by signal 9 (Killed) before it had joined the others")
+    membership.join(membership.begin(1))
+    goes_on, why = lose(membership, killed(0))
+    assert (goes_on, why) == (True, "rank 0 on a was killed by signal 9 (Killed); 1 of 2 workers is left")
 
 
 def test_the_last_worker_may_die_while_one_joins():
@@ -91,14 +70,37 @@ def test_the_last_worker_may_die_while_one_joins():
     membership = begun(2)
     lose(membership, killed(1))
     membership.begin(1)
-    assert lose(membership, killed(0)) == (True, "rank 0 on a was killed by signal 9 (Killed), while another one joins")
+    goes_on, why = lose(membership, killed(0))
+    assert (goes_on, why) == (True, "rank 0 on a was killed by signal 9 (Killed), while another one joins")
+
+
+def test_of_two_that_replace_one_worker_the_one_that_has_joined_counts():
+    membership = begun(2, has_spares=True)
+    lose(membership, killed(1))
+    first, second = membership.begin(1), membership.begin(1)
+    membership.join(first)
+    unneeded = killed(1, signal=None, code=0, leave=Leave.UNNEEDED)
+    assert lose(membership, unneeded, second.number) == (True, "")
+    assert lose(membership, killed(0))[1].endswith("; 1 of 2 workers is left")
+    assert not membership.is_over
+    membership.end(first)
+    assert membership.is_over
+
+
+def test_one_that_was_not_told_that_it_had_joined_is_left_out_again():
+    membership = begun(3, least=2)
+    lose(membership, killed(2))
+    membership.join(membership.begin(2))
+    unneeded = killed(2, signal=None, code=0, leave=Leave.UNNEEDED)
+    assert lose(membership, unneeded, number=1) == (True, "")
+    assert lose(membership, killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
 
 
 def test_a_job_with_spares_is_over_when_all_ranks_have_ended():
     membership = begun(2, has_spares=True)
     for rank in range(2):
         assert not membership.is_over
-        membership.end(rank)
+        membership.end(Process(rank))
     assert membership.is_over
     membership.begin(1)
     assert not membership.is_over
