@@ -80,7 +80,10 @@ def run(kills: int, minutes: float, pause: float) -> dict:
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryFile("w+") as said:
         folder, done = Path(name), 0
         # A chief that is killed takes with it those that it has called and that have not joined.
-        options = ["--elastic", "--respawn", "--spares", str(kills + kills // 3 + WORKERS)] if kills else ["--elastic"]
+        options = (
+            ["--elastic", "--respawn", "--spares", str(kills + kills * 2 // 3 + WORKERS)] if kills else ["--elastic"]
+        )
+        options += ["--stall-timeout", "600"]  # so many processes take minutes to begin
         command = [sys.executable, "-m", "easyscale", "launch", "-n", str(WORKERS), *options, __file__, "--train", name]
         environment = {**os.environ, **dict([mark.split("=")]), "TF_CPP_MIN_LOG_LEVEL": "2"}
         start = time.monotonic()
