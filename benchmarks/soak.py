@@ -103,7 +103,7 @@ def run(kills: int, minutes: float, pause: float) -> dict:
         time.sleep(1)
         said.seek(0)
         text = said.read()
-        result = {"kills": done, "code": code, "seconds": seconds, "replaced": text.count("has been replaced")}
+        result = {"kills": done, "code": code, "seconds": seconds, "replaced": text.count("been replaced")}
         result["processes"] = len(_alive(mark))
         result["files"] = len(list(Path("/dev/shm").glob(f"easyscale-{process.pid}-*")))
         if code != 0:
@@ -138,7 +138,7 @@ def main() -> None:
     rows = ["| | undisturbed | soaked |", "|---|---|---|"]
     for name, show in (
         ("workers killed", lambda one: f"{one['kills']}"),
-        ("joins of replacements", lambda one: f"{one['replaced']}"),
+        ("epochs at which replacements joined", lambda one: f"{one['replaced']}"),
         ("exit code", lambda one: f"{one['code']}"),
         ("epochs", lambda one: f"{len(one.get('workers', []))}"),
         ("of which with all workers at the end", lambda one: f"{one.get('workers', []).count(WORKERS)}"),

@@ -125,9 +125,8 @@ class ElasticFit:
             if self.checkpointing is not None:
                 self.checkpointing.enter(self._epoch)
         who = [f"rank {rank}" for _, rank in everyones if rank is not None]
-        self._say(
-            f"epoch {self._epoch + 1} begins with {communicator.size} workers: {', '.join(who)} has been replaced"
-        )
+        are = "has been" if len(who) == 1 else "have been"
+        self._say(f"epoch {self._epoch + 1} begins with {communicator.size} workers: {', '.join(who)} {are} replaced")
 
     def enter(self, train_function: Callable) -> None:
         """Join the others in this `fit()`, as one that replaces a worker; or pass it, if it is over for them."""
