@@ -107,16 +107,19 @@ class Checkpointing:
             self._handler = signal.signal(signal.SIGTERM, self._on_signal)
 
     def _read(self) -> Checkpoint | None:
-        found, wrong = self._source.read() if self._is_chief else (None, [])
+        found, wrong = self._source.read() if self._is_chief else (None, {})
         if self._is_chief and self._written is not None and self._written.folder != self._source.folder:
             later, _ = self._written.read()  # of this run, which was started again
             if found and later and later.about["steps"] > found.about["steps"]:
-                found, wrong = later, []
+                found, wrong = later, {}
         goes_on = "The one before it is taken" if found else "None is whole: training begins anew"
         is_lost = self._required and found is None
-        for one in wrong:
+        for number, path in enumerate(wrong, 1):
+            if self._written is not None and path.parent == self._written.folder and not is_lost:
+                self._written.set_aside(path)  # else it would take the place of one that is written now
             warnings.warn(
-                f"a checkpoint must be whole. Received: {one}" + f". {goes_on}" * (one is wrong[-1] and not is_lost),
+                f"a checkpoint must be whole. Received: {wrong[path]}"
+                + f". {goes_on}" * (number == len(wrong) and not is_lost),
                 EasyScaleWarning,
                 stacklevel=2,
             )

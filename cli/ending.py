@@ -45,7 +45,9 @@ class Ending(NamedTuple):
     @property
     def is_sudden(self) -> bool:
         """Whether the rank ended in a way that others of an elastic job may survive."""
-        return bool(self.signal) and self.leave != Leave.TOO_EARLY or self.leave in (Leave.RAISED, Leave.UNNEEDED)
+        if self.leave in (Leave.RAISED, Leave.UNNEEDED):
+            return True
+        return self.leave != Leave.TOO_EARLY and (bool(self.signal) or self.is_early)
 
     @property
     def is_failure(self) -> bool:
@@ -116,7 +118,7 @@ class Endings:
         if ending.is_failure:
             self._failures.append(ending)
             return
-        self._is_well |= is_member
+        self._is_well |= is_member and ending.leave != Leave.MISSED
         if ending.is_early:
             self._survived.append(ending)
 

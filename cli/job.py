@@ -21,6 +21,7 @@ from easyscale.cli.runtime import Runtime
 from easyscale.cli.stalls import Stalls
 from easyscale.cli.streams import Streams, read
 from easyscale.cli.worker import MARK, OUTPUT
+from easyscale.progress import Leave
 from easyscale.settings import RESTART, STALLED
 
 __all__ = ["Job", "end_with_parent", "run", "worker_command"]
@@ -75,6 +76,7 @@ class Job:
         self._signals = []
         self._is_stalled = False
         self._words = {}  # Process -> what has come of a line of its worker's
+        self._vanished = {}  # Process that has not told how it has ended -> when it was seen
         self._next = None  # (time, action) of what is to be done if the job has not ended by then
 
     def run(self) -> int:
@@ -127,6 +129,7 @@ class Job:
             self._screen.tick()
             now = time.monotonic()
             self._look_for_stalls()
+            self._look_for_vanished()
             if ended is None and self._process.poll() is not None:
                 ended = now
                 self._kill()  # those whom mpirun has left behind, if it was killed itself
@@ -172,6 +175,8 @@ class Job:
         if not data:
             self._selector.unregister(connection)
             connection.close()
+            if self._membership.is_elastic and self._membership.is_running(process):
+                self._vanished[process] = time.monotonic_ns()
         *lines, self._words[process] = (self._words.get(process, b"") + data).split(b"\n")
         for line in lines:
             self._hear(process, line)
@@ -213,12 +218,25 @@ class Job:
 
     def _goes_on(self, process: Process, ending: Ending) -> bool:
         """Whether the others may go on without a rank; it is said then, also if they have become too few."""
-        if self._process.poll() is not None or self._signals or self._endings.ends_job or self._is_stalled:
+        if self._is_ending:
             return False
         goes_on, why = self._membership.lose(process, ending)
         if why:
             self._screen.say(f"easyscale: {why}")
         return goes_on
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._process.poll() is not None or bool(self._signals) or self._endings.ends_job or self._is_stalled
+
+    def _look_for_vanished(self) -> None:
+        """Take in that workers were killed themselves, beside their ranks; but not by mpirun, as it ends the job."""
+        for process, when in list(self._vanished.items()):
+            if time.monotonic_ns() - when > 1e9:
+                del self._vanished[process]
+                if not self._is_ending:
+                    ending = Ending(process.rank, os.uname().nodename, signal.SIGKILL, leave=Leave.NONE, when=when)
+                    self._on_end(process, ending)
 
     def _act_at(self, when: float, action: Callable[[], None]) -> None:
         """Do this then, unless something is to be done before."""

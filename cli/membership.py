@@ -69,6 +69,9 @@ class Membership:
     def has_begun(self, rank: int | None) -> bool:
         return rank in self._begun
 
+    def is_running(self, process: Process) -> bool:
+        return process in self._running
+
     def is_member(self, process: Process) -> bool:
         """Whether it is no replacement, or one that has joined the others."""
         return process.number == 0 or process in self._members

@@ -91,14 +91,18 @@ class Stalls:
         told = {rank: one for rank, (one, _) in sorted(self._told.items())}
         waiting = {rank: one for rank, one in told.items() if one["waits"] and one["state"] != "T"}
         others = [rank for rank in self._ranks if rank not in waiting]
-        self.culprit = others[0] if others else None
+        stopped = [rank for rank in others if rank in told and told[rank]["state"] == "T"]
+        self.culprit = next(iter(stopped + others), None)
         lines = [f"easyscale: the job stands still: {len(waiting)} of {len(self._ranks)} ranks wait for others"]
         for rank, one in waiting.items():
             lines.append(f"  rank {rank} on {one['host']} {one['waits'][0]['what']}, {_place(one)}")
         for rank in others:
             lines += self._describe_missing(rank, told.get(rank))
         if not others:
-            lines.append("  all wait, each for another: every rank must take part in the same exchanges, in one order")
+            lines.append(
+                "  all wait, each for another: every rank must take part in the same exchanges, in one order; or for a "
+                "process of --respawn that has not replaced any"
+            )
         when = f"when they have waited for {2 * self._timeout:g} s (--stall-timeout)"
         lines.append(f"easyscale: the job is ended {'now' if self._is_in_vain(self._stuck()) else when}")
         return lines

@@ -89,15 +89,20 @@ class Checkpoints:
                     old.unlink()
         return path
 
-    def read(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the last checkpoint that is whole, or `None`, and what is wrong with those after it, in words."""
-        wrong = []
+    def read(self) -> tuple[Checkpoint | None, dict[Path, str]]:
+        """Return the last checkpoint that is whole, or `None`, and of each after it what is wrong with it, in words."""
+        wrong = {}
         for _, path in self._found():
             try:
                 return _read(path), wrong
             except Exception as error:  # what is damaged can fail in any way
-                wrong.append(f"'{path}' is damaged ({' '.join(str(error).split())})")
+                wrong[path] = f"'{path}' is damaged ({' '.join(str(error).split())})"
         return None, wrong
+
+    def set_aside(self, path: Path) -> None:
+        """Keep a checkpoint that is damaged, but not as one of those that stay: its name ends in `.damaged` then."""
+        with contextlib.suppress(OSError):
+            path.rename(path.with_suffix(".damaged"))
 
     def prepare(self) -> None:
         """Make the folder, and remove what writers that were killed have left behind. Nobody else writes here now.

@@ -40,6 +40,7 @@ class Leave:
     GAVE_UP = 3  # because of what another one did
     RAISED = 4  # by an exception, after which others of an elastic job go on
     UNNEEDED = 5  # it was to replace another one, and is not needed any more
+    MISSED = 6  # it has come to its end, and one of an elastic job has not, whom nobody has left out
 
 
 class Wait:

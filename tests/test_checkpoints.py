@@ -30,7 +30,7 @@ def write(folder, *steps, keep=3):
 def test_what_is_read_is_what_was_written(tmp_path):
     write(tmp_path / "made" / "when needed", 7)
     (about, arrays), wrong = Checkpoints(tmp_path / "made" / "when needed").read()
-    assert (about, wrong) == ({"step": 7}, [])
+    assert (about, wrong) == ({"step": 7}, {})
     assert list(arrays) == list(ARRAYS)
     for name, value in ARRAYS.items():
         assert (arrays[name].dtype, arrays[name].shape) == (value.dtype, value.shape)
@@ -39,7 +39,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
 
 @pytest.mark.parametrize("folder", ["", "nowhere"])
 def test_a_folder_without_checkpoints_has_none(tmp_path, folder):
-    assert Checkpoints(tmp_path / folder).read() == (None, [])
+    assert Checkpoints(tmp_path / folder).read() == (None, {})
 
 
 def test_the_last_ones_stay_and_the_last_is_read(tmp_path):
@@ -63,7 +63,20 @@ def test_of_a_damaged_checkpoint_the_one_before_is_taken_and_that_is_said(tmp_pa
     last.write_bytes(damage(last.read_bytes()))
     found, wrong = Checkpoints(tmp_path).read()
     assert found.about == {"step": 5}
-    assert len(wrong) == 1 and wrong[0].startswith(f"'{last}' is damaged (")
+    assert list(wrong) == [last] and wrong[last].startswith(f"'{last}' is damaged (")
+
+
+def test_damaged_ones_that_are_set_aside_do_not_count_among_those_that_stay(tmp_path):
+    for path in write(tmp_path, 70, 75, 80):
+        path.write_bytes(b"")
+    checkpoints = Checkpoints(tmp_path)
+    found, wrong = checkpoints.read()
+    assert found is None
+    for path in wrong:
+        checkpoints.set_aside(path)
+    write(tmp_path, 5, 10, 15, 20)
+    assert sorted(int(one.name[5:14]) for one in tmp_path.glob("*.npz")) == [10, 15, 20]
+    assert sorted(int(one.name[5:14]) for one in tmp_path.glob("*.damaged")) == [70, 75, 80]
 
 
 def test_a_bit_that_is_another_is_found_unless_it_stands_for_nothing(tmp_path):
@@ -161,7 +174,7 @@ def test_a_checkpoint_is_never_unpickled(tmp_path, monkeypatch):
     monkeypatch.setattr(pickle, "load", lambda *arguments, **options: pytest.fail("unpickled"))
     found, wrong = Checkpoints(tmp_path).read()
     assert found is None
-    assert "Object arrays cannot be loaded when allow_pickle=False" in wrong[0]
+    assert "Object arrays cannot be loaded when allow_pickle=False" in wrong.popitem()[1]
 
 
 def test_an_array_of_objects_is_not_written(tmp_path):

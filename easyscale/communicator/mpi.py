@@ -364,11 +364,14 @@ class Mpi(Waiting):
         while self.awaited:  # until `end_if_over` ends the process
             time.sleep(_LONG_NAP_SECONDS)
         all_leave = self._departures.leave(self._places, self._members.answer)
-        self.progress.leave = Leave.DONE if all_leave else Leave.TOO_EARLY
+        is_missed = not self._mail.failed.isdisjoint({*self._places} - self._departures.left)
+        self.progress.leave = Leave.TOO_EARLY if not all_leave else Leave.MISSED if is_missed else Leave.DONE
         if self._members.decides:
             self._spares.dismiss()
         if all_leave and ENDS_ITSELF:
+            place = self.progress.begin_wait(time.monotonic(), "waits for all processes to end with MPI")
             MPI.Finalize()
+            self.progress.end_wait(place)
 
     def release(self, rank: int) -> None:
         """Let a rank that has left too early end the job by its own exit code; return if it does not."""

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from easyscale import communicator as communicators
 from easyscale import settings
+from easyscale.communicator.ending import end_alone
+from easyscale.progress import Leave
 
 __all__ = ["main"]
 
@@ -26,7 +28,14 @@ def main() -> None:
     tell = _teller()
     tell(f"replaces {rank}")
     threading.Thread(target=_watch, args=(communicator, tell), name="easyscale-spare", daemon=True).start()
-    _run(sys.argv[1:])
+    try:
+        _run(sys.argv[1:])
+    except SystemExit as error:
+        if communicator.awaited and error.code not in (None, 0):  # else it would wait until the others end
+            if not isinstance(error.code, int):
+                print(error.code, file=sys.stderr)
+            end_alone(communicator.progress, Leave.RAISED)
+        raise
 
 
 def _teller() -> Callable[[str], None]:

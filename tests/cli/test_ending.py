@@ -73,6 +73,14 @@ def test_an_elastic_job_is_a_success_if_one_rank_came_to_its_end():
     assert found.is_success
 
 
+def test_an_elastic_job_that_has_lost_a_rank_after_its_training_is_none():
+    found = Endings(is_elastic=True)
+    found.survive(ended(0, 9))
+    found.add(ended(1, 0, leave=Leave.MISSED))
+    assert not found.is_success
+    assert found.cause(None).rank == 0
+
+
 def test_of_an_elastic_job_that_nobody_survives_the_last_is_named():
     found = Endings(is_elastic=True)
     for when, rank in enumerate([1, 0, 2]):

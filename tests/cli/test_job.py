@@ -157,6 +157,44 @@ def test_the_rank_is_named_because_of_which_the_others_end(ranks, script, option
     assert done.stderr.splitlines()[-1] == f"easyscale: rank 1 on {os.uname().nodename} {how}", done.stderr
 
 
+@pytest.mark.parametrize("unlucky", [0, 1])
+def test_an_elastic_job_fails_if_a_rank_dies_outside_of_its_training(ranks, script, unlucky):
+    path = script(
+        RANK + f"import easyscale\neasyscale.rank()\n"
+        f"if rank == {unlucky}:\n    time.sleep(0.5)\n    os.kill(os.getpid(), 9)"
+    )
+    done = ranks.run("launch", "-n", "2", "--elastic", path)
+    assert done.returncode == 137, done.stderr
+    name = f"easyscale: rank {unlucky} on {os.uname().nodename} was killed by signal 9 (Killed)"
+    assert done.stderr.splitlines() == [f"{name}; 1 of 2 workers is left", name]
+
+
+def test_ranks_that_wait_for_a_stopped_spare_at_their_end_are_reported(ranks, script, tmp_path):
+    path = script(
+        """
+        import os, subprocess, sys
+        from pathlib import Path
+        import easyscale
+        if easyscale.rank() == 0:
+            for spare in Path("/proc").glob("[0-9]*/cmdline"):
+                words = spare.read_bytes().split(b"\\0")
+                if b"easyscale.communicator.parked" in words and __file__.encode() in words:
+                    os.kill(int(spare.parent.name), 19)
+        """
+    )
+    done = ranks.run("launch", "-n", "2", "--elastic", "--respawn", "--spares", "1", "--stall-timeout", "3", path)
+    assert done.returncode == 124, done.stderr
+    assert f"rank 0 on {os.uname().nodename} waits for all processes to end with MPI, for " in done.stderr
+
+
+def test_a_worker_process_that_is_killed_beside_its_rank_is_told_of(ranks, script):
+    path = script(RANK + "import easyscale\neasyscale.rank()\nif rank == 1: os.kill(os.getppid(), 9)\ntime.sleep(3)")
+    done = ranks.run("launch", "-n", "2", "--elastic", path)
+    name = f"easyscale: rank 1 on {os.uname().nodename} was killed by signal 9 (Killed)"
+    assert done.returncode == 137, done.stderr
+    assert done.stderr.splitlines()[0] == f"{name}; 1 of 2 workers is left"
+
+
 def test_a_rank_that_takes_long_to_end_is_left_alone(ranks, script):
     path = script(
         """
