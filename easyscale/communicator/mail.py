@@ -54,8 +54,10 @@ class Mail:
     def hear(self, tag: int, place: int = _ANY) -> tuple[int, object] | None:
         """Take words from a place, or from any; return whose they are and what they are, or `None` if none came."""
         status = self._new_status()
-        with self._lock, self._unless_failed():
-            if self._intra.Iprobe(place, tag, status):
+        for _ in range(2):  # the first time MPI may only tell that a place has failed
+            with self._lock, self._unless_failed():
+                if not self._intra.Iprobe(place, tag, status):
+                    return None
                 message = np.empty(status.Get_count(), np.uint8)
                 self._intra.Recv(message, status.Get_source(), tag)
                 return status.Get_source(), json.loads(message.tobytes())

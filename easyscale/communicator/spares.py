@@ -13,7 +13,7 @@ from easyscale.communicator.mail import Mail
 
 __all__ = ["Spare", "Spares"]
 
-_CALL_TAG, _READY_TAG, _OVER_TAG, _HEARD_TAG = 7, 8, 9, 10
+_CALL_TAG, _READY_TAG, _OVER_TAG = 7, 8, 9
 _IN_A_ROW = 3  # so many replacements that fail before they have joined are enough
 
 
@@ -37,8 +37,8 @@ class Spares:
         self.count, self.joined = len(self._sleeping), set()
         self._called: dict[int, int] = {}  # the place of each that has not joined yet -> the rank that it replaces
         self._ready: dict[int, object] = {}  # place -> what it was ready for
-        self._failures = 0  # of those that have heard the call, since one has joined
-        self._heard: set[int] = set()  # the others had been called by a chief that has failed, and end
+        self._failures = 0  # of those that have been called, since one has joined
+        self._doubtful: set[int] | None = None  # those called first, of whom an earlier chief may have called some
         self._is_over = not self._sleeping
         self.note: object = None
 
@@ -51,11 +51,9 @@ class Spares:
         """
         self.joined.update(one for one in members if one in self._sleeping)  # before this one has
         failed = self._mail.failed
-        while (word := self._mail.hear(_HEARD_TAG)) is not None:
-            self._heard.add(word[0])
         gone = failed | self._departures.left | self.joined
         for place in gone & self._called.keys():
-            self._failures += place in self._heard
+            self._failures += place in failed and place not in self._doubtful
             del self._called[place]
         self._sleeping = [place for place in self._sleeping if place not in gone]
         if self._is_over:
@@ -67,7 +65,10 @@ class Spares:
                 why = f"{self._failures} replacements in a row have failed before they had joined"
             self._is_over = True
             return f"ranks that fail are not replaced any more: {why}"
-        for rank, place in zip(wanted, list(self._sleeping), strict=False):
+        chosen = list(zip(wanted, self._sleeping, strict=False))
+        if self._doubtful is None and chosen:
+            self._doubtful = {place for _, place in chosen if self._mail.own > 0}
+        for rank, place in chosen:
             self._sleeping.remove(place)
             self._called[place] = rank
             self._mail.send(place, _CALL_TAG, [rank, self.note])
@@ -129,9 +130,7 @@ class Spare:
         word = self._mail.hear(_CALL_TAG) if self.caller is None else self._mail.hear(_CALL_TAG, self.caller)
         if word is None or word[0] in self._mail.failed:
             return None
-        if self.caller is None:
-            self.caller = word[0]
-            self._mail.send(self.caller, _HEARD_TAG)
+        self.caller = word[0]
         return tuple(word[1])
 
     def say_ready(self, purpose: object) -> None:
