@@ -101,6 +101,6 @@ class Membership:
         verb = "is" if left == 1 else "are"
         if left >= self._least:
             return True, f"{how}; {left} of {self.workers} workers {verb} left"
-        if self._running - self._members:  # one may have joined, and not told of it yet
+        if any(not self.is_member(one) for one in self._running):  # it may have joined, and not told of it yet
             return True, f"{how}, while another one joins"
         return False, f"{left} worker{'s' * (left != 1)} {verb} left, fewer than --min-workers {self._least}"

@@ -35,6 +35,13 @@ def test_workers_go_on_as_long_as_there_are_enough():
     assert lose(membership, killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
 
 
+def test_servers_are_no_workers():
+    membership = Membership(1, least=1)
+    for rank in range(2):
+        membership.begin(rank)
+    assert lose(membership, killed(0)) == (False, "0 workers are left, fewer than --min-workers 1")
+
+
 @pytest.mark.parametrize(
     ("membership", "ending"),
     [
