@@ -54,7 +54,7 @@ def chiefs_are_lost():
         saved = keras.saving.load_model(folder / "best.keras", custom_objects={"KilledIn": Through})
         assert abs(saved.evaluate(x, y, verbose=0) - best.best) < 1e-5
         found, wrong = easyscale.checkpoints.Checkpoints(folder / "run").read()
-        assert (found.about["ended"], wrong) == (True, [])
+        assert (found.about["ended"], wrong) == (True, {})
         assert not (folder / "backup").exists()
     print(f"rank {FIRST_RANK} went on", flush=True)
 
