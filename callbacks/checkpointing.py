@@ -14,13 +14,15 @@ import keras
 import numpy as np
 
 from easyscale.callbacks import callback_state, metrics, randomness
+from easyscale.callbacks.checkpoint_writer import CheckpointWriter
 from easyscale.callbacks.data_position import DataPosition
 from easyscale.callbacks.joining import share_arrays
 from easyscale.checkpoints import Checkpoint, Checkpoints
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.replication import Purpose
-from easyscale.replication.values import value_of
+from easyscale.replication.values import value_of, view_of
 from easyscale.settings import RESTART
+from easyscale.snapshot_memory import SnapshotMemory
 
 __all__ = ["Checkpointing"]
 
@@ -60,8 +62,7 @@ class Checkpointing:
         self._data = DataPosition()
         self._epoch = 0
         self._has_trained = False
-        self._thread: threading.Thread | None = None
-        self._is_written = False  # the last one
+        self._writer, self._memory = CheckpointWriter(written), SnapshotMemory()
         self._resumed: Checkpoint | None = None  # until its state has been put back
         self._due = 0  # at this step ranks meet for a checkpoint
         self._last, self._last_step = time.monotonic(), 0
@@ -202,14 +203,14 @@ class Checkpointing:
         row = np.array([time.monotonic() - self._last, steps - self._last_step])
         elapsed, made = self._communicator.all_gather_rows(row)[0]
         if asked or self._every or elapsed >= self._seconds:
-            self.save(steps)
+            self.save(steps, is_last=asked)
             self._due = steps + (self._every or max(1, int(made / elapsed * self._seconds)))
         else:
             self._due = steps + max(1, int(made / elapsed * (self._seconds - elapsed)))
         if asked:
-            self._finish()
+            self._writer.finish()
             if self._is_chief:
-                last = "" if self._is_written else "the last checkpoint could not be written; "
+                last = "" if self._writer.has_written else "the last checkpoint could not be written; "
                 print(f"EasyScale: asked to end; {last}start again to go on from '{self._written.folder}'", flush=True)
             raise SystemExit(RESTART)
 
@@ -218,8 +219,8 @@ class Checkpointing:
         if self._written is not None and self._has_trained:
             self._epoch += 1
             self._data.begin_pass()
-            self._fit.together(lambda: self.save(self._fit.steps, ended=True))
-            self._finish()
+            self._fit.together(lambda: self.save(self._fit.steps, ended=True, is_last=True))
+            self._writer.finish()
         self.stop()
 
     def stop(self) -> None:
@@ -235,9 +236,17 @@ class Checkpointing:
 
     # The state
 
-    def save(self, steps: int, ended: bool = False) -> None:
-        """Take the state of all ranks; the chief writes it beside training."""
-        states = [optimizer.collect_state() for optimizer in self._optimizers]
+    def save(self, steps: int, ended: bool = False, is_last: bool = False) -> None:
+        """Take the state of all ranks; the chief writes it beside training.
+
+        Args:
+            steps: Int. The steps so far.
+            ended: Bool. Whether `fit()` has come to its end. Defaults to `False`.
+            is_last: Bool. Whether there is no training beside it, because this one is waited for. Defaults to `False`.
+        """
+        self._writer.finish()
+        self._memory.begin()
+        states = [optimizer.collect_state(self._memory) for optimizer in self._optimizers]
         rows = metrics.collect(self._model.metrics, self._communicator)
         mine = {
             "data": self._data.state(),
@@ -248,7 +257,8 @@ class Checkpointing:
         self._last, self._last_step = time.monotonic(), steps
         if not self._is_chief:
             return
-        arrays = {f"weight/{number}": value_of(one) for number, one in enumerate(self._model.weights)}
+        weights = [self._memory.copy(view_of(one)) for one in self._model.weights]
+        arrays = {f"weight/{number}": value for number, value in enumerate(weights)}
         for number, state in enumerate(states):
             arrays |= {f"optimizer/{number}/{index}": value for index, value in enumerate(state)}
         arrays["metrics"] = rows
@@ -262,33 +272,11 @@ class Checkpointing:
             **{name: [theirs[name] for theirs in everyones] for name in mine},
             "callbacks": callback_state.collect(self._fit.callbacks, arrays),
         }
-        self._finish()
-        self._thread = threading.Thread(target=self._write, args=(steps, Checkpoint(about, arrays)), daemon=True)
-        self._thread.start()
+        self._writer.write(steps, Checkpoint(about, arrays), is_last)
 
     def _seeds(self) -> list[list]:
         """Return the states of the model's random generators, each with its copy on every device."""
         return [[copy for _, copy in self._workers.copies_of(one)] for one in randomness.seeds_of(self._model)]
-
-    def _write(self, number: int, checkpoint: Checkpoint) -> None:
-        self._is_written = False
-        try:
-            self._written.write(number, checkpoint)
-            self._is_written = True
-        except (OSError, MemoryError) as error:
-            wrong = getattr(error, "strerror", None) or error
-            warnings.warn(
-                f"a checkpoint must have room, in memory and in '{self._written.folder}'. Received: {wrong}. "
-                "Training goes on, and the last one that was written stays",
-                EasyScaleWarning,
-                stacklevel=2,
-            )
-
-    def _finish(self) -> None:
-        """Wait until the last checkpoint is written."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
 
     def put_back(self) -> None:
         """Give model, optimizers, callbacks and random numbers the state of the checkpoint."""

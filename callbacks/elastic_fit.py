@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from easyscale.callbacks import joining
+from easyscale.callbacks import joining, metrics
 from easyscale.callbacks.elastic import Elastic
 from easyscale.errors import is_number
 from easyscale.replication import Purpose
@@ -95,7 +95,7 @@ class ElasticFit:
         if self._has_joined:  # while the others were here
             self._has_joined = False
         elif self._communicator.respawns and self._is_elastic:
-            self._elastic.repeat(self._admit, self._metrics_as_now())
+            self._elastic.repeat(self._admit, metrics.restorer(self._model.metrics))
         if self.checkpointing is not None:
             self.checkpointing.begin_epoch(epoch)
         self.data.begin_epoch(epoch)

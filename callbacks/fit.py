@@ -5,13 +5,13 @@ import warnings
 from collections.abc import Callable
 
 import keras
-import numpy as np
 
-from easyscale.callbacks import batch_normalization, metrics, randomness
+from easyscale.callbacks import batch_normalization, decisions, metrics, randomness
 from easyscale.callbacks.divided_data import DividedData
 from easyscale.callbacks.elastic import Elastic
 from easyscale.callbacks.elastic_fit import ElasticFit
-from easyscale.errors import DesyncError, EasyScaleWarning
+from easyscale.callbacks.first_step import FirstStep
+from easyscale.errors import DesyncError
 from easyscale.progress import Activity
 from easyscale.replication import Agreed, Purpose
 
@@ -178,16 +178,15 @@ class Fit(ElasticFit):
             self.checkpointing.before_step(self.steps)
         iterator = self.data.follow(iterator)
         before, after = self.steps, self.steps + self._model.steps_per_execution
-        if before == 0:
-            exchanges, weights = self._workers.exchanges, self._workers.fingerprint(self._weights)
+        first = FirstStep(self._model, self._workers) if before == 0 else None
         self._has_batch = True
         self._logs = train_function(iterator)
         self._traces = False
         self.steps, progress.activity = after, Activity.STEPS
         self._count_batch()
         self._note_progress()
-        if before == 0:
-            self._check_first_step(exchanges, weights)
+        if first is not None:
+            first.check()
         if before == 0 or before // self._check_every < after // self._check_every:
             self.reach(Purpose.CHECK, after)
             self._compare(after)
@@ -244,28 +243,8 @@ class Fit(ElasticFit):
                 self._said.append(choice)
                 print(f"EasyScale: {choice.reason}", flush=True)
 
-    @property
-    def _weights(self) -> list:
-        return self._model.trainable_variables
-
-    def _check_first_step(self, exchanges: int, weights: np.ndarray) -> None:
-        exchanged = self._communicator.size == 1 or self._workers.exchanges > exchanges
-        if not exchanged and (self._workers.fingerprint(self._weights) != weights).any():
-            raise DesyncError(
-                f"a step must exchange its gradients. Received: a first step of {type(self._model).__name__} that has "
-                "changed weights without an exchange. Let `train_step` call `self.optimizer.apply(gradients, "
-                "variables)`, and make each optimizer an attribute of the model"
-            )
-        if self._workers.same_batch() and self._communicator.rank == 0:
-            warnings.warn(
-                "each worker should have its own part of the data. Received: the same first batch on all "
-                f"{self._communicator.size} workers. Divide the data: `x, y = easyscale.shard(x, y)`",
-                EasyScaleWarning,
-                stacklevel=2,
-            )
-
     def _compare(self, steps: int) -> None:
-        self._workers.check_equal(self._weights, steps)
+        self._workers.check_equal(self._model.trainable_variables, steps)
 
     # What callbacks decide
 
@@ -289,37 +268,12 @@ class Fit(ElasticFit):
         if not self._is_elastic:
             act()
         elif of_epoch:
-            self._elastic.repeat(act, self._metrics_as_now())
+            self._elastic.repeat(act, metrics.restorer(self._model.metrics))
         else:
             self._elastic.retry(act)
 
-    def _metrics_as_now(self) -> Callable[[], None]:
-        """Return a function that makes this worker's metrics what they are now."""
-        variables = [variable for metric in self._model.metrics for variable in metric.variables]
-        values = [keras.ops.convert_to_numpy(variable).copy() for variable in variables]
-
-        def restore() -> None:
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
-
-        return restore
-
     def _decide(self, has_data: bool) -> None:
-        optimizers = self._optimizers_with_rates()
-        rates = [float(optimizer.learning_rate) for optimizer in optimizers]
-        rows = self._communicator.all_gather_rows(np.array([has_data, self._model.stop_training, *rates], "float64"))
-        self._model.stop_training = bool(rows[:, 1].any())
-        first = rows[:, 0].argmax()
-        for optimizer, own, rate in zip(optimizers, rates, rows[first, 2:], strict=True):
-            if own != rate:
-                optimizer.learning_rate = float(rate)
-
-    def _optimizers_with_rates(self) -> list:
-        """Return the inner optimizers; of a `MultiOptimizer`, which has no learning rate, those in it."""
-        inner = [optimizer.inner_optimizer for optimizer in self._optimizers]
-        scaled = keras.optimizers.LossScaleOptimizer
-        inner = [one.inner_optimizer if isinstance(one, scaled) else one for one in inner]
-        return [part for one in inner for part in getattr(one, "optimizers", [one])]
+        decisions.agree(self._model, self._optimizers, self._communicator, has_data)
 
     # The end, of data and of all
 

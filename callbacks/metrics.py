@@ -1,13 +1,13 @@
 """Metrics of all workers together: their states are merged, not their results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
 
 from easyscale.communicator import Communicator
 
-__all__ = ["average", "collect", "leaves", "merge", "put_back", "share_logs"]
+__all__ = ["average", "collect", "leaves", "merge", "put_back", "restorer", "share_logs"]
 
 
 def merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator) -> None:
@@ -51,6 +51,18 @@ def put_back(metrics: Sequence[keras.metrics.Metric], rows: np.ndarray, communic
             _set_state(metric, everyones.sum(axis=0), first=everyones[0], size=len(rows))
         else:
             metric.reset_state()
+
+
+def restorer(metrics: Sequence[keras.metrics.Metric]) -> Callable[[], None]:
+    """Return a function that makes this worker's metrics what they are now."""
+    variables = [variable for metric in metrics for variable in metric.variables]
+    values = [keras.ops.convert_to_numpy(variable).copy() for variable in variables]
+
+    def restore() -> None:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    return restore
 
 
 def average(values: Sequence[object], communicator: Communicator) -> list[np.ndarray]:

@@ -16,7 +16,8 @@ from easyscale.optimizers.element_wise import is_element_wise, why_not_elsewhere
 from easyscale.optimizers.renewed import make_local
 from easyscale.optimizers.served import ServedUpdate, ServedWhole
 from easyscale.optimizers.sharded import ShardedUpdate
-from easyscale.replication.values import value_of
+from easyscale.replication.values import view_of
+from easyscale.snapshot_memory import SnapshotMemory
 
 __all__ = ["DistributedOptimizer"]
 
@@ -265,11 +266,16 @@ class DistributedOptimizer(AroundAnother):
             backup.collect(communicator, None, [])
         self._sharded = None
 
-    def collect_state(self) -> list:
-        """Return, on the chief, the whole values of `inner_optimizer.variables`. All workers must call this."""
+    def collect_state(self, memory: SnapshotMemory) -> list:
+        """Return, on the chief, the whole values of `inner_optimizer.variables`. All workers must call this.
+
+        Args:
+            memory: `SnapshotMemory`. Where they are.
+        """
         if self.is_sharded:
-            return self._sharded.collect_together(root=0)
-        return [value_of(variable) for variable in self.inner_optimizer.variables]
+            return self._sharded.collect_together(0, memory)
+        is_chief = self.workers.communicator.is_chief
+        return [memory.copy(view_of(variable)) for variable in self.inner_optimizer.variables if is_chief]
 
     def set_state(self, values: list) -> None:
         """Set what `collect_state` has returned, on this or another number of workers. All workers must call this."""

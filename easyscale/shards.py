@@ -6,6 +6,7 @@ import numpy as np
 
 from easyscale import bucket
 from easyscale.exchange import Exchange
+from easyscale.snapshot_memory import SnapshotMemory
 
 __all__ = ["Shards"]
 
@@ -101,19 +102,23 @@ class Shards:
             wholes |= {index: whole for index, whole in one.unpack(vector).items() if index in parts}
         return wholes
 
-    def collect(self, index: int, part: np.ndarray, root: int | None = None) -> np.ndarray:
-        """Return a whole array, flat, that is divided as array `index` is, with memory of its own.
+    def collect(
+        self, index: int, part: np.ndarray, root: int | None = None, memory: SnapshotMemory | None = None
+    ) -> np.ndarray:
+        """Return a whole array, flat, that is divided as array `index` is.
 
         Args:
             index: Int. The number of the array.
             part: Vector. What this rank owns of it.
             root: Int. The rank that wants it; what the others get is undefined. Defaults to `None`: all want it.
+            memory: `SnapshotMemory`. Where it is. Defaults to `None`: in memory of its own.
         """
         communicator, part = self._exchange.communicator, np.ascontiguousarray(part)
         others = [rank for rank in range(communicator.size) if rank != communicator.rank]
         takers = [rank for rank in others if root in (rank, None)]
         parts = [everyones[index] for everyones in self.everyones]
-        whole = np.empty(max(one.stop for one in parts), part.dtype)
+        empty = np.empty if memory is None else memory.empty
+        whole = empty(max(one.stop for one in parts), part.dtype)
         requests = []
         if root in (communicator.rank, None):
             whole[parts[communicator.rank]] = part

@@ -52,7 +52,7 @@ def _root(name):
 
 # Each part imports only parts that stand below it.
 LAYERS = [
-    {"errors", "settings", "progress", "uncached_file"},
+    {"errors", "settings", "progress", "snapshot_memory", "uncached_file"},
     {"communicator"},
     {"exchange", "workers", "data", "machine"},
     {"bucket", "scaling", "serving", "checkpoints"},

@@ -10,6 +10,7 @@ from easyscale.optimizers.backup import Backup, collect
 from easyscale.optimizers.element_wise import copy_of
 from easyscale.optimizers.renewed import make_anew, replace
 from easyscale.replication.values import value_of, view_of
+from easyscale.snapshot_memory import SnapshotMemory
 
 __all__ = ["ShardedUpdate"]
 
@@ -174,14 +175,14 @@ class ShardedUpdate:
     def _states(self, optimizer: keras.optimizers.Optimizer) -> list:
         return [variable for variable in optimizer.variables if not _is_progress(optimizer, variable)]
 
-    def _collect(self, root: int | None = None) -> list[np.ndarray]:
+    def _collect(self, root: int | None = None, memory: SnapshotMemory | None = None) -> list[np.ndarray]:
         wholes = []
         for state in self._states(self._parts):
             number = self._owners.get(id(state))
             if number is None:
                 wholes.append(value_of(state))
             else:
-                whole = self._shards.collect(number, view_of(state), root)
+                whole = self._shards.collect(number, view_of(state), root, memory)
                 wholes.append(whole.reshape(self._variables[number].shape))
         return wholes
 
@@ -195,9 +196,14 @@ class ShardedUpdate:
         for index, value in enumerate(self._with_progress(self.collect())):
             store[str(index)] = value
 
-    def collect_together(self, root: int) -> list[np.ndarray]:
-        """Return, on rank `root`, the optimizer's variables as if its state were whole. All workers must call this."""
-        return self._with_progress(self._collect(root))
+    def collect_together(self, root: int, memory: SnapshotMemory) -> list[np.ndarray]:
+        """Return, on rank `root`, the optimizer's variables as if its state were whole. All workers must call this.
+
+        Args:
+            root: Int. The rank.
+            memory: `SnapshotMemory`. Where large ones are.
+        """
+        return self._with_progress(self._collect(root, memory))
 
     def _with_progress(self, wholes: list[np.ndarray]) -> list[np.ndarray]:
         states, variables = iter(wholes), self._parts.variables

@@ -146,10 +146,10 @@ def checkpoints_stay_right():
 
         save = Checkpointing.save
 
-        def die(self, steps, ended=False):
+        def die(self, steps, **kinds):
             if communicator.first_ranks[communicator.rank] == 2 and steps >= 14:
                 os.kill(os.getpid(), signal.SIGKILL)
-            save(self, steps, ended)
+            save(self, steps, **kinds)
 
         Checkpointing.save = die
     model.fit(
