@@ -6,6 +6,8 @@ import mmap
 import os
 from pathlib import Path
 
+import numpy as np
+
 __all__ = ["UncachedFile"]
 
 _PIECE = 1 << 22  # bytes that are written at a time, from memory that starts at the begin of a page
@@ -28,7 +30,7 @@ class UncachedFile(io.RawIOBase):
     def __init__(self, path: Path):
         super().__init__()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        self._piece, self._filled, self._size = mmap.mmap(-1, _PIECE), 0, 0
+        self._piece, self._filled, self._size = np.frombuffer(mmap.mmap(-1, _PIECE), np.uint8), 0, 0
         self._is_uncached = self._set_uncached(True)
 
     def _set_uncached(self, wanted: bool) -> bool:
@@ -46,11 +48,11 @@ class UncachedFile(io.RawIOBase):
         return True
 
     def write(self, data: object) -> int:
-        rest = memoryview(data).cast("B")
-        length = len(rest)
-        while rest:
-            count = min(len(rest), _PIECE - self._filled)
-            self._piece[self._filled : self._filled + count] = rest[:count]
+        rest = np.frombuffer(data, np.uint8)
+        length = rest.size
+        while rest.size:
+            count = min(rest.size, _PIECE - self._filled)
+            self._piece[self._filled : self._filled + count] = rest[:count]  # other threads run meanwhile
             self._filled, rest = self._filled + count, rest[count:]
             if self._filled == _PIECE:
                 self._put(_PIECE)
@@ -67,7 +69,7 @@ class UncachedFile(io.RawIOBase):
         done = 0
         while done < length:
             try:
-                done += os.write(self._file, memoryview(self._piece)[done:length])
+                done += os.write(self._file, self._piece[done:length])
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._is_uncached:
                     raise
