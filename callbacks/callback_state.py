@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 import keras
 import numpy as np
 
+from easyscale.checkpoints import is_storable
+
 __all__ = ["collect", "put_back", "remember"]
 
 # Keras's callbacks that monitor turn the sign of `min_delta` once in a process, when they first look at a metric.
@@ -37,7 +39,12 @@ def put_back(callbacks: Iterable[keras.callbacks.Callback], saved: list[dict], a
         if mine is not None:
             left.remove(mine)
             for name, value in mine["state"].items():
-                setattr(one, name, _decode(value, arrays))
+                value, now = _decode(value, arrays), getattr(one, name, None)
+                if isinstance(now, dict) and type(now) is not dict:  # such as a Counter
+                    now.clear()
+                    now.update(value)
+                else:
+                    setattr(one, name, value)
 
 
 def _class_of(callback: keras.callbacks.Callback) -> str:
@@ -47,9 +54,12 @@ def _class_of(callback: keras.callbacks.Callback) -> str:
 def _plain(callback: keras.callbacks.Callback, place: tuple[str, dict] | None) -> dict:
     """The attributes that are numbers, texts, arrays, and lists of them. Without a place, those without arrays."""
     found = {}
+    if isinstance(callback, keras.callbacks.ProgbarLogger):  # what it shows is of this run
+        return found
     for name, value in vars(callback).items():
         if name not in _NOT_STATE and not name.startswith("_easyscale"):
             mine = {}
+            value = dict(value) if isinstance(value, dict) else value
             try:
                 found[name] = _encode(value, place and f"{place[0]}/{name}", mine)
             except TypeError:  # a function, a model, a file
@@ -62,15 +72,15 @@ def _plain(callback: keras.callbacks.Callback, place: tuple[str, dict] | None) -
 def _encode(value: object, key: str | None, arrays: dict) -> object:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float, str)):
         return value.item()
-    if isinstance(value, np.ndarray) and key is not None and value.dtype != object:
+    if isinstance(value, np.ndarray) and key is not None and is_storable(value.dtype):
         name = f"{key}/{len(arrays)}"
         arrays[name] = value.copy()
         return {"array": name}
-    if isinstance(value, (list, tuple)):
+    if type(value) in (list, tuple):  # not what is derived from them, which is made in other ways
         return {type(value).__name__: [_encode(one, key, arrays) for one in value]}
-    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+    if type(value) is dict and all(isinstance(name, str) for name in value):
         return {"dict": {name: _encode(one, key, arrays) for name, one in value.items()}}
     raise TypeError(type(value))
 

@@ -10,6 +10,8 @@ from easyscale.errors import EasyScaleWarning
 
 __all__ = ["CheckpointWriter"]
 
+_NAME = "easyscale-checkpoint"  # of the threads
+
 
 class CheckpointWriter:
     """A thread for each checkpoint, which takes what training leaves of the cores.
@@ -35,8 +37,15 @@ class CheckpointWriter:
             is_last: Bool. Whether there is no training beside it, because this one is waited for.
         """
         self.finish()
-        self._thread = threading.Thread(target=self._write, args=(number, checkpoint, is_last), daemon=True)
+        self._thread = threading.Thread(name=_NAME, target=self._write, args=(number, checkpoint, is_last), daemon=True)
         self._thread.start()
+
+    @staticmethod
+    def finish_all() -> None:
+        """Return when those of earlier `fit()`s, which may have been interrupted, are written as well."""
+        for thread in threading.enumerate():
+            if thread.name == _NAME:
+                thread.join()
 
     def finish(self) -> None:
         """Return when the last checkpoint is written."""
@@ -51,11 +60,16 @@ class CheckpointWriter:
         try:
             self._checkpoints.write(number, checkpoint)
             self.has_written = True
-        except (OSError, MemoryError) as error:
-            wrong = getattr(error, "strerror", None) or error
-            warnings.warn(
-                f"a checkpoint must have room, in memory and in '{self._checkpoints.folder}'. Received: {wrong}. "
-                "Training goes on, and the last one that was written stays",
-                EasyScaleWarning,
-                stacklevel=2,
-            )
+        except Exception as error:  # training must not end for it
+            self.warn(error)
+
+    def warn(self, error: Exception) -> None:
+        """Say that a checkpoint is not written."""
+        self.has_written = False
+        wrong = getattr(error, "strerror", None) or error
+        warnings.warn(
+            f"a checkpoint must have room, in memory and in '{self._checkpoints.folder}'. Received: {wrong}. "
+            "Training goes on, and the last one that was written stays",
+            EasyScaleWarning,
+            stacklevel=2,
+        )

@@ -5,6 +5,7 @@ epoch, or in the steps that are skipped on the way, is overwritten. Every rank t
 over ranks, and each has metrics, random numbers and a place in its data of its own.
 """
 
+import contextlib
 import signal
 import threading
 import time
@@ -20,6 +21,7 @@ from easyscale.callbacks.joining import share_arrays
 from easyscale.checkpoints import Checkpoint, Checkpoints
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.replication import Purpose
+from easyscale.replication.owned_parts import kinds_of
 from easyscale.replication.values import value_of, view_of
 from easyscale.settings import RESTART
 from easyscale.snapshot_memory import SnapshotMemory
@@ -63,6 +65,7 @@ class Checkpointing:
         self._epoch = 0
         self._has_trained = False
         self._writer, self._memory = CheckpointWriter(written), SnapshotMemory()
+        self._has_prepared = False  # the folder, this rank
         self._resumed: Checkpoint | None = None  # until its state has been put back
         self._due = 0  # at this step ranks meet for a checkpoint
         self._last, self._last_step = time.monotonic(), 0
@@ -76,9 +79,13 @@ class Checkpointing:
 
     def begin(self) -> None:
         """Look for a checkpoint, give it to all ranks, and let training begin in its epoch."""
+        self._writer.finish_all()
+        if self._required and self._fit.number > 1:  # `--resume` is for the first
+            self._source, self._required = self._written, False
         if self._is_chief and self._written is not None:
             try:
                 self._written.prepare()
+                self._has_prepared = True
             except OSError as error:
                 raise EasyScaleError(
                     f"`checkpoint` must be a folder that can be written. Received: '{self._written.folder}' "
@@ -93,8 +100,9 @@ class Checkpointing:
             if about["ended"]:
                 self._model._initial_epoch = max(about["epoch"], self._fit.epochs if about["stopped"] else 0)
             self._epoch = self._model._initial_epoch
-            if self._epoch >= self._fit.epochs and self._model.built:
-                self.put_back()  # no step is left before which that would be done
+            if self._epoch >= self._fit.epochs:  # no step is left before which that would be done
+                self._fit.build()
+                self.put_back()
         self._due = self._fit.steps + (self._every or _LOOK_AFTER)
         self._listen()
 
@@ -108,6 +116,8 @@ class Checkpointing:
             self._handler = signal.signal(signal.SIGTERM, self._on_signal)
 
     def _read(self) -> Checkpoint | None:
+        if self._source is None:
+            return None
         found, wrong = self._source.read() if self._is_chief else (None, {})
         if self._is_chief and self._written is not None and self._written.folder != self._source.folder:
             later, _ = self._written.read()  # of this run, which was started again
@@ -148,6 +158,12 @@ class Checkpointing:
             raise EasyScaleError(
                 f"a checkpoint must be of the same model. Received: weight {first[1]} in '{self._source.folder}', "
                 f"{first[0]} in the model. Use another folder for another model"
+            )
+        here, there = [_kinds_of(one.inner_optimizer) for one in self._optimizers], about["optimizers"]
+        if here != there:
+            raise EasyScaleError(
+                f"a checkpoint must be of the same optimizers. Received: {there} in '{self._source.folder}', {here} in "
+                "the model. Use another folder for another optimizer"
             )
 
     def _mine(self, everyones: list) -> int:
@@ -225,6 +241,7 @@ class Checkpointing:
 
     def stop(self) -> None:
         """Leave the `fit()`."""
+        self._memory = SnapshotMemory()
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
             self._handler = None
@@ -245,7 +262,9 @@ class Checkpointing:
             is_last: Bool. Whether there is no training beside it, because this one is waited for. Defaults to `False`.
         """
         self._writer.finish()
-        self._memory.begin()
+        if not self._communicator.share(self._has_room())[0]:
+            self._last, self._last_step = time.monotonic(), steps
+            return
         states = [optimizer.collect_state(self._memory) for optimizer in self._optimizers]
         rows = metrics.collect(self._model.metrics, self._communicator)
         mine = {
@@ -269,10 +288,27 @@ class Checkpointing:
             "ended": ended,
             "stopped": bool(self._model.stop_training),
             "weights": [[variable.path, list(variable.shape)] for variable in self._model.weights],
+            "optimizers": [_kinds_of(one.inner_optimizer) for one in self._optimizers],
             **{name: [theirs[name] for theirs in everyones] for name in mine},
             "callbacks": callback_state.collect(self._fit.callbacks, arrays),
         }
         self._writer.write(steps, Checkpoint(about, arrays), is_last)
+
+    def _has_room(self) -> bool:
+        """Whether there is memory for a snapshot, on the chief, before ranks send it their parts."""
+        if not self._is_chief:
+            return True
+        if not self._has_prepared:  # another one was the chief, and may have been killed while it wrote
+            with contextlib.suppress(OSError):
+                self._written.prepare()
+            self._has_prepared = True
+        kinds = [kind for optimizer in self._optimizers for kind in optimizer.state_kinds()]
+        try:
+            self._memory.reserve(kinds + kinds_of(self._model.weights))
+        except MemoryError as error:
+            self._writer.warn(error)
+            return False
+        return True
 
     def _seeds(self) -> list[list]:
         """Return the states of the model's random generators, each with its copy on every device."""
@@ -292,6 +328,12 @@ class Checkpointing:
             optimizer.set_state([arrays[f"{prefix}{index}"] for index in range(count)])
         same = len(about["random"]) == self._communicator.size
         place = self._mine(about["random"])
+        there, here = len(about["seeds"][place]), len(self._seeds())
+        if there != here:
+            raise EasyScaleError(
+                f"a checkpoint must be of the same model. Received: {there} layers with random numbers in "
+                f"'{self._source.folder}', {here} in the model. Use another folder for another model"
+            )
         for variable, values in zip(randomness.seeds_of(self._model), about["seeds"][place], strict=True):
             variable.assign(values[0])
         same &= all(len(mine) == len(theirs) for mine, theirs in zip(self._seeds(), about["seeds"][place], strict=True))
@@ -307,3 +349,10 @@ class Checkpointing:
         self._fit.steps = about["steps"]
         self._last, self._last_step = time.monotonic(), about["steps"]
         self._due = about["steps"] + (self._every or _LOOK_AFTER)
+
+
+def _kinds_of(optimizer: keras.optimizers.Optimizer) -> list:
+    """What an optimizer is, and what its state consists of."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    parts = getattr(optimizer, "optimizers", [inner] if inner is not None else [])
+    return [type(optimizer).__name__, *map(_kinds_of, parts)]

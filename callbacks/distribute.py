@@ -1,5 +1,6 @@
 """The callback that does it all."""
 
+import numbers
 import os
 import re
 import warnings
@@ -94,7 +95,7 @@ class Distribute(keras.callbacks.Callback):
         steps, seconds = _interval(every)
         if not isinstance(keep, int) or keep < 1:
             raise ValueError(f"`keep` must be a positive integer. Received: {keep=}")
-        if checkpoint is not None and not isinstance(checkpoint, (str, os.PathLike)):
+        if checkpoint == "" or not isinstance(checkpoint, (str, os.PathLike, type(None))):
             raise TypeError(f"`checkpoint` must be the path of a folder. Received: {checkpoint=}")
         if checkpoint is not None and os.path.exists(checkpoint) and not os.path.isdir(checkpoint):
             raise ValueError(f"`checkpoint` must be a folder. Received: '{checkpoint}', which is a file")
@@ -138,8 +139,8 @@ class Distribute(keras.callbacks.Callback):
 
 def _interval(every: int | str) -> tuple[int, float]:
     """Return the steps and the seconds between checkpoints; one of them is 0."""
-    if isinstance(every, int) and not isinstance(every, bool) and every > 0:
-        return every, 0.0
+    if isinstance(every, numbers.Integral) and not isinstance(every, bool) and every > 0:
+        return int(every), 0.0
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", every) if isinstance(every, str) else None
     if match is None or float(match[1]) == 0:
         raise ValueError(

@@ -80,7 +80,7 @@ class ElasticFit:
             return False
         choices = [optimizer.workers.choice for optimizer in self._optimizers]
         choices = [choice and [choice.exchange.name, choice.bucket_bytes] for choice in choices]
-        wrong = communicator.replace_lost({"fit": self._number, "choices": choices})
+        wrong = communicator.replace_lost({"fit": self.number, "choices": choices})
         if wrong:
             self._say(wrong)
         return communicator.replaces
@@ -103,7 +103,7 @@ class ElasticFit:
 
     def _admit(self) -> None:
         self._replace()
-        newcomers = self._communicator.share(self._communicator.ready(self._number))[0]
+        newcomers = self._communicator.share(self._communicator.ready(self.number))[0]
         if newcomers:
             self._communicator.admit(newcomers)
             self._elastic.agree()
@@ -131,10 +131,10 @@ class ElasticFit:
     def enter(self, train_function: Callable) -> None:
         """Join the others in this `fit()`, as one that replaces a worker; or pass it, if it is over for them."""
         communicator = self._communicator
-        if communicator.note["fit"] == self._number:
+        if communicator.note["fit"] == self.number:
             with communicator.rehearsing(), self._workers.explained(lambda: None):
                 joining.rehearse(train_function, self._model)
-        if communicator.note["fit"] != self._number or not communicator.join(self._number):
+        if communicator.note["fit"] != self.number or not communicator.join(self.number):
             self.passes, self._model._initial_epoch = True, self.epochs
             return
         self._elastic.done, self._elastic.steps = -1, 0

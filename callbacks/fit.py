@@ -11,6 +11,7 @@ from easyscale.callbacks.divided_data import DividedData
 from easyscale.callbacks.elastic import Elastic
 from easyscale.callbacks.elastic_fit import ElasticFit
 from easyscale.callbacks.first_step import FirstStep
+from easyscale.callbacks.keras_fit import dataset_of, locals_of_fit
 from easyscale.errors import DesyncError
 from easyscale.progress import Activity
 from easyscale.replication import Agreed, Purpose
@@ -45,6 +46,7 @@ class Fit(ElasticFit):
         past: Dict of lists. The logs of the epochs before this worker has joined.
         in_epoch: Bool. Whether one has begun, and not ended, for the callbacks.
         data: The `DividedData`.
+        number: Int. 1 in the first `fit()` of all, then 2, ...
         passes: Bool. Whether this `fit()`, of a process that replaces a worker, is over for the others.
     """
 
@@ -95,7 +97,7 @@ class Fit(ElasticFit):
             epochs: Int. The number of epochs of this worker's `fit()`.
             deciding_hooks: The hooks of a step in which a callback of this worker may decide something.
         """
-        self.epochs, self._number = epochs, self._communicator.begin_fit()
+        self.epochs, self.number = epochs, self._communicator.begin_fit()
         for optimizer in self._optimizers:
             optimizer.unshard(complete=False)  # if an earlier fit() was interrupted
         if self._communicator.awaited:
@@ -230,6 +232,12 @@ class Fit(ElasticFit):
             self._start_equal()
             self._shard()
 
+    def build(self) -> None:
+        """Build the model before the first step, or without any, if that has not been done: all workers do."""
+        data = dataset_of(locals_of_fit(self._model).get("epoch_iterator"))
+        if data is not None and not self._is_complete():
+            self._build(iter(data))
+
     def _is_complete(self) -> bool:
         complete = self._model.built and all(layer.built for layer in self._model.layers)
         return complete and all(optimizer.built for optimizer in self._optimizers)
@@ -336,5 +344,6 @@ class Fit(ElasticFit):
     def stop(self) -> None:
         """Leave this `fit()`, whether or not it has come to its end."""
         self.data = None  # the user's arrays
+        self._model._initial_epoch = None  # Keras would begin the next `fit()` there
         if self.checkpointing is not None:
             self.checkpointing.stop()

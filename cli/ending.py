@@ -56,12 +56,12 @@ class Ending(NamedTuple):
     @property
     def is_of_another(self) -> bool:
         """Whether the rank ended because of what another one did."""
-        return self.leave == Leave.GAVE_UP or self.signal == signal.SIGTERM
+        return self.leave == Leave.GAVE_UP or (self.signal == signal.SIGTERM and not self.is_cut_short)
 
     @property
     def exit_code(self) -> int:
         """What the job ends with because of this: not 0."""
-        return 128 + self.signal if self.signal else self.code or 1
+        return 128 + self.signal if self.signal and not self.is_cut_short else self.code or 1
 
     def describe(self, on_this_host: bool, workers: int | None = None) -> str:
         """Return it in words.
@@ -83,11 +83,18 @@ class Ending(NamedTuple):
 
     @property
     def how(self) -> str:
+        if self.is_cut_short:
+            return "ended while other ranks still needed it"
         if self.signal:
             return f"was killed by signal {self.signal} ({signal.strsignal(self.signal)})"
         if self.leave == Leave.RAISED:
             return "ended by an exception"
         return f"ended with exit code {self.code}" + " while other ranks still needed it" * self.is_early
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether mpirun has ended it on its way out, so that its own exit code is not known."""
+        return self.signal == signal.SIGTERM and self.is_early
 
     @property
     def is_early(self) -> bool:
@@ -151,7 +158,7 @@ class Endings:
         if survived and all(one.is_of_another for one in failures):
             return survived[-1 if self._is_elastic else 0]
         if self._is_elastic and failures:
-            return failures[0]
+            return next((one for one in failures if not one.is_of_another), failures[0])
         # One that ended while others needed it made those fail that say so.
         if early := [one for one in failures if one.is_early]:
             return early[0]

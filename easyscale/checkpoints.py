@@ -25,12 +25,12 @@ import numpy as np
 
 from easyscale.uncached_file import UncachedFile
 
-__all__ = ["Checkpoint", "Checkpoints"]
+__all__ = ["Checkpoint", "Checkpoints", "is_storable"]
 
 _NAME = re.compile(r"step-(\d+)-([0-9a-f]{32})\.npz")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")
 _PIECE = 1 << 22  # bytes that are written at a time
-_PLAIN = "biufc"  # kinds of dtypes that a file can have without pickle; others, such as bfloat16, travel as bytes
+_NUMBERS, _OTHERS = "biufc", "USmM"  # kinds of dtypes that a file can have without pickle
 
 
 class Checkpoint(NamedTuple):
@@ -133,7 +133,7 @@ def _write(stream: io.RawIOBase, checkpoint: Checkpoint) -> str:
     arrays, kinds = {}, {}
     for name, value in checkpoint.arrays.items():
         array = np.asarray(value, order="C")
-        if array.dtype.kind not in _PLAIN or array.dtype.name not in np.sctypeDict:
+        if not _is_plain(array.dtype):
             kinds[name] = array.dtype.name
             array = array.view(np.dtype(f"u{array.itemsize}"))
         arrays[name] = array
@@ -145,6 +145,15 @@ def _write(stream: io.RawIOBase, checkpoint: Checkpoint) -> str:
                 for start in range(0, array.nbytes, _PIECE):  # `write_array` would copy each piece
                     member.write(array.reshape(-1).view(np.uint8)[start : start + _PIECE])
         return _checksum(archive)
+
+
+def _is_plain(dtype: np.dtype) -> bool:
+    return dtype.kind in _OTHERS or (dtype.kind in _NUMBERS and dtype.name in np.sctypeDict)
+
+
+def is_storable(dtype: np.dtype) -> bool:
+    """Whether arrays of this type can be in a checkpoint: those that are not plain, such as bfloat16, are as bytes."""
+    return _is_plain(dtype) or (dtype.name in vars(ml_dtypes) and dtype.itemsize in (1, 2, 4, 8))
 
 
 def _checksum(archive: zipfile.ZipFile) -> str:

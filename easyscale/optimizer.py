@@ -16,6 +16,7 @@ from easyscale.optimizers.element_wise import is_element_wise, why_not_elsewhere
 from easyscale.optimizers.renewed import make_local
 from easyscale.optimizers.served import ServedUpdate, ServedWhole
 from easyscale.optimizers.sharded import ShardedUpdate
+from easyscale.replication.owned_parts import kinds_of
 from easyscale.replication.values import view_of
 from easyscale.snapshot_memory import SnapshotMemory
 
@@ -265,6 +266,10 @@ class DistributedOptimizer(AroundAnother):
         else:
             backup.collect(communicator, None, [])
         self._sharded = None
+
+    def state_kinds(self) -> list[tuple]:
+        """Return shape and dtype of what `collect_state` finds memory for, as NumPy has them."""
+        return self._sharded.state_kinds() if self.is_sharded else kinds_of(self.inner_optimizer.variables)
 
     def collect_state(self, memory: SnapshotMemory) -> list:
         """Return, on the chief, the whole values of `inner_optimizer.variables`. All workers must call this.

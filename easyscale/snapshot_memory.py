@@ -30,6 +30,21 @@ class SnapshotMemory:
         """Begin a snapshot: what the one before consists of will be overwritten."""
         self._next = 0
 
+    def reserve(self, kinds: Sequence[tuple]) -> None:
+        """Begin a snapshot whose arrays will have these shapes and dtypes, in this order.
+
+        Raises:
+            MemoryError: If there is too little memory. What there was is free then.
+        """
+        self.begin()
+        try:
+            for shape, dtype in kinds:
+                self.empty(shape, dtype)
+        except MemoryError:
+            self._arrays.clear()
+            raise
+        self.begin()
+
     def empty(self, shape: Sequence[int] | int, dtype: np.dtype) -> np.ndarray:
         """Return the snapshot's next array, with whatever is in it."""
         shape = tuple(np.atleast_1d(np.asarray(shape, int)).tolist())

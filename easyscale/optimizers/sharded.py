@@ -1,5 +1,6 @@
 """An optimizer of which each worker has a part: of its state, and of its work."""
 
+import math
 import warnings
 
 import keras
@@ -9,6 +10,7 @@ from easyscale.errors import EasyScaleWarning
 from easyscale.optimizers.backup import Backup, collect
 from easyscale.optimizers.element_wise import copy_of
 from easyscale.optimizers.renewed import make_anew, replace
+from easyscale.replication.owned_parts import kinds_of
 from easyscale.replication.values import value_of, view_of
 from easyscale.snapshot_memory import SnapshotMemory
 
@@ -195,6 +197,15 @@ class ShardedUpdate:
         """Write what the optimizer would write if its state were whole. One rank may call this alone."""
         for index, value in enumerate(self._with_progress(self.collect())):
             store[str(index)] = value
+
+    def state_kinds(self) -> list[tuple]:
+        """Return shape and dtype of what `collect_together` finds memory for."""
+        states = [state for state in self._states(self._parts) if id(state) in self._owners]
+        numbers = [self._owners[id(state)] for state in states]
+        return [
+            ((math.prod(self._variables[number].shape),), dtype)
+            for number, (_, dtype) in zip(numbers, kinds_of(states), strict=True)
+        ]
 
     def collect_together(self, root: int, memory: SnapshotMemory) -> list[np.ndarray]:
         """Return, on rank `root`, the optimizer's variables as if its state were whole. All workers must call this.

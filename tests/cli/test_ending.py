@@ -93,3 +93,18 @@ def test_an_exception_that_others_survive_is_told_as_one_and_not_as_the_signal_t
     assert raised.is_sudden
     assert raised.describe(on_this_host=False) == "rank 1 on a ended by an exception"
     assert raised.exit_code == 1
+
+
+def test_one_that_mpirun_ends_on_its_way_out_is_why_others_gave_up():
+    early = ended(1, signal.SIGTERM, when=2, leave=Leave.TOO_EARLY)
+    found = endings(ended(0, 256, when=1, leave=Leave.GAVE_UP), early)
+    assert found.cause(None) == early
+    assert early.describe(on_this_host=False) == "rank 1 on a ended while other ranks still needed it"
+    assert early.exit_code == 1
+
+
+def test_of_an_elastic_job_one_that_gave_up_is_not_why_it_ended():
+    found = Endings(is_elastic=True)
+    found.add(ended(0, 256, when=1, leave=Leave.GAVE_UP))
+    found.add(ended(1, 768, when=2, leave=Leave.TOO_EARLY))
+    assert (found.cause(None).rank, found.cause(None).exit_code) == (1, 3)
