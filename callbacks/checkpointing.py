@@ -153,8 +153,9 @@ class Checkpointing:
 
     def _check(self, about: dict) -> None:
         mine = [[variable.path, list(variable.shape)] for variable in self._model.weights]
-        if self._model.built and mine != about["weights"]:
-            first = next((a, b) for a, b in zip([*mine, None], [*about["weights"], None], strict=False) if a != b)
+        pairs = zip([*mine, None], [*about["weights"], None], strict=False)
+        first = next(((a, b) for a, b in pairs if _own_name(a) != _own_name(b)), None)
+        if self._model.built and first is not None:
             raise EasyScaleError(
                 f"a checkpoint must be of the same model. Received: weight {first[1]} in '{self._source.folder}', "
                 f"{first[0]} in the model. Use another folder for another model"
@@ -349,6 +350,11 @@ class Checkpointing:
         self._fit.steps = about["steps"]
         self._last, self._last_step = time.monotonic(), about["steps"]
         self._due = about["steps"] + (self._every or _LOOK_AFTER)
+
+
+def _own_name(weight: list | None) -> list | None:
+    """A weight's path and shape without what Keras numbers by itself: the names of its layers."""
+    return weight and [weight[0].rpartition("/")[2], weight[1]]
 
 
 def _kinds_of(optimizer: keras.optimizers.Optimizer) -> list:

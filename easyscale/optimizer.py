@@ -8,7 +8,7 @@ from easyscale import exchange as exchanges
 from easyscale import replication as replications
 from easyscale import settings
 from easyscale.communicator import Communicator
-from easyscale.errors import DesyncError, unknown
+from easyscale.errors import DesyncError, EasyScaleError, unknown
 from easyscale.exchange import Exchange
 from easyscale.optimizers import backup
 from easyscale.optimizers.around_another import AroundAnother
@@ -283,7 +283,17 @@ class DistributedOptimizer(AroundAnother):
         return [memory.copy(view_of(variable)) for variable in self.inner_optimizer.variables if is_chief]
 
     def set_state(self, values: list) -> None:
-        """Set what `collect_state` has returned, on this or another number of workers. All workers must call this."""
+        """Set what `collect_state` has returned, on this or another number of workers. All workers must call this.
+
+        Raises:
+            EasyScaleError: If there are more or fewer values than variables.
+        """
+        variables = self._sharded.variables if self.is_sharded else self.inner_optimizer.variables
+        if len(values) != len(variables):
+            raise EasyScaleError(
+                f"a checkpoint must be of the same optimizers. Received: {len(values)} variables in it, "
+                f"{len(variables)} of '{self.inner_optimizer.name}'. Use another folder for another optimizer"
+            )
         if self.is_sharded:
             self._sharded.load_own_variables({str(index): value for index, value in enumerate(values)})
         else:

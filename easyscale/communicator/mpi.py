@@ -64,7 +64,7 @@ _KEPT = 256  # requests, before those that are complete are forgotten
 _LOST = {getattr(MPI, name, -1) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")}
 
 _LONG_NAP_SECONDS = 0.005
-_LAST_WORD_SECONDS = 1.5  # that a rank which has left too early has to end the job by its own exit code
+_LAST_WORD_SECONDS = 3.0  # that a rank which has left too early has to end the job by its own exit code
 
 
 @functools.cache

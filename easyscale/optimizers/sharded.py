@@ -198,6 +198,11 @@ class ShardedUpdate:
         for index, value in enumerate(self._with_progress(self.collect())):
             store[str(index)] = value
 
+    @property
+    def variables(self) -> list:
+        """What stands for the optimizer's variables: of its state this worker has a part."""
+        return self._parts.variables
+
     def state_kinds(self) -> list[tuple]:
         """Return shape and dtype of what `collect_together` finds memory for."""
         states = [state for state in self._states(self._parts) if id(state) in self._owners]

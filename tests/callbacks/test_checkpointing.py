@@ -1,0 +1,120 @@
+"""What a `fit()` on one process does with the checkpoints of another; on several ranks: `tests/faults`."""
+
+import collections
+
+import keras
+import numpy as np
+import pytest
+
+import easyscale
+from easyscale import settings
+from easyscale.errors import EasyScaleError, EasyScaleWarning
+from easyscale.snapshot_memory import SnapshotMemory
+
+pytestmark = pytest.mark.timeout(120)
+X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def model(optimizer="adam", built=True, dropouts=0):
+    keras.utils.set_random_seed(1)
+    layers = [keras.Input((4,))] * built + [keras.layers.Dropout(0.1) for _ in range(dropouts)]
+    made = keras.Sequential([*layers, keras.layers.Dense(1)])
+    made.compile(optimizer, "mse")
+    return made
+
+
+def fit(made, folder, *callbacks, epochs=2):
+    distribute = easyscale.callbacks.Distribute(checkpoint=folder, every=2)
+    return made.fit(X, Y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, callbacks=[distribute, *callbacks])
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_fit_that_had_ended_gives_its_weights_to_a_new_model(tmp_path, built):
+    first, second = model(built=built), model(built=built)
+    fit(first, tmp_path)
+    fit(second, tmp_path)
+    assert second.optimizer.iterations == 6
+    for mine, theirs in zip(second.get_weights(), first.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_the_next_fit_begins_with_its_own_first_epoch(tmp_path):
+    fit(model(), tmp_path / "one")
+    again = model()
+    fit(again, tmp_path / "one")
+    assert fit(again, tmp_path / "two", epochs=3).epoch == [0, 1, 2]
+    assert again.optimizer.iterations == 15
+
+
+def test_a_folder_to_resume_from_is_for_the_first_fit(tmp_path, monkeypatch):
+    fit(model(), tmp_path / "one")
+    monkeypatch.setenv(settings.RESUME, str(tmp_path / "one"))
+    again = model()
+    again.optimizer = easyscale.DistributedOptimizer(again.optimizer)
+    monkeypatch.setattr(again.optimizer.workers.communicator, "_fits", 0)
+    assert fit(again, tmp_path / "two", epochs=3).epoch == [0, 1, 2]
+    assert again.optimizer.iterations == 9
+    assert fit(again, tmp_path / "three", epochs=3).epoch == [0, 1, 2]
+    assert again.optimizer.iterations == 18
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (lambda: model("sgd"), r"of the same optimizers\. Received: \[\['Adam'\]\] in .*, \[\['SGD'\]\] in the model"),
+        (lambda: model(dropouts=1), "of the same model. Received: 0 layers with random numbers in .*, 1 in the model"),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_refused(tmp_path, other, what):
+    fit(model(), tmp_path)
+    with pytest.raises(EasyScaleError, match=what):
+        fit(other(), tmp_path, epochs=3)
+
+
+def test_an_optimizer_with_more_state_than_that_of_the_checkpoint_is_refused(tmp_path):
+    fit(model(keras.optimizers.Adam()), tmp_path)
+    with pytest.raises(EasyScaleError, match="of the same optimizers"):
+        fit(model(keras.optimizers.Adam(amsgrad=True)), tmp_path, epochs=3)
+
+
+def test_training_goes_on_without_a_checkpoint_if_there_is_no_memory_for_it(tmp_path, monkeypatch):
+    def empty(self, shape, dtype):
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(SnapshotMemory, "empty", empty)
+    made = model()
+    with pytest.warns(EasyScaleWarning, match="must have room, in memory .* Received: no memory. Training goes on"):
+        fit(made, tmp_path)
+    assert made.optimizer.iterations == 6 and not list(tmp_path.iterdir())
+
+
+class Remembers(keras.callbacks.Callback):
+    """Has attributes of kinds that not every file can hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.long = np.array(["a", "b"]), np.array(["cat", "horse"])
+        self.counts, self.by_name = collections.Counter(), collections.defaultdict(list)
+        self.when, self.pairs = np.datetime64("2020-01-01"), np.zeros(2, [("a", "i4"), ("b", "f4")])
+        self.last = collections.namedtuple("Best", "epoch loss")(0, 1.0)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.long = np.array(["cat", "mouse"])
+        self.counts[str(epoch)] += 1
+        self.by_name["loss"].append(epoch)
+
+
+def test_what_callbacks_remember_is_stored_or_left_alone(tmp_path):
+    fit(model(), tmp_path, Remembers())
+    again = Remembers()
+    fit(model(), tmp_path, again, epochs=3)
+    assert again.counts == {"0": 1, "1": 1, "2": 1} and isinstance(again.counts, collections.Counter)
+    assert again.by_name["loss"] == [0, 1, 2] and again.by_name["other"] == []
+    assert again.long.tolist() == ["cat", "mouse"] and again.last.loss == 1.0
+
+
+def test_a_folder_must_have_a_name():
+    with pytest.raises(TypeError, match="`checkpoint` must be the path of a folder"):
+        easyscale.callbacks.Distribute(checkpoint="")
+    easyscale.callbacks.Distribute(checkpoint="run", every=np.int64(5))
