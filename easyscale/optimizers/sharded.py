@@ -10,7 +10,7 @@ from easyscale.errors import EasyScaleWarning
 from easyscale.optimizers.backup import Backup, collect
 from easyscale.optimizers.element_wise import copy_of
 from easyscale.optimizers.renewed import make_anew, replace
-from easyscale.replication.owned_parts import kinds_of
+from easyscale.replication.owned_parts import kinds_of, scaled
 from easyscale.replication.values import value_of, view_of
 from easyscale.snapshot_memory import SnapshotMemory
 
@@ -158,19 +158,24 @@ class ShardedUpdate:
         self._parts.apply(parts, pieces)
 
     def _clip(self, parts: list) -> list:
-        """Clip by norms as Keras does; the norms are those of the whole gradients."""
+        """Clip by norms as Keras does; the norms are those of the whole gradients.
+
+        Keras scales the rows of a sparse gradient by `clipnorm`, and leaves them apart: an optimizer that squares then
+        squares each sample's part by itself. By `global_clipnorm` it makes them dense, which sums them up.
+        """
         clipnorm, global_clipnorm = self._optimizer.clipnorm, self._optimizer.global_clipnorm
-        if not (clipnorm or global_clipnorm):
+        clips = clipnorm and clipnorm > 0
+        if not clips and not (global_clipnorm and global_clipnorm > 0):
             return parts
         scale = self._optimizer.loss_scale_factor or 1.0
         norms = keras.ops.sqrt(self._workers.total_of_squares(parts)) / scale
-        if clipnorm:
+        if clips:
             factors = clipnorm / keras.ops.maximum(norms, clipnorm)
-        else:
-            norm = keras.ops.sqrt(keras.ops.sum(keras.ops.square(norms)))
-            factor = global_clipnorm * keras.ops.minimum(1 / norm, 1 / global_clipnorm)
-            factors = keras.ops.broadcast_to(factor, norms.shape)
-        return [part * keras.ops.cast(factors[index], part.dtype) for index, part in enumerate(parts)]
+            return [scaled(part, factors[index]) for index, part in enumerate(parts)]
+        norm = keras.ops.sqrt(keras.ops.sum(keras.ops.square(norms)))
+        factor = global_clipnorm * keras.ops.minimum(1 / norm, 1 / global_clipnorm)
+        factor += norm - norm  # one infinite gradient makes all weights NaN, as on one process
+        return [part * keras.ops.cast(factor, part.dtype) for part in parts]
 
     # The whole state, in the order and the shapes in which Keras has it
 

@@ -12,7 +12,7 @@ from easyscale.replication.served import Served
 from easyscale.replication.shared import Shared
 from easyscale.shards import Shards
 
-__all__ = ["OwnedParts", "elements_of", "kinds_of", "length_of", "parts_of"]
+__all__ = ["OwnedParts", "elements_of", "kinds_of", "length_of", "parts_of", "scaled"]
 
 
 class OwnedParts:
@@ -113,3 +113,11 @@ def elements_of(rows: tf.IndexedSlices, part: slice) -> tf.IndexedSlices:
     return tf.IndexedSlices(
         values, tf.boolean_mask(places, inside) - part.start, tf.constant(length_of(part), tf.int64)
     )
+
+
+def scaled(gradient: object, factor: object) -> object:
+    """Return a gradient times a number; one that is rows stays rows, also where the same row comes several times."""
+    factor = tf.cast(factor, gradient.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor

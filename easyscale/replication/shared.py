@@ -76,6 +76,7 @@ class Shared:
 
         with tf.control_dependencies([self._order.read_value()]):
             called = tf.numpy_function(guarded, inputs, dtypes)
-        with tf.control_dependencies(called if dtypes else [called] * (called is not None)):
+        called = [] if called is None else tf.nest.flatten(called)  # one result comes without a list where all is eager
+        with tf.control_dependencies(called):
             self._order.assign_add(1)
         return called if dtypes else []

@@ -27,6 +27,10 @@ def check_global_clipnorm():
     return equal(dense(lambda: sgd(global_clipnorm=0.1)))
 
 
+def check_clipnorm_without_graphs():
+    return equal(dense(lambda: sgd(clipnorm=0.1), run_eagerly=True))
+
+
 def check_clipvalue():
     return equal(dense(lambda: sgd(clipvalue=0.01)))
 

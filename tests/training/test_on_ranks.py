@@ -22,6 +22,11 @@ def test_ranks_train_models_as_one_process_does(check):
     check()
 
 
+@over_ranks(HERE / "sparse_on_ranks.py", sizes=[3], limit=400)
+def test_sparse_gradients_take_the_steps_of_one_process(check):
+    check()
+
+
 @over_ranks(HERE / "equality_of_generators_on_ranks.py", sizes=[2, 3], limit=400)
 def test_ranks_take_the_steps_of_one_process_on_generators(check):
     check()
