@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import keras
 
+from easyscale.callbacks.current_step import workers_of_step
+
 __all__ = ["moving_statistics", "synchronize"]
 
 
@@ -16,16 +18,15 @@ def moving_statistics(model: keras.Model) -> list:
     return [variable for layer in _layers(model) for variable in layer.non_trainable_variables]
 
 
-def synchronize(model: keras.Model, workers: object) -> None:
+def synchronize(model: keras.Model) -> None:
     """Let every batch normalization with `synchronized=True` use the statistics of the global batch.
 
-    Args:
-        model: The model.
-        workers: The `BetweenGraph` of one of its optimizers.
+    The batch is that of the step in which it is called: the next `compile()`, or another model that has the same layer,
+    brings other optimizers.
     """
     for layer in _layers(model):
         if layer.synchronized and "_moments" not in vars(layer):
-            object.__setattr__(layer, "_moments", functools.partial(_moments, layer, layer._moments, workers))
+            object.__setattr__(layer, "_moments", functools.partial(_moments, layer, layer._moments))
 
 
 def _layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
@@ -33,7 +34,10 @@ def _layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
     return [one for one in layers if isinstance(one, keras.layers.BatchNormalization) and one.trainable and one.built]
 
 
-def _moments(layer: keras.layers.BatchNormalization, original: Callable, workers: object, inputs, mask):
+def _moments(layer: keras.layers.BatchNormalization, original: Callable, inputs, mask):
+    workers = workers_of_step()
+    if workers is None:
+        return original(inputs, mask)
     layer.synchronized = False  # Keras's own way looks for the replicas of one process
     try:
         mean, variance = original(inputs, mask)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import keras
 
-from easyscale.callbacks import batch_normalization, metrics
+from easyscale.callbacks import batch_normalization, losses, metrics  # noqa: F401 (losses: what they are on workers)
 from easyscale.callbacks.checkpointing import Checkpointing
+from easyscale.callbacks.current_step import step_of
 from easyscale.callbacks.fit import Fit, no_data
-from easyscale.callbacks.losses import global_losses
 from easyscale.callbacks.served_fit import ServedFit
 from easyscale.callbacks.wrapping import wrap
 from easyscale.optimizer import DistributedOptimizer
@@ -231,7 +231,7 @@ class Distribution:
             optimizer.workers.batch = self._workers.describe_batch(tensors)
             optimizer.workers.moving = batch_normalization.moving_statistics(self._model)
         try:
-            with global_losses(self._workers):
+            with step_of(self._workers):
                 return self._workers.run(original, data, samples, self._model.metrics_variables)
         finally:
             for optimizer in self.optimizers:

@@ -144,7 +144,7 @@ class Fit(ElasticFit):
     def _start_equal(self) -> None:
         self._workers.start_equal(self._state())
         randomness.differ(self._model, self._workers)
-        batch_normalization.synchronize(self._model, self._workers)
+        batch_normalization.synchronize(self._model)
 
     # Steps
 

@@ -1,50 +1,33 @@
 """Losses of the global batch.
 
 Gradients are averaged by samples. That is right for a loss that is the mean over its samples. Where it is a sum, or a
-mean over weights or over what a mask leaves, each worker's loss has to know how much there is on all workers.
+mean over weights or over what a mask leaves, each worker's loss has to know how much there is on all workers. So from
+the import of this module on every Keras loss of a step of all workers (`current_step`) is so scaled that its mean over
+workers by samples is that of the global batch. With `n_r` samples on worker `r` and `d_r` the divisor of its loss (1
+for a sum; the weights, or the elements that are not masked), that is
+
+    loss_r * d_r / sum_r(d_r) * sum_r(n_r) / n_r        for a mean
+    loss_r * sum_r(n_r) / n_r                           for a sum
 """
 
-import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import keras
 from keras.src.losses import loss as keras_losses  # where all of Keras's losses are reduced; it has no public name
 
-__all__ = ["global_losses"]
+from easyscale.callbacks.current_step import workers_of_step
 
-
-_inside = threading.local()  # in a step: the workers, in each thread that traces one
-
-
-@contextlib.contextmanager
-def global_losses(workers: object) -> Iterator[None]:
-    """Inside, every Keras loss is so scaled that its mean over workers by samples is that of the global batch.
-
-    With `n_r` samples on worker `r` and `d_r` the divisor of its loss (1 for a sum; the weights, or the elements that
-    are not masked), that is
-
-        loss_r * d_r / sum_r(d_r) * sum_r(n_r) / n_r        for a mean
-        loss_r * sum_r(n_r) / n_r                           for a sum
-
-    Args:
-        workers: The `BetweenGraph` of an optimizer. Its `batch_weight` is `n_r`.
-    """
-    before, _inside.workers = getattr(_inside, "workers", None), workers
-    try:
-        yield
-    finally:
-        _inside.workers = before
+__all__: list[str] = []
 
 
 def _replace(name: str, replacement: Callable) -> None:
-    """Let `replacement(original, workers, ...)` be called inside of `global_losses` in place of Keras's function."""
+    """Let `replacement(original, workers, ...)` be called inside of a step in place of Keras's function."""
     original = getattr(keras_losses, name)
 
     @functools.wraps(original)
     def replaced(*args, **kwargs):
-        workers = getattr(_inside, "workers", None)
+        workers = workers_of_step()
         return original(*args, **kwargs) if workers is None else replacement(original, workers, *args, **kwargs)
 
     setattr(keras_losses, name, replaced)

@@ -1,9 +1,13 @@
 """P processes take the steps of one: losses, layers and training steps of one's own, as in `equality_on_ranks.py`."""
 
+import contextlib
+
 import keras
 import numpy as np
 import tensorflow as tf
-from models import classify, conv_net, dense, digits, equal, sgd
+from models import assert_as_one_process, classify, conv_net, dense, digits, equal, sgd
+
+import easyscale
 
 UNEVEN = digits(4 * 24 + 2)
 
@@ -138,6 +142,39 @@ def check_synchronized_batch_normalization():
     return equal(_normalized(), validates=True)
 
 
+def check_synchronized_batch_normalization_after_compiling_again():
+    x, y = digits(2 * 24 + 5)
+
+    def train(distribute):
+        parts, size = ((x, y), 24) if distribute is None else (easyscale.shard(x, y), easyscale.local_batch(24))
+        with easyscale.scope() if distribute is not None else contextlib.nullcontext():
+            model = _normalized()()
+            for rate in (0.1, 0.02):
+                classify(model, keras.optimizers.SGD(rate, momentum=0.9))
+                callbacks = [] if distribute is None else [easyscale.callbacks.Distribute(**distribute)]
+                model.fit(*parts, batch_size=size, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        return model
+
+    return assert_as_one_process(lambda: train({}), lambda: train(None))
+
+
+def check_a_synchronized_layer_that_two_models_have_in_common():
+    x, y = digits(2 * 24 + 5)
+
+    def train(distribute):
+        parts, size = ((x, y), 24) if distribute is None else (easyscale.shard(x, y), easyscale.local_batch(24))
+        with easyscale.scope() if distribute is not None else contextlib.nullcontext():
+            first = _normalized()()
+            inputs = keras.Input((8, 8, 1))
+            second = classify(keras.Model(inputs, keras.layers.Rescaling(0.5)(first(inputs))), sgd())
+            for model in (first, second, first):
+                callbacks = [] if distribute is None else [easyscale.callbacks.Distribute(**distribute)]
+                model.fit(*parts, batch_size=size, shuffle=False, verbose=0, callbacks=callbacks)
+        return first
+
+    return assert_as_one_process(lambda: train({}), lambda: train(None))
+
+
 def check_synchronized_batch_normalization_with_a_mask():
     words, tags = _sentences()
 
@@ -178,6 +215,10 @@ def check_sparse_gradients_with_adam():
 
 def check_sparse_gradients_that_are_clipped():
     return equal(_embedding(lambda: keras.optimizers.Adam(global_clipnorm=0.5)), _words(20))
+
+
+def check_sparse_gradients_that_are_clipped_by_their_norm():
+    return equal(_embedding(lambda: keras.optimizers.Adam(clipnorm=0.05)), _words(20))
 
 
 def check_sparse_gradients_that_are_accumulated():
