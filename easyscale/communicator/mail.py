@@ -9,8 +9,6 @@ import numpy as np
 
 __all__ = ["Mail"]
 
-_ANY = -1
-
 
 class Mail:
     """Sends and takes words, as JSON. Several threads may use it.
@@ -19,11 +17,15 @@ class Mail:
         intra: `mpi4py.MPI.Intracomm`. Its ranks are called places here: they stay the same when ranks get new numbers.
         status: Function without arguments. Returns a new `mpi4py.MPI.Status`.
         error: `mpi4py.MPI.Exception`.
+        any_source: Int. `mpi4py.MPI.ANY_SOURCE`, which is another number in each kind of MPI.
         elastic: Bool. Whether places may fail; in any other job MPI ends all when one does.
     """
 
-    def __init__(self, intra: object, status: Callable[[], object], error: type[Exception], elastic: bool):
-        self._intra, self._new_status, self._error, self._elastic = intra, status, error, elastic
+    def __init__(
+        self, intra: object, status: Callable[[], object], error: type[Exception], any_source: int, elastic: bool
+    ):
+        self._intra, self._new_status, self._error = intra, status, error
+        self._any_source, self._elastic = any_source, elastic
         self._kept: list = []  # what is under way lasts as long as the process: who listens is not known
         self._failed: frozenset[int] = frozenset()
         self._lock = threading.Lock()
@@ -51,12 +53,13 @@ class Mail:
         with self._lock, self._unless_failed():
             self._kept.append((message, self._intra.Isend(message, place, tag)))
 
-    def hear(self, tag: int, place: int = _ANY) -> tuple[int, object] | None:
+    def hear(self, tag: int, place: int | None = None) -> tuple[int, object] | None:
         """Take words from a place, or from any; return whose they are and what they are, or `None` if none came."""
+        source = self._any_source if place is None else place
         status = self._new_status()
         for _ in range(2):  # the first time MPI may only tell that a place has failed
             with self._lock, self._unless_failed():
-                if not self._intra.Iprobe(place, tag, status):
+                if not self._intra.Iprobe(source, tag, status):
                     return None
                 message = np.empty(status.Get_count(), np.uint8)
                 self._intra.Recv(message, status.Get_source(), tag)

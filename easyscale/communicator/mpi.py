@@ -193,7 +193,7 @@ class Mpi(Waiting):
             self._mail, self._departures, self._members = parent._mail, parent._departures, parent._members
             self._spares, self._spare, self._node_of = parent._spares, parent._spare, parent._node_of
         else:
-            self._mail = Mail(intra, MPI.Status, MPI.Exception, self.elastic)
+            self._mail = Mail(intra, MPI.Status, MPI.Exception, MPI.ANY_SOURCE, self.elastic)
             self._departures = Departures(self._mail)
             self._members = Members(self._mail, self._departures, intra.size - spares)
             self._spares = Spares(self._mail, self._departures, range(intra.size - spares, intra.size))
