@@ -23,6 +23,7 @@ from easyscale.communicator.group import Group
 from easyscale.communicator.launched import launched
 from easyscale.communicator.mail import Mail
 from easyscale.communicator.members import Members
+from easyscale.communicator.named_memory import remove_names
 from easyscale.communicator.spares import Spare, Spares
 from easyscale.communicator.wait import Wait
 from easyscale.communicator.waiting import Waiting
@@ -202,6 +203,7 @@ class Mpi(Waiting):
             first, self._node_of = np.array([intra.rank]), np.empty(intra.size, int)  # the first place of each's node
             node.Bcast(first)
             intra.Allgather(first, self._node_of)
+            remove_names()
             self._node = node
         self._finalize, self._count = MPI.Finalize, intra.size - spares
         self.respawns, self.awaited = spares > 0, intra.rank >= self._count
