@@ -35,8 +35,9 @@ class Mpich(Runtime):
         return (int(match[1]), stream, line[match.end() :]) if match else None
 
     def ending(self, said: str) -> Ending | None:
-        # MPICH names a process too, but not always the one that failed.
-        rank = re.search(r"RANK (\d+) PID \d+ RUNNING AT (\S+)", said)
+        # MPICH names a process too, but not always the one that failed; Intel MPI also those that it has killed then.
+        ranks = list(re.finditer(r"RANK (\d+) PID \d+ RUNNING AT (\S+)", said))
+        rank = ranks[0] if len(ranks) == 1 else None
         killed = re.search(r"\(signal (\d+)\)|KILLED BY SIGNAL: (\d+)", said)
         code = re.search(r"EXIT CODE: (\d+)", said)
         if killed or code:

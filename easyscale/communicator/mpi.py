@@ -386,6 +386,8 @@ class Mpi(Waiting):
         sys.stderr.flush()
         if self.elastic and self.size == 1:  # of whom all others have failed mpirun says that it has done well
             os._exit(code)
+        if self.progress.pid and not self.elastic:  # who watches tells the launcher; some mpirun would kill it before
+            os._exit(code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what was to be said has been said; MPI would add a page
         MPI.COMM_WORLD.Abort(code)
 
