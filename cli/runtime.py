@@ -36,6 +36,11 @@ class Runtime(abc.ABC):
         self.program = program
         self.version = version
 
+    @property
+    def name(self) -> str:
+        """Its name and version, on one line."""
+        return self.version.strip().splitlines()[0]
+
     @abc.abstractmethod
     def command(
         self, ranks: int, start: list[str], hosts: list[Host], variables: Mapping[str, str], cores: int
@@ -73,8 +78,7 @@ class Runtime(abc.ABC):
         Raises:
             LaunchError: If they never do.
         """
-        said = self.version.strip().splitlines()[0]
-        raise LaunchError(f"--elastic needs Open MPI 5 or later. Received: {self.program}, {said}. {INSTALL}")
+        raise LaunchError(f"--elastic needs Open MPI 5 or later. Received: {self.program}, {self.name}. {INSTALL}")
 
     def environment(self) -> dict[str, str]:
         """Return the variables without which this mpirun does not start."""

@@ -84,12 +84,17 @@ def world() -> "Mpi":
             "from its own threads. Set `mpi4py.rc.thread_level = 'multiple'` before mpi4py is first imported"
         )
     least = os.environ.get(settings.ELASTIC, "")
+    if least and not _library().startswith("Open MPI"):
+        raise LaunchError(
+            f"an elastic job needs Open MPI 5 or later. Received: {settings.ELASTIC}={least} and {_library()}. "
+            f"Unset {settings.ELASTIC}, or run: pip install 'easyscale[mpi]'"
+        )
     spares = int(os.environ.get(settings.SPARES) or 0)
     try:
         communicator = Mpi(MPI.COMM_WORLD.Dup(), elastic=least.isdigit(), spares=spares)
     except MPI.Exception as error:
         _progress.leave = Leave.GAVE_UP
-        raise PeerError(f"all ranks must begin with MPI. Received: {error}. Has one failed meanwhile?") from None
+        raise PeerError(f"all ranks must begin with MPI. Received: {_said(error)}. Has one failed meanwhile?") from None
     communicator.servers, communicator.progress = _servers(communicator.size), _progress
     if communicator.elastic:
         communicator.least_workers = int(least)
@@ -356,7 +361,7 @@ class Mpi(Waiting):
         """Return what to raise for an error of MPI's."""
         if self.elastic and error.Get_error_class() in _LOST:
             return self._lost(what)
-        return PeerError(f"{self._name} MPI failed while this rank {what}: {error}")
+        return PeerError(f"{self._name} MPI failed while this rank {what}: {_said(error)}")
 
     def leave(self) -> None:
         """Take leave of the other ranks, when this process ends; see `Departures`."""
@@ -403,6 +408,11 @@ def _room() -> int:
 def _library() -> str:
     """The MPI library and its version; the rest of what it says of itself is left out."""
     return " ".join(MPI.Get_library_version().strip("\0").splitlines()[0].partition(",")[0].split())
+
+
+def _said(error: MPI.Exception) -> str:
+    """What the MPI library says of an error, in one line; MPICH adds the calls in which it came up."""
+    return str(error).splitlines()[0].removesuffix(", error stack:")
 
 
 def _messages(vector: np.ndarray) -> list[np.ndarray]:
