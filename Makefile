@@ -3,6 +3,7 @@
 # PYTHON=python3.12   the Python to use; by default the first of the supported ones that is found
 # VENV=.venv          where everything is installed
 #
+# `make test-all` also runs what takes long: the tests marked `full`, which install EasyScale for each other Python.
 # `make bench` measures EasyScale beside others, which it installs into $(VENV)-bench.
 
 VENV ?= .venv
@@ -13,13 +14,21 @@ RUN = $(VENV)/bin/
 PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN)python -m pip install --quiet
 
-.PHONY: demo test lint bench clean
+# The MPI runtimes that are tested beside Open MPI, each in a small environment that sees all else of $(VENV).
+# Intel's is for one kind of processor only.
+MPIS = mpich $(if $(filter x86_64,$(shell uname -m)),impi-rt)
+PACKAGES = -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+
+.PHONY: demo test test-all lint bench clean
 
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
 
-test: $(VENV)/.test lint
+test: $(VENV)/.test $(MPIS:%=$(VENV)/mpis/%/.done) lint
 	$(RUN)pytest --numprocesses 3 --dist loadgroup
+
+test-all: test
+	$(RUN)pytest -m full
 
 lint: $(VENV)/.test
 	$(RUN)ruff check .
@@ -51,4 +60,10 @@ $(VENV)/.demo: $(VENV)/bin/python setup.cfg constraints.txt
 $(VENV)/.test: $(VENV)/bin/python setup.cfg constraints.txt
 	@echo "Installing EasyScale and what its tests need into $(VENV); this takes a minute or two."
 	$(PIP) --editable '.[tensorflow,mpi,examples,plot,test]'
+	@touch $@
+
+$(VENV)/mpis/%/.done: $(VENV)/.test
+	$(RUN)python -m venv --clear $(@D)
+	$(subst $(RUN)python,$(@D)/bin/python,$(PIP)) mpi4py $*
+	@echo "import site; site.addsitedir('$$($(RUN)python $(PACKAGES))')" >"$$($(@D)/bin/python $(PACKAGES))/venv.pth"
 	@touch $@
