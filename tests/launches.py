@@ -14,7 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -42,11 +44,12 @@ def run(command: list[str], timeout: float, env: dict[str, str] | None = None) -
         tempfile.TemporaryFile("w+") as err,
         tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as shared,
     ):
-        # Ranks that are killed leave Open MPI's files behind: here.
+        # Ranks that are killed leave the MPI library's files behind: here.
         folders = (
             "OMPI_MCA_btl_sm_backing_directory",
             "OMPI_MCA_osc_sm_backing_directory",
             "PRTE_MCA_prte_tmpdir_base",
+            "I_MPI_SHM_FILE_PREFIX_4K",
         )
         env = {**dict.fromkeys(folders, shared), **(env or environment())}
         process = subprocess.Popen(
@@ -72,24 +75,41 @@ def run(command: list[str], timeout: float, env: dict[str, str] | None = None) -
     return done
 
 
-def over_ranks(checks: Path, sizes: list[int], limit: float = 120.0, servers: int = 0, devices: int = 0):
+class Start(NamedTuple):
+    """How Python is started on several ranks: a `name`, and a `command` in which `{size}` stands for their number."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def over_ranks(
+    checks: Path,
+    sizes: list[int],
+    limit: float = 120.0,
+    servers: int = 0,
+    devices: int = 0,
+    starts: Sequence[Start | None] = (None,),
+):
     """Parametrise a test over the checks in a file and over numbers of workers, with `servers` beside them.
 
-    With `devices` each of them is a process that drives so many, in-graph.
+    With `devices` each of them is a process that drives so many, in-graph. `starts` are the ways to start them;
+    by default the mpirun beside this Python.
     """
     tree = ast.parse(checks.read_text())
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")]
     assert names, f"no checks in {checks}"
     params = [
         pytest.param(
-            functools.partial(_outcome, checks, size, servers, devices, limit, name),
+            functools.partial(_outcome, checks, size, servers, devices, limit, start, name),
             id=f"{name.removeprefix('check_')}-{size}"
-            + (f"+{servers}" if servers else f"x{devices}" if devices else ""),
+            + (f"+{servers}" if servers else f"x{devices}" if devices else "")
+            + (f"-{start.name}" if start else ""),
             marks=[
-                pytest.mark.xdist_group(f"{checks.stem}-{size}-{servers}-{devices}"),
+                pytest.mark.xdist_group(f"{checks.stem}-{size}-{servers}-{devices}-{start and start.name}"),
                 pytest.mark.timeout(limit + 60),
             ],
         )
+        for start in starts
         for size in sizes
         for name in names
     ]
@@ -97,19 +117,32 @@ def over_ranks(checks: Path, sizes: list[int], limit: float = 120.0, servers: in
 
 
 @functools.cache
-def _launch(checks: Path, size: int, servers: int, devices: int, limit: float) -> tuple[list[dict], str]:
+def _launch(
+    checks: Path, size: int, servers: int, devices: int, limit: float, start: Start | None
+) -> tuple[list[dict], str]:
     variables = {"EASYSCALE_SERVERS": str(servers)}
     if devices:
         variables |= {"EASYSCALE_REPLICATION": "in_graph", "EASYSCALE_DEVICES": str(devices)}
+    python = [*mpirun(size + servers), sys.executable]
+    if start is not None:
+        python = [word.format(size=size + servers) for word in start.command]
     with tempfile.TemporaryDirectory() as folder:
-        command = [*mpirun(size + servers), sys.executable, str(_RUN_CHECKS), str(checks), folder, str(limit)]
+        command = [*python, str(_RUN_CHECKS), str(checks), folder, str(limit)]
         done = run(command, limit + 30, environment(**variables))
         reports = [Path(folder, f"{rank}.json") for rank in range(size + servers)]
         return [json.loads(one.read_text()) if one.exists() else {} for one in reports], done.stdout + done.stderr
 
 
-def _outcome(checks: Path, size: int, servers: int, devices: int, limit: float, name: str) -> None:
-    reports, output = _launch(checks, size, servers, devices, limit)
+def _outcome(
+    checks: Path,
+    size: int,
+    servers: int,
+    devices: int,
+    limit: float,
+    start: Start | None,
+    name: str,
+) -> None:
+    reports, output = _launch(checks, size, servers, devices, limit, start)
     for rank, report in enumerate(reports):
         if report.get(name, "") not in ("", "passed"):
             pytest.fail(f"rank {rank} of {size}: {report[name]}", pytrace=False)
