@@ -1,24 +1,53 @@
-"""Whose step is being traced: what Keras's losses and layers need to know, and cannot be given as an argument."""
+"""Whose step is being traced: what Keras's losses, metrics and layers need to know, and cannot be given as an argument."""
 
 import contextlib
 import threading
 from collections.abc import Iterator
 
-__all__ = ["step_of", "workers_of_step"]
+import keras
+
+__all__ = ["share_of_samples", "step_of", "workers_of_step"]
+
+
+class _Step:
+    """A step of `workers`, the `BetweenGraph` or `InGraph` of an optimizer; its graph, and what is known in it."""
+
+    def __init__(self, workers: object):
+        self.workers, self.graph, self.share = workers, workers.graph(), None
+
 
 _inside = threading.local()  # each thread traces a step of its own
 
 
 @contextlib.contextmanager
 def step_of(workers: object) -> Iterator[None]:
-    """Inside, what is called belongs to a step of `workers`, the `BetweenGraph` or `InGraph` of an optimizer."""
-    before, _inside.workers = workers_of_step(), workers
+    """Inside, what is called belongs to a step of `workers`. Their `batch_weight` is the number of its samples."""
+    before, _inside.step = _step(), _Step(workers)
     try:
         yield
     finally:
-        _inside.workers = before
+        _inside.step = before
+
+
+def _step() -> _Step | None:
+    return getattr(_inside, "step", None)
 
 
 def workers_of_step() -> object | None:
     """Return the workers whose step this is, or `None` outside of one."""
-    return getattr(_inside, "workers", None)
+    step = _step()
+    return step and step.workers
+
+
+def share_of_samples() -> object | None:
+    """Return this worker's part of the samples of all workers in this step; `None` outside of one.
+
+    In a graph of its own inside of the step, such as a branch that perhaps not all workers take, it is not known.
+    """
+    step = _step()
+    if step is None or step.workers.size == 1 or step.workers.graph() is not step.graph:
+        return None
+    if step.share is None:
+        samples = keras.ops.reshape(keras.ops.cast(step.workers.batch_weight, "float32"), (1,))
+        step.share = keras.ops.divide_no_nan(samples, step.workers.total(samples))[0]
+    return step.share

@@ -1,4 +1,4 @@
-"""Losses of the global batch.
+"""Losses of the global batch, and means of them.
 
 Gradients are averaged by samples. That is right for a loss that is the mean over its samples. Where it is a sum, or a
 mean over weights or over what a mask leaves, each worker's loss has to know how much there is on all workers. So from
@@ -8,6 +8,9 @@ for a sum; the weights, or the elements that are not masked), that is
 
     loss_r * d_r / sum_r(d_r) * sum_r(n_r) / n_r        for a mean
     loss_r * sum_r(n_r) / n_r                           for a sum
+
+A `keras.metrics.Mean` that is given a number counts it as one, whatever it was made from. What each worker gives it of
+a step therefore counts by the worker's part of the step's samples: together as one.
 """
 
 import functools
@@ -16,7 +19,7 @@ from collections.abc import Callable
 import keras
 from keras.src.losses import loss as keras_losses  # where all of Keras's losses are reduced; it has no public name
 
-from easyscale.callbacks.current_step import workers_of_step
+from easyscale.callbacks.current_step import share_of_samples, workers_of_step
 
 __all__: list[str] = []
 
@@ -64,3 +67,16 @@ def _divisor(sample_weight: object, mask: object, reduction: str) -> object:
     if reduction in ("mean", "sum_over_batch_size") and mask is not None:
         return keras.ops.sum(keras.ops.cast(mask, keras.config.floatx()))
     return None
+
+
+def _weigh_numbers(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def update_state(metric, values, sample_weight=None):
+        if sample_weight is None and getattr(values, "shape", ()) == ():
+            sample_weight = share_of_samples()
+        return original(metric, values, sample_weight)
+
+    return update_state
+
+
+keras.metrics.Mean.update_state = _weigh_numbers(keras.metrics.Mean.update_state)

@@ -26,6 +26,11 @@ class WholeBatch:
     batch_weight: object
     _shared: Shared
 
+    @staticmethod
+    def graph() -> object:
+        """Return the graph that is being traced; `None` if none is."""
+        return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
     @tf.autograph.experimental.do_not_convert
     def total(self, vector: tf.Tensor) -> tf.Tensor:
         """Return the sum of all workers' `vector`, in the graph, without a gradient."""

@@ -68,6 +68,42 @@ def check_a_train_step_of_ones_own():
     equal(build, exchanges=["ring"])
 
 
+class CountsBatches(OwnStep):
+    """Tracks means of batches, each of which counts as one, before and after the update."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = keras.metrics.Mean(name="before"), keras.metrics.Mean(name="after")
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), True))
+        self.before.update_state(loss)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.after.update_state(2 * loss)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    def test_step(self, data):
+        x, y = data
+        self.after.update_state(tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x), True)))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    @property
+    def metrics(self):
+        return [self.before, self.after]
+
+
+def check_means_of_batches_of_different_sizes_are_those_of_one_process():
+    def build():
+        model = CountsBatches()
+        model.compile(_sgd())
+        return model
+
+    equal(build, exchanges=["ring"], validates=True)
+
+
 class TwoNets(keras.Model):
     """Two networks, each with an optimizer of its own, as in a GAN; returns numbers, not metrics."""
 
