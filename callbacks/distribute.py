@@ -7,6 +7,7 @@ import warnings
 
 import keras
 
+from easyscale import communicator as communicators
 from easyscale import settings
 from easyscale.callbacks.callback_list import on_set_model, share
 from easyscale.callbacks.callback_state import remember
@@ -120,12 +121,13 @@ class Distribute(keras.callbacks.Callback):
             remember(callbacks.callbacks)
             share(callbacks, distribution)
         if distribution.size > 1 and model.jit_compile:
-            warnings.warn(
-                "`jit_compile` is turned off for this model: XLA cannot compile an exchange between workers. "
-                "Pass `jit_compile=False` to `compile()`",
-                EasyScaleWarning,
-                stacklevel=2,
-            )
+            if distribution.is_chief:
+                warnings.warn(
+                    "`jit_compile` is turned off for this model: XLA cannot compile an exchange between workers. "
+                    "Pass `jit_compile=False` to `compile()`",
+                    EasyScaleWarning,
+                    stacklevel=2,
+                )
             model.jit_compile = False
             model.train_function = None
 
@@ -150,8 +152,19 @@ def _interval(every: int | str) -> tuple[int, float]:
 
 
 def _take(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
-    distribute = next((one for one in callbacks.callbacks if isinstance(one, Distribute)), None)
-    if distribute is not None:
+    classes = [one for one in callbacks.callbacks if isinstance(one, type) and issubclass(one, Distribute)]
+    found = [one for one in callbacks.callbacks if isinstance(one, Distribute)]
+    if classes:
+        communicators.get()  # by which an error is one line
+        raise ValueError(
+            f"`callbacks` must be instances. Received: the class {classes[0].__name__}. Write `{classes[0].__name__}()`"
+        )
+    if len(found) > 1:
+        raise ValueError(
+            f"`Distribute` must stand in the list of callbacks once. Received: {len(found)} of them. Leave all but one "
+            "out"
+        )
+    for distribute in found:
         distribute.take(callbacks, model)
 
 

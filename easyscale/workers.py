@@ -8,6 +8,7 @@ import contextlib
 import importlib
 
 from easyscale import communicator, settings
+from easyscale.errors import is_number
 
 __all__ = ["is_chief", "local_batch", "local_rank", "local_size", "rank", "scope", "size"]
 
@@ -64,15 +65,18 @@ def local_batch(global_batch: int) -> int:
         global_batch: Int. The number of samples in one step of all workers.
 
     Raises:
-        ValueError: If `global_batch` cannot be divided by the number of workers. In an elastic job that has lost some,
-            the first of those that are left get one sample more instead.
+        ValueError: If `global_batch` is no integer, or cannot be divided by the number of workers. In an elastic job
+            that has lost some, the first of those that are left get one sample more instead.
 
     Example:
 
     >>> easyscale.local_batch(256)  # 64 on each of 4 workers
     256
     """
-    workers = size()
+    if isinstance(global_batch, bool) or not is_number(global_batch, whole=True):
+        near = f". Try {int(global_batch)}" if is_number(global_batch, 1) and not isinstance(global_batch, bool) else ""
+        raise ValueError(f"`global_batch` must be an integer. Received: {global_batch=}{near}")
+    global_batch, workers = int(global_batch), size()
     if communicator.get().has_lost and global_batch >= workers:
         return len(range(rank(), global_batch, workers))
     if global_batch < 1 or global_batch % workers:

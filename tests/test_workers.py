@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 
 import easyscale
@@ -50,6 +51,22 @@ def test_a_global_batch_that_does_not_divide_is_an_error_that_says_what_would(ru
         f"Received: global_batch={global_batch}. Try {near}"
     )
     assert run_ranks(size, on_rank) == [message] * size
+
+
+@pytest.mark.parametrize(
+    "wrong, shown",
+    [("64", "'64'"), (64.0, "64.0. Try 64"), (None, "None"), (True, "True"), (float("nan"), "nan"), ([64], "[64]")],
+)
+def test_a_global_batch_must_be_an_integer(wrong, shown):
+    with pytest.raises(ValueError) as raised:
+        easyscale.local_batch(wrong)
+    assert str(raised.value) == f"`global_batch` must be an integer. Received: global_batch={shown}"
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_numpys_integers_are_integers(run_ranks, kind):
+    assert run_ranks(2, lambda comm: type(easyscale.local_batch(kind(64)))) == [int, int]
+    assert run_ranks(2, lambda comm: easyscale.local_batch(kind(64))) == [32, 32]
 
 
 def test_scope_changes_nothing_between_processes():

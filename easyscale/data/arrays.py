@@ -27,7 +27,8 @@ def _length(array: object) -> int:
     shape = getattr(array, "shape", None)
     if shape is not None and len(shape):
         return int(shape[0])
-    if shape is None and hasattr(array, "__len__"):
+    has_rows = hasattr(array, "__len__") and hasattr(array, "__getitem__") and not isinstance(array, (str, bytes))
+    if shape is None and has_rows:
         return len(array)
     raise ValueError(
         "`shard` must be given arrays, a `tf.data.Dataset` or a `keras.utils.PyDataset`. "
@@ -37,11 +38,28 @@ def _length(array: object) -> int:
 
 def check(data: Sequence[object], size: int) -> None:
     """Raise `ValueError` unless the arrays in all of `data` have one length, at least `size`."""
+    for one in data:
+        _check_rows(one)
     lengths = {_length(array) for one in data for array in leaves(one)}
     if len(lengths) > 1:
         raise ValueError(f"arrays must have the same length. Received: lengths {sorted(lengths)}")
     if lengths:
         check_samples(min(lengths), size)
+
+
+def _check_rows(data: object) -> None:
+    """Raise `ValueError` where it is not clear what the rows are: those of a list of lists, or the lists themselves."""
+    if not _is_structure(data):
+        return
+    inner = list(data.values() if isinstance(data, dict) else data)
+    are_lists = isinstance(data, list) and all(isinstance(one, (list, tuple)) for one in inner)
+    if are_lists and any(one and not _is_structure(one) for one in inner):
+        raise ValueError(
+            "rows must be those of an array. Received: a list of lists. Pass `np.array(x)`, or "
+            "`tf.ragged.constant(x)` where rows differ in length"
+        )
+    for one in inner:
+        _check_rows(one)
 
 
 def check_samples(samples: int, size: int, where: str = "") -> None:

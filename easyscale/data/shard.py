@@ -39,8 +39,9 @@ def shard(*data: object, batched: bool | None = None, communicator: str | Commun
     >>> x
     array([1, 3, 5])
     """
-    if not data:
-        raise ValueError("`shard` must be given data. Received: nothing. Try `x, y = easyscale.shard(x, y)`")
+    if not arrays.leaves(data):
+        received = ", ".join(map(repr, data)) or "nothing"
+        raise ValueError(f"`shard` must be given data. Received: {received}. Try `x, y = easyscale.shard(x, y)`")
     comm = communicators.get(communicator)
     workers = comm.workers
     arrays.check([one for one in data if not tf_dataset.owns(one) and not keras_dataset.owns(one)], workers)

@@ -109,10 +109,17 @@ class BetweenGraph(WholeBatch, OwnedParts):
 
     def check_model(self, model: object) -> None:
         """Raise `ValueError` if the model cannot be trained by this replication."""
-        if hasattr(vars(model).get("_distribute_strategy"), "cross_device"):
+        strategy = vars(model).get("_distribute_strategy")
+        if hasattr(strategy, "cross_device"):
             raise ValueError(
                 "a model that was built in in-graph replication's `easyscale.scope()` must be trained so. Received: "
                 f"replication='between_graph', {type(model).__name__} '{model.name}'. Leave `replication` out"
+            )
+        if isinstance(strategy, tf.distribute.MirroredStrategy):
+            raise ValueError(
+                "a model that `Distribute` trains must not be built in a strategy of TensorFlow's. Received: "
+                f"{type(strategy).__name__}, number of replicas {strategy.num_replicas_in_sync}. Build it in `with "
+                "easyscale.scope():`, and start it by `easyscale launch --devices` for several devices of a process"
             )
 
     def run(self, step: Callable, data: object, samples: object, states: Sequence[object]) -> object:

@@ -158,8 +158,17 @@ def test_arrays_of_different_lengths_are_an_error(data):
 
 @pytest.mark.parametrize(
     "data, kind",
-    [((i for i in range(3)), "generator"), (iter([1, 2]), "list_iterator"), (3, "int"), (np.array(3), "ndarray")],
-    ids=["generator", "iterator", "number", "scalar"],
+    [
+        ((i for i in range(3)), "generator"),
+        (iter([1, 2]), "list_iterator"),
+        (3, "int"),
+        (np.array(3), "ndarray"),
+        ("text", "str"),
+        (b"text", "bytes"),
+        ({"a": 3.0}, "float"),
+        ({1, 2, 3}, "set"),
+    ],
+    ids=["generator", "iterator", "number", "scalar", "text", "bytes", "dict of numbers", "set"],
 )
 @pytest.mark.parametrize("beside", [(), (np.zeros(3),)], ids=["alone", "beside"])
 def test_what_has_no_rows_is_an_error(data, kind, beside):
@@ -171,9 +180,25 @@ def test_what_has_no_rows_is_an_error(data, kind, beside):
     )
 
 
-def test_nothing_is_an_error():
-    with pytest.raises(ValueError, match=r"^`shard` must be given data\. Received: nothing\. Try `x, y = "):
-        easyscale.shard()
+@pytest.mark.parametrize(
+    "data, received", [((), "nothing"), ((None,), "None"), (({}, None), "{}, None"), (([],), r"\[\]")]
+)
+def test_nothing_is_an_error(data, received):
+    with pytest.raises(ValueError, match=rf"^`shard` must be given data\. Received: {received}\. Try `x, y = "):
+        easyscale.shard(*data)
+
+
+@pytest.mark.parametrize(
+    "data", [[[1, 2], [3, 4], [5, 6]], [[1, 2], [3]], [[], [1]], {"a": [["one", "two"]]}, [(1, 2), (3, 4)]]
+)
+def test_a_list_of_lists_is_an_error_because_its_rows_are_not_clear(data):
+    with pytest.raises(ValueError, match=r"^rows must be those of an array\. Received: a list of lists\. Pass `np\."):
+        easyscale.shard(data)
+
+
+def test_ragged_tensors_are_divided_by_rows(shards):
+    parts = shards(2, tf.ragged.constant([[1, 2], [3], [], [4, 5, 6]]))
+    assert [part.to_list() for part in parts] == [[[1, 2], []], [[3], [4, 5, 6]]]
 
 
 def test_the_communicator_may_be_said(run_ranks):

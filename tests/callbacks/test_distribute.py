@@ -1,0 +1,55 @@
+"""What `Distribute` refuses before anything is trained, each in one line."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from easyscale.callbacks import Distribute
+
+pytestmark = pytest.mark.timeout(120)
+X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+
+
+def model():
+    made = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    made.compile("sgd", "mse")
+    return made
+
+
+class OfOnesOwn(Distribute):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        ([Distribute], "`callbacks` must be instances. Received: the class Distribute. Write `Distribute()`"),
+        (OfOnesOwn, "`callbacks` must be instances. Received: the class OfOnesOwn. Write `OfOnesOwn()`"),
+        (
+            [Distribute(), keras.callbacks.History(), OfOnesOwn()],
+            "`Distribute` must stand in the list of callbacks once. Received: 2 of them. Leave all but one out",
+        ),
+    ],
+    ids=["a class", "a class alone", "two"],
+)
+def test_it_must_stand_in_the_list_once_and_as_an_instance(callbacks, message):
+    made = model()
+    before = made.get_weights()
+    with pytest.raises(ValueError) as raised:
+        made.fit(X, Y, verbose=0, callbacks=callbacks)
+    assert str(raised.value) == message
+    for weight, first in zip(made.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, first)
+
+
+def test_a_model_in_a_strategy_of_ones_own_is_refused():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        made = model()
+    with pytest.raises(ValueError) as raised:
+        made.fit(X, Y, verbose=0, callbacks=[Distribute()])
+    assert str(raised.value) == (
+        "a model that `Distribute` trains must not be built in a strategy of TensorFlow's. Received: MirroredStrategy, "
+        "number of replicas 1. Build it in `with easyscale.scope():`, and start it by `easyscale launch --devices` for "
+        "several devices of a process"
+    )
