@@ -12,6 +12,7 @@ from easyscale.callbacks.elastic import Elastic
 from easyscale.callbacks.elastic_fit import ElasticFit
 from easyscale.callbacks.first_step import FirstStep
 from easyscale.callbacks.keras_fit import dataset_of, locals_of_fit
+from easyscale.data import division
 from easyscale.errors import DesyncError
 from easyscale.progress import Activity
 from easyscale.replication import Agreed, Purpose
@@ -124,8 +125,12 @@ class Fit(ElasticFit):
                 f"epochs={everyones[different[0]]['epochs']} on rank {different[0]}. Run one script on all ranks"
             )
         self._model._initial_epoch = everyones[0]["first"]  # which BackupAndRestore may have set, on the chief
-        if self._communicator.is_server:
-            warnings.filterwarnings("ignore", "Your input ran out of data")  # its data ends before the first step
+        given = locals_of_fit(self._model)
+        ends = given.get("steps_per_epoch") is None and any(
+            division.is_finite(given.get(name)) for name in ("x", "val_x")
+        )
+        if ends or self._communicator.is_server:  # whose data ends before the first step
+            warnings.filterwarnings("ignore", "Your input ran out of data")
         self.deciding_hooks = {hook for theirs in everyones for hook in theirs["decides"]}
         self._workers.same_batch()  # forgets the last fit()'s
         optimizer = getattr(self._model, "optimizer", None)

@@ -9,7 +9,18 @@ import numpy as np
 from easyscale.communicator import Communicator
 from easyscale.data import arrays
 
-__all__ = ["Whole", "count", "divides_itself", "mark", "place_of", "remember", "rows", "whole_of"]
+__all__ = [
+    "Whole",
+    "count",
+    "divides_itself",
+    "is_finite",
+    "mark",
+    "mark_as_finite",
+    "place_of",
+    "remember",
+    "rows",
+    "whole_of",
+]
 
 
 def place_of(communicator: Communicator) -> Callable[[], tuple[int, int]]:
@@ -40,6 +51,7 @@ class Whole(NamedTuple):
 
 _wholes: dict[int, Whole] = {}  # by the identity of an array that is a part
 _marked: weakref.WeakSet = weakref.WeakSet()
+_finite: weakref.WeakSet = weakref.WeakSet()
 
 
 def remember(part: object, whole: object, workers: list[int]) -> None:
@@ -88,8 +100,22 @@ def mark(dataset: object) -> object:
 
 def divides_itself(dataset: object) -> bool:
     """Return whether a dataset was marked so, or is made of one that was."""
+    return _is_made_of(dataset, _marked)
+
+
+def mark_as_finite(dataset: object) -> None:
+    """Note that what a dataset was taken from has an end, though nobody knows how many batches it has itself."""
+    _finite.add(dataset)
+
+
+def is_finite(dataset: object) -> bool:
+    """Return whether a dataset was marked so, or is made of one that was."""
+    return _is_made_of(dataset, _finite)
+
+
+def _is_made_of(dataset: object, some: weakref.WeakSet) -> bool:
     try:
         made_of = dataset._inputs() if hasattr(dataset, "_inputs") else []
-        return dataset in _marked or any(map(divides_itself, made_of))
+        return dataset in some or any(_is_made_of(one, some) for one in made_of)
     except TypeError:  # arrays and lists have no hash
         return False

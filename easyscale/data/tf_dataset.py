@@ -7,6 +7,8 @@ from easyscale.data import arrays, division
 
 __all__ = ["owns", "part"]
 
+_KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps that leave batches as they are
+
 
 def owns(data: object) -> bool:
     """Return whether `data` is a `tf.data.Dataset`, without loading TensorFlow."""
@@ -50,9 +52,28 @@ def part(dataset: object, communicator: Communicator, batched: bool | None = Non
         start = (rank - before) % size  # element i of the whole dataset goes to worker i % size
         return before + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0], mine(batch, start, size)
 
-    # A batch of fewer elements than workers leaves nothing for some of them.
     shards = dataset.scan(tf.constant(0, tf.int64), rows)
-    return marked(shards.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0))
+    if static is not None:  # no part is empty
+        return marked(shards)
+    # A batch of fewer elements than workers leaves nothing for some of them.
+    shards = shards.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)
+    if is_fixed and (count := _count(dataset, rank, size)) is not None:
+        shards = shards.apply(tf.data.experimental.assert_cardinality(count))
+    elif int(dataset.cardinality()) >= 0:
+        division.mark_as_finite(shards)
+    return marked(shards)
+
+
+def _count(dataset: object, rank: int, size: int) -> int | None:
+    """Return how many batches leave something for a worker; `None` if it is not known how large the last one is."""
+    while type(dataset).__name__ in _KEEPING:
+        (dataset,) = dataset._inputs()
+    samples = int(dataset._inputs()[0].cardinality()) if hasattr(dataset, "_batch_size") else -1
+    if samples < 0:
+        return None
+    batches = -(-samples // int(dataset._batch_size))
+    before = (batches - 1) * int(dataset._batch_size)
+    return batches if samples - before > (rank - before) % size else batches - 1
 
 
 def _are_batches(dataset: object, shapes: list) -> bool:

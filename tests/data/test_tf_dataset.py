@@ -63,7 +63,9 @@ def test_each_batch_is_divided(shards, size, samples, batch):
     dataset = tf.data.Dataset.range(samples).batch(batch)
     whole = _lists(dataset)
     assert sum(whole, []) == list(range(samples))
-    _expect_each_batch_divided([_lists(part) for part in shards(size, dataset)], whole)
+    parts = shards(size, dataset.cache().prefetch(1))
+    _expect_each_batch_divided([_lists(part) for part in parts], whole)
+    assert [int(part.cardinality()) for part in parts] == [len(_lists(part)) for part in parts]
 
 
 def test_a_last_batch_of_fewer_than_workers_leaves_some_without(shards):

@@ -1,5 +1,7 @@
 """Data of all kinds, divided by `shard`."""
 
+import warnings
+
 import keras
 import tensorflow as tf
 from models import assert_as_one_process, classify, conv_net, digits
@@ -29,11 +31,21 @@ def _fit_datasets(make, take, **options):
             data = data.batch(GLOBAL_BATCH)
         return model, model.fit(data, epochs=2, verbose=0, **options)
 
-    assert_as_one_process(distributed, single)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert_as_one_process(distributed, single)
+    assert not [one for one in caught if "ran out of data" in str(one.message)]
 
 
 def check_a_batched_dataset():
     _fit_datasets(lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH), easyscale.shard)
+
+
+def check_a_batched_dataset_with_steps_after():
+    def scaled(x, y):
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH).map(lambda x, y: (2 * x, y)).prefetch(1)
+
+    _fit_datasets(scaled, easyscale.shard)
 
 
 def check_an_unbatched_dataset():
