@@ -8,13 +8,11 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from easyscale.callbacks.keras_fit import dataset_of, locals_of_fit, set_batches
+from easyscale.callbacks.keras_fit import KERAS_BATCH, dataset_of, locals_of_fit, set_batches
 from easyscale.communicator import Communicator
 from easyscale.data import division
 
 __all__ = ["DividedData"]
-
-_KERAS_BATCH = 32  # the default of `fit()`
 
 
 class DividedData:
@@ -37,7 +35,7 @@ class DividedData:
         self._model, self._communicator = model, communicator
         self._is_used = communicator.keeps_global_batch and not communicator.servers
         self._given = locals_of_fit(model) if self._is_used else {}
-        self._batch = int(self._given.get("batch_size") or _KERAS_BATCH)
+        self._batch = int(self._given.get("batch_size") or KERAS_BATCH)
         self._whole = self._find_whole()
         self._epoch = self._step = self._seed = self._global_batch = 0
         self._is_divided_anew = False

@@ -185,7 +185,7 @@ class Fit(ElasticFit):
             self.checkpointing.before_step(self.steps)
         iterator = self.data.follow(iterator)
         before, after = self.steps, self.steps + self._model.steps_per_execution
-        first = FirstStep(self._model, self._workers) if before == 0 else None
+        first = FirstStep(self._model, self._workers, self.is_verbose) if before == 0 else None
         self._has_batch = True
         self._logs = train_function(iterator)
         self._traces = False

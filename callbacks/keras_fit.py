@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 import keras
 
-__all__ = ["dataset_of", "locals_of_fit", "set_batches"]
+__all__ = ["KERAS_BATCH", "dataset_of", "locals_of_fit", "set_batches"]
+
+KERAS_BATCH = 32  # the default of `fit()`
 
 
 def locals_of_fit(model: keras.Model) -> Mapping:

@@ -4,6 +4,7 @@ Names load when they are first used, so that `import easyscale` needs neither Te
 """
 
 import importlib
+import os
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,10 @@ _WHERE = {
 _MODULES = ("callbacks", "communicator", "exchange", "optimizers", "replication")
 
 __all__ = ["__version__", *_MODULES, *_WHERE]
+
+
+if any(os.environ.get(name) == "1" for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")):
+    importlib.import_module("easyscale.separate").watch()
 
 
 def __getattr__(name: str) -> object:

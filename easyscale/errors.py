@@ -17,6 +17,7 @@ import math
 import numbers
 import sys
 import sysconfig
+import warnings
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
@@ -68,9 +69,9 @@ def show_in_one_line() -> None:
     """From now on show in one line, without a traceback, what EasyScale raises and nobody catches.
 
     That is every `EasyScaleError`, and a `ValueError` or `TypeError` about an argument of EasyScale's, with the line of
-    the script that passed it.
+    the script that passed it; and every `EasyScaleWarning`.
     """
-    previous_hook = sys.excepthook
+    previous_hook, previous_format = sys.excepthook, warnings.formatwarning
 
     def show(kind, error, traceback):
         names = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(traceback)]
@@ -82,7 +83,12 @@ def show_in_one_line() -> None:
             return previous_hook(kind, error, traceback)
         sys.stderr.write(f"{kind.__name__}: {error}{where}\n")  # in one piece: other ranks write too
 
-    sys.excepthook = show
+    def format_warning(message, category, *args, **kwargs):
+        if issubclass(category, EasyScaleWarning):
+            return f"{category.__name__}: {message}\n"
+        return previous_format(message, category, *args, **kwargs)
+
+    sys.excepthook, warnings.formatwarning = show, format_warning
 
 
 def _where(traceback: TracebackType) -> str:

@@ -1,5 +1,6 @@
 """Learning rates for more workers than one, and so for larger batches."""
 
+from easyscale import called
 from easyscale.errors import is_number, unknown
 from easyscale.workers import size
 
@@ -29,6 +30,7 @@ def scaled_lr(base_lr: float, base_batch: int, batch: int | None = None, rule: s
     >>> easyscale.scaled_lr(0.1, base_batch=256)  # one worker
     0.1
     """
+    called.note("scaled_lr")
     if not is_number(base_lr, above=0):
         raise ValueError(f"`base_lr` must be a number above 0. Received: {base_lr=}")
     batch = base_batch * size() if batch is None else batch

@@ -7,7 +7,7 @@ is the only worker. With in-graph replication a process has several: one for eac
 import contextlib
 import importlib
 
-from easyscale import communicator, settings
+from easyscale import called, communicator, settings
 from easyscale.errors import is_number
 
 __all__ = ["is_chief", "local_batch", "local_rank", "local_size", "rank", "scope", "size"]
@@ -23,6 +23,7 @@ def rank() -> int:
     >>> easyscale.rank()  # without a launcher
     0
     """
+    called.note("rank")
     return communicator.get().rank * _devices()
 
 
@@ -78,7 +79,7 @@ def local_batch(global_batch: int) -> int:
         raise ValueError(f"`global_batch` must be an integer. Received: {global_batch=}{near}")
     global_batch, workers = int(global_batch), size()
     if communicator.get().has_lost and global_batch >= workers:
-        return len(range(rank(), global_batch, workers))
+        return len(range(communicator.get().rank * _devices(), global_batch, workers))
     if global_batch < 1 or global_batch % workers:
         below, above = global_batch // workers * workers, (global_batch // workers + 1) * workers
         near = f"{below} or {above}" if below > 0 else f"{workers}"
@@ -86,7 +87,7 @@ def local_batch(global_batch: int) -> int:
             f"`global_batch` must be a positive multiple of the number of workers, {workers}. "
             f"Received: global_batch={global_batch}. Try {near}"
         )
-    return global_batch // workers * _devices()
+    return called.note_local_batch(global_batch, global_batch // workers * _devices())
 
 
 def scope() -> contextlib.AbstractContextManager:

@@ -70,3 +70,10 @@ def test_a_wrong_argument_is_one_line_that_names_the_scripts_line(tmp_path):
         "ValueError: `global_batch` must be a positive multiple of the number of workers, 1. "
         f"Received: global_batch=0. Try 1 ({script}, line 3)\n"
     )
+
+
+def test_a_warning_is_one_line_and_others_stay_as_they_are():
+    script = "import warnings; from easyscale import errors; errors.show_in_one_line(); "
+    script += "warnings.warn('hardly', errors.EasyScaleWarning); warnings.warn('else')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "EasyScaleWarning: hardly\n<string>:1: UserWarning: else\n"

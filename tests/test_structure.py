@@ -53,8 +53,8 @@ def _root(name):
 # Each part imports only parts that stand below it.
 LAYERS = [
     {"errors", "settings", "progress", "snapshot_memory", "uncached_file"},
-    {"communicator"},
-    {"exchange", "workers", "data", "machine"},
+    {"called", "communicator"},
+    {"exchange", "separate", "workers", "data", "machine"},
     {"bucket", "scaling", "serving", "checkpoints"},
     {"shards", "choice"},
     {"replication"},

@@ -1,5 +1,6 @@
 """`shard`: element `i` goes to worker `i % size`, whatever the data is."""
 
+from easyscale import called
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division, keras_dataset, tf_dataset
@@ -42,6 +43,7 @@ def shard(*data: object, batched: bool | None = None, communicator: str | Commun
     if not arrays.leaves(data):
         received = ", ".join(map(repr, data)) or "nothing"
         raise ValueError(f"`shard` must be given data. Received: {received}. Try `x, y = easyscale.shard(x, y)`")
+    called.note("shard")
     comm = communicators.get(communicator)
     workers = comm.workers
     arrays.check([one for one in data if not tf_dataset.owns(one) and not keras_dataset.owns(one)], workers)

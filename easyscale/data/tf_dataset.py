@@ -2,6 +2,7 @@
 
 import sys
 
+from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division
 
@@ -30,6 +31,9 @@ def part(dataset: object, communicator: Communicator, batched: bool | None = Non
         if (cardinality := int(dataset.cardinality())) >= 0:
             arrays.check_samples(cardinality, size)
         return dataset.shard(size, rank)
+
+    if rank == 0:
+        called.warn_if_divided_twice(_batch_size(dataset), "`dataset.batch(...)`")
 
     def place_now() -> tuple:
         return (rank, size) if is_fixed else tf.numpy_function(place, [], (tf.int64, tf.int64))
@@ -74,6 +78,14 @@ def _count(dataset: object, rank: int, size: int) -> int | None:
     batches = -(-samples // int(dataset._batch_size))
     before = (batches - 1) * int(dataset._batch_size)
     return batches if samples - before > (rank - before) % size else batches - 1
+
+
+def _batch_size(dataset: object) -> int | None:
+    """Return the size of the batches that were made last; `None` if it is not known."""
+    if hasattr(dataset, "_batch_size"):
+        return int(dataset._batch_size)
+    inputs = dataset._inputs()
+    return _batch_size(inputs[0]) if len(inputs) == 1 else None
 
 
 def _are_batches(dataset: object, shapes: list) -> bool:

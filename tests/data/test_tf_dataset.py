@@ -1,6 +1,7 @@
 """`shard` of a `tf.data.Dataset`: of its elements if they are samples, of each element's rows if they are batches."""
 
 import collections
+import warnings
 
 import numpy as np
 import pytest
@@ -214,3 +215,25 @@ def test_samples_that_look_like_batches_are_not_guessed_at(shards):
         shards(2, pairs.batch(4, drop_remainder=True).unbatch())
     assert len(list(shards(2, pairs, batched=False)[0])) == 4
     assert len(list(shards(2, pairs.batch(4, drop_remainder=True).prefetch(1))[0])) == 2
+
+
+def test_batches_that_local_batch_has_divided_are_told_not_to_be_divided_again(run_ranks):
+    whole = tf.data.Dataset.range(48)
+
+    def divide(take):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run_ranks(2, lambda comm: take() and None)
+        return [str(one.message) for one in caught]
+
+    right = [
+        lambda: easyscale.shard(whole).batch(easyscale.local_batch(24)),
+        lambda: [easyscale.local_batch(24), easyscale.shard(whole.batch(24))],
+    ]
+    for take in right:
+        assert divide(take) == []
+    (message,) = divide(lambda: easyscale.shard(whole.batch(easyscale.local_batch(24)).prefetch(1)))
+    assert message == (
+        "batches must be divided once. Received: batches of 12, as `local_batch(24)` has returned, for `shard` to "
+        "divide again. Give it `dataset.batch(...)` of 24"
+    )

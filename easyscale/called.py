@@ -1,0 +1,40 @@
+"""Which of the package's functions the script has called: from this it shows what has been forgotten."""
+
+import warnings
+
+from easyscale.errors import EasyScaleWarning
+
+__all__ = ["names", "note", "note_local_batch", "warn_if_divided_twice"]
+
+names: set[str] = set()
+_local_batches: dict[int, int] = {}  # what `local_batch` has returned -> what it was given
+
+
+def note(name: str) -> None:
+    """Take in that the script has called a function of this name."""
+    names.add(name)
+
+
+def note_local_batch(global_batch: int, local_batch: int) -> int:
+    """Return what `local_batch` returns, after it was noted."""
+    names.add("local_batch")
+    if local_batch != global_batch:
+        _local_batches[local_batch] = global_batch
+    return local_batch
+
+
+def warn_if_divided_twice(batch: int | None, data: str) -> None:
+    """Warn where `shard` is about to divide batches that are as large as `local_batch` has said.
+
+    Args:
+        batch: Int. The number of samples in a batch; `None` if it is not known.
+        data: String. What has these batches, in the words of the remedy.
+    """
+    if batch in _local_batches:
+        given = _local_batches.pop(batch)  # once
+        warnings.warn(
+            f"batches must be divided once. Received: batches of {batch}, as `local_batch({given})` has returned, for "
+            f"`shard` to divide again. Give it {data} of {given}",
+            EasyScaleWarning,
+            stacklevel=3,
+        )

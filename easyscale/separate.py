@@ -1,0 +1,102 @@
+"""Whether a `fit()` without `Distribute`, in a job of several ranks, was forgotten to be one of all of them.
+
+Each rank trains a model of its own then, and nothing else shows it. Rank 1 says so, at the end of the first such
+`fit()`: one that only the chief calls is meant so. So is one of a script that asks for its rank and divides neither
+data nor batches, such as a search over hyperparameters, and one in a script that uses MPI by itself.
+
+Keras is watched from the moment the script imports it. Nothing heavy is imported here: `import easyscale` does.
+"""
+
+import functools
+import os
+import sys
+import types
+import warnings
+from collections.abc import Sequence
+
+from easyscale import called
+from easyscale.errors import EasyScaleWarning, show_in_one_line
+
+__all__ = ["warn", "watch"]
+
+# The variables by which launchers tell a process its rank.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+MESSAGE = (
+    "each of {size} ranks has trained a model of its own: `fit()` must have the callback `Distribute` to train one on "
+    "all of them. Received: none. Pass `callbacks=[easyscale.callbacks.Distribute()]`; if it is meant so, "
+    '`warnings.filterwarnings("ignore", "each of .* ranks")`'
+)
+
+
+def watch() -> None:
+    """In rank 1 of a job, look at each `fit()` from now on, also if Keras is imported later."""
+    if next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "") != "1":
+        return
+    if "keras" in sys.modules:
+        _watch_keras()
+    else:
+        sys.meta_path.insert(0, _WhenKerasIsThere())
+
+
+class _WhenKerasIsThere:
+    """A finder of modules that finds none: it is asked for Keras's callbacks, and puts what finds them to work."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None) -> object:
+        if name != "keras":
+            return None
+        import importlib.util
+
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_watch(module: types.ModuleType) -> None:
+                execute(module)
+                _watch_keras()
+
+            spec.loader.exec_module = execute_and_watch
+        return spec
+
+
+def _watch_keras() -> None:
+    callback_list = sys.modules["keras"].callbacks.CallbackList
+    on_train_end = callback_list.on_train_end
+    has_warned = False
+
+    @functools.wraps(on_train_end)
+    def on_train_end_and_look(callbacks, logs=None):
+        nonlocal has_warned
+        on_train_end(callbacks, logs)
+        if not has_warned and _is_separate(callbacks):
+            has_warned = True
+            warn()
+
+    callback_list.on_train_end = on_train_end_and_look
+
+
+def _is_separate(callbacks: object) -> bool:
+    divides = {"shard", "local_batch", "scaled_lr"} & called.names
+    is_meant = "rank" in called.names and not divides
+    is_meant |= "mpi4py.MPI" in sys.modules and "easyscale.communicator.mpi" not in sys.modules
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if is_meant or callbacks.model is None or (main is not None and main.name.startswith(f"{__package__}.")):
+        return False
+    optimizers = [value for value in vars(callbacks.model).values() if hasattr(value, "apply_gradients")]
+    optimizers += [getattr(one, "inner_optimizer", None) for one in optimizers]
+    ours = [
+        getattr(sys.modules.get(f"{__package__}.{module}"), name, ())
+        for module, name in (("callbacks.distribute", "Distribute"), ("optimizer", "DistributedOptimizer"))
+    ]
+    return not any(isinstance(one, tuple(filter(None, ours))) for one in [*callbacks.callbacks, *optimizers])
+
+
+def warn() -> None:
+    """Warn, in a job of several ranks."""
+    from easyscale.communicator.launched import launched
+
+    start = launched()
+    if start is not None and start.size > 1:
+        show_in_one_line()
+        warnings.warn(MESSAGE.format(size=start.size), EasyScaleWarning, stacklevel=2)

@@ -1,0 +1,100 @@
+"""A forgotten `Distribute` is said, once and by rank 1; a script that trains several models on purpose is left alone.
+
+Most scripts here have a Keras of their own, of a few lines, beside them: what is looked at is when `fit()` ends.
+"""
+
+import sys
+import textwrap
+
+import pytest
+from launches import environment, run
+
+KERAS = """
+class Model:
+    def fit(self):
+        callback_list = callbacks.CallbackList()
+        callback_list.callbacks, callback_list.model = [], self
+        callback_list.on_train_end()
+
+
+class utils:
+    class PyDataset:
+        pass
+
+
+class callbacks:
+    class CallbackList:
+        def on_train_end(self, logs=None):
+            print("trained", flush=True)
+"""
+
+REAL = """
+import easyscale, keras, numpy as np
+x, y = easyscale.shard(np.ones((8, 3), "float32"), np.ones((8, 1), "float32"))
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, y, batch_size=2, verbose=0, callbacks=[easyscale.callbacks.Distribute()])
+model.fit(x, y, batch_size=2, verbose=0)
+print("as one", flush=True)
+model.compile("sgd", "mse")
+for _ in range(2):
+    model.fit(x, y, batch_size=2, verbose=0)
+"""
+
+
+def _said(folder, script, real=False, **variables):
+    if not real:
+        (folder / "keras.py").write_text(KERAS)
+    (folder / "train.py").write_text(textwrap.dedent(script))
+    launch = [sys.executable, "-m", "easyscale", "launch", "-n", "2", str(folder / "train.py")]
+    done = run(launch, timeout=120, env=environment(**variables))
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stderr.splitlines() if "EasyScaleWarning" in line], done.stdout
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import easyscale, keras; keras.Model().fit(); keras.Model().fit()",
+        "import keras, easyscale; easyscale.shard([1, 2]); print(easyscale.rank()); keras.Model().fit()",
+    ],
+    ids=["nothing else called", "data divided"],
+)
+@pytest.mark.timeout(150)
+def test_a_forgotten_callback_is_said_once(tmp_path, script):
+    (line,), output = _said(tmp_path, script)
+    assert output.count("trained") >= 2
+    assert line == (
+        "[1] EasyScaleWarning: each of 2 ranks has trained a model of its own: `fit()` must have the callback "
+        "`Distribute` to train one on all of them. Received: none. Pass "
+        "`callbacks=[easyscale.callbacks.Distribute()]`; "
+        'if it is meant so, `warnings.filterwarnings("ignore", "each of .* ranks")`'
+    )
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import easyscale, keras; [keras.Model().fit() for _ in range(easyscale.is_chief())]",
+        "import easyscale, keras; rate = [0.1, 0.2][easyscale.rank()]; keras.Model().fit()",
+        "import easyscale, keras; from mpi4py import MPI; keras.Model().fit()",
+        """
+        import easyscale, keras, warnings
+        warnings.filterwarnings("ignore", "each of .* ranks")
+        keras.Model().fit()
+        """,
+    ],
+    ids=["only the chief", "a search", "MPI of its own", "filtered"],
+)
+@pytest.mark.timeout(150)
+def test_what_is_meant_so_is_left_alone(tmp_path, script):
+    lines, output = _said(tmp_path, script)
+    assert "trained" in output
+    assert not lines
+
+
+@pytest.mark.timeout(150)
+def test_a_model_that_keras_trains_apart_after_a_fit_of_all_is_said(tmp_path):
+    (line,), output = _said(tmp_path, REAL, real=True)
+    assert line.startswith("[1] EasyScaleWarning: each of 2 ranks has trained a model of its own")
+    assert output.count("as one") == 2
