@@ -1,4 +1,4 @@
-"""Whose step is being traced: what Keras's losses, metrics and layers need to know, and cannot be given as an argument."""
+"""Whose step is being traced: what losses, metrics and layers need to know, and cannot be given as an argument."""
 
 import contextlib
 import threading
