@@ -117,10 +117,11 @@ class Shards:
         others = [rank for rank in range(communicator.size) if rank != communicator.rank]
         takers = [rank for rank in others if root in (rank, None)]
         parts = [everyones[index] for everyones in self.everyones]
-        empty = np.empty if memory is None else memory.empty
+        is_taker = root in (communicator.rank, None)
+        empty = memory.empty if is_taker and memory is not None else np.empty
         whole = empty(max(one.stop for one in parts), part.dtype)
         requests = []
-        if root in (communicator.rank, None):
+        if is_taker:
             whole[parts[communicator.rank]] = part
             requests += [communicator.ireceive(whole[parts[rank]], rank) for rank in others if whole[parts[rank]].size]
         if part.size:

@@ -54,7 +54,7 @@ def _root(name):
 LAYERS = [
     {"errors", "settings", "progress", "snapshot_memory", "uncached_file"},
     {"called", "communicator"},
-    {"exchange", "separate", "workers", "data", "machine"},
+    {"exchange", "separate", "workers", "data", "machine", "checkpoint_file", "folder_lock"},
     {"bucket", "scaling", "serving", "checkpoints"},
     {"shards", "choice"},
     {"replication"},
@@ -189,6 +189,36 @@ def test_every_public_function_and_class_has_a_docstring(module):
         value = getattr(loaded, name)
         if inspect.isfunction(value) or inspect.isclass(value):
             assert value.__doc__, f"{module}.{name}"
+
+
+@pytest.mark.parametrize("module", LOADABLE)
+def test_an_override_accepts_what_it_overrides_accepts(module):
+    """Whoever has an object of a derived class may call it as one of its base."""
+    loaded = importlib.import_module(module)
+    own = [one for one in vars(loaded).values() if inspect.isclass(one) and one.__module__ == module]
+    for derived, base in [(one, base) for one in own for base in one.__mro__[1:]]:
+        if base.__module__ not in MODULES:
+            continue
+        for name in (set(vars(derived)) & set(vars(base))) - {"__init__", "__new__"}:
+            override, original = (inspect.unwrap(getattr(one, name)) for one in (derived, base))
+            if inspect.isfunction(override) and inspect.isfunction(original):
+                assert _accepts(override, original), f"{derived.__name__}.{name}{inspect.signature(override)}"
+
+
+def _accepts(override, original):
+    """Whether a function can be called as another, by positions and by names, with all arguments or the fewest."""
+    known = list(inspect.signature(original).parameters.values())
+    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in known):
+        return True
+    required = [one for one in known if one.default is one.empty]
+    try:
+        for arguments in (known, required):
+            by_name = {one.name: None for one in arguments if one.kind is one.KEYWORD_ONLY}
+            inspect.signature(override).bind(*[None] * (len(arguments) - len(by_name)), **by_name)
+        inspect.signature(override).bind(**{one.name: None for one in known})
+    except TypeError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if ">>>" in MODULES[name].read_text()])

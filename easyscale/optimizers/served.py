@@ -6,7 +6,9 @@ import keras
 import numpy as np
 
 from easyscale.optimizers.sharded import ShardedUpdate
-from easyscale.replication.values import value_of
+from easyscale.replication.owned_parts import kinds_of
+from easyscale.replication.values import value_of, view_of
+from easyscale.snapshot_memory import SnapshotMemory
 
 __all__ = ["ServedUpdate", "ServedWhole"]
 
@@ -149,14 +151,25 @@ class ServedWhole(ServedUpdate):
         for piece, variable in zip(self._pieces, self._variables, strict=True):
             piece.assign(variable)
 
-    def _collect(self, root: int | None = None) -> list[np.ndarray]:
+    def state_kinds(self) -> list[tuple]:
+        return kinds_of(self._states(self._parts))
+
+    def _collect(self, root: int | None = None, memory: SnapshotMemory | None = None) -> list[np.ndarray]:
         # Which weight a state belongs to is not always known, but only its owner has changed it.
-        wholes = [value_of(state) for state in self._states(self._parts)]
-        communicator = self._workers.communicator
-        everyones = communicator.share([_digest(one) != was for one, was in zip(wholes, self._digests, strict=True)])
+        communicator, wholes = self._workers.communicator, [view_of(state) for state in self._states(self._parts)]
+        changed = [_digest(one) != was for one, was in zip(wholes, self._digests, strict=True)]
+        everyones = communicator.share(changed)
+        if root in (None, communicator.rank):
+            wholes = [np.array(one) if memory is None else memory.copy(one) for one in wholes]
         for whole, changed in zip(wholes, zip(*everyones, strict=True), strict=True):
             if any(changed):
-                communicator.broadcast(whole.reshape(-1), root=changed.index(True))
+                owner, flat = changed.index(True), whole.reshape(-1)
+                if root is None:
+                    communicator.broadcast(flat, root=owner)
+                elif communicator.rank == owner != root:
+                    communicator.isend(flat, root).wait()
+                elif communicator.rank == root != owner:
+                    communicator.ireceive(flat, owner).wait()
         return wholes
 
     def _set(self, wholes: list[np.ndarray]) -> None:

@@ -233,9 +233,9 @@ class InGraph(BetweenGraph):
         return list(enumerate(strategies.copies_of(variable), first))
 
     @tf.autograph.experimental.do_not_convert
-    def start_equal(self, variables: Sequence[object]) -> None:
-        """Overwrite all processes' and devices' `variables` with the chief's; see `BetweenGraph.start_equal`."""
-        super().start_equal(variables)
+    def start_equal(self, variables: Sequence[object], root: int = 0) -> None:
+        """Overwrite all processes' and devices' `variables` with those of one; see `BetweenGraph.start_equal`."""
+        super().start_equal(variables, root)
         with tf.init_scope(), strategies.outside():
             for variable in variables:
                 if len(strategies.copies_of(variable)) > 1:

@@ -28,10 +28,10 @@ class Slow(keras.callbacks.Callback):
         time.sleep(0.03 if RANK == SIZE - 1 else 0.003)
 
 
-def fit(exchange, model=None, callbacks=(), data=DATA, **options):
+def fit(exchange, model=None, callbacks=(), data=DATA, checkpoint=None, **options):
     keras.utils.set_random_seed(1)
     model = model or classify(conv_net(), keras.optimizers.SGD(0.02))
-    callbacks = [easyscale.callbacks.Distribute(exchange), *callbacks]
+    callbacks = [easyscale.callbacks.Distribute(exchange, checkpoint=checkpoint, every=1), *callbacks]
     options = {"batch_size": BATCH, "epochs": 2, "verbose": 0, "shuffle": False, **options}
     history = model.fit(*easyscale.shard(*data), callbacks=callbacks, **options)
     everyones = comm.share({name: list(map(str, values)) for name, values in history.history.items()})
@@ -173,12 +173,25 @@ def check_what_servers_cannot_do_is_refused_before_the_first_step():
             )
 
 
-def check_optimizers_that_look_at_whole_weights_have_whole_weights():
-    others = keras.optimizers.Muon(), keras.optimizers.Adafactor(epsilon_1=1e-8)
-    for optimizer in (easyscale.optimizers.LARS(0.1), keras.optimizers.Lamb(), *others):
-        model, _ = fit("parameter_server:async", classify(conv_net(), optimizer))
+def check_optimizers_that_look_at_whole_weights_have_whole_weights_also_in_checkpoints():
+    folder = Path(comm.share(tempfile.mkdtemp())[0])
+    makes = {
+        "LARS": lambda: easyscale.optimizers.LARS(0.1),
+        "Lamb": keras.optimizers.Lamb,
+        "Muon": keras.optimizers.Muon,
+        "Adafactor": lambda: keras.optimizers.Adafactor(epsilon_1=1e-8),
+    }
+    for name, make in makes.items():
+        model, _ = fit("parameter_server:async", classify(conv_net(), make()), checkpoint=folder / name)
         assert int(model.optimizer.iterations) == 2 * SIZE * STEPS
         assert all(np.isfinite(weight).all() for weight in model.get_weights())
+        again, _ = fit("parameter_server:async", classify(conv_net(), make()), checkpoint=folder / name)
+        both = [[*one.get_weights(), *map(np.array, one.optimizer.variables)] for one in (model, again)]
+        for before, after in zip(*both, strict=True):
+            np.testing.assert_array_equal(before, after)
+    comm.barrier()
+    if RANK == 0:
+        shutil.rmtree(folder)
 
 
 class Pair(keras.Model):
