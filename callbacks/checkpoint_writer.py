@@ -27,6 +27,8 @@ class CheckpointWriter:
         self._checkpoints = checkpoints
         self._thread: threading.Thread | None = None
         self.has_written = False
+        self._failures = self._removed = 0  # since one was written; of the last that was told of
+        self._leaves, self._turn = False, threading.Lock()
 
     def write(self, number: int, checkpoint: Checkpoint, is_last: bool) -> None:
         """Begin to write a checkpoint, when the one before is written. Its arrays must stay what they are until then.
@@ -53,23 +55,62 @@ class CheckpointWriter:
             self._thread.join()
             self._thread = None
 
+    def leave(self) -> None:
+        """Let other processes have the folder, as soon as the last checkpoint is written."""
+        with self._turn:
+            self._leaves = True
+            if self._thread is None or not self._thread.is_alive():
+                self._checkpoints.leave()
+
     def _write(self, number: int, checkpoint: Checkpoint, is_last: bool) -> None:
         self.has_written = False
         if not is_last and sys.platform == "linux":  # elsewhere a thread has no priority of its own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         try:
             self._checkpoints.write(number, checkpoint)
-            self.has_written = True
         except Exception as error:  # training must not end for it
-            self.warn(error)
+            self.warn(number, error, is_last)
+        else:
+            self.has_written = True
+            self._tell_of_room(number)
+        finally:
+            with self._turn:
+                if self._leaves:
+                    self._checkpoints.leave()
 
-    def warn(self, error: Exception) -> None:
-        """Say that a checkpoint is not written."""
+    def _tell_of_room(self, number: int) -> None:
+        if self._failures:
+            print(f"EasyScale: checkpoints are written again, at step {number}", file=sys.stderr, flush=True)
+        self._failures = 0
+        if (removed := self._checkpoints.removed) > self._removed:
+            warnings.warn(
+                f"a disk must have room for as many checkpoints as `keep` says, and one more. Received: a full one, "
+                f"'{self._checkpoints.folder}'. {removed} older made room for that of step {number}",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
+        self._removed = removed
+
+    def warn(self, number: int, error: Exception, is_last: bool = False) -> None:
+        """Say that a checkpoint is not written: the first time, the second, the fourth, ..., and at the end.
+
+        Args:
+            number: Int. The steps so far.
+            error: What was raised.
+            is_last: Bool. Whether no other will be tried.
+        """
         self.has_written = False
-        wrong = getattr(error, "strerror", None) or error
+        self._failures += 1
+        if not is_last and self._failures & (self._failures - 1):
+            return
+        newest = self._checkpoints.newest()
+        stays = "there is none: a job that is started again begins anew"
+        if newest is not None:
+            stays = f"the last one that was written stays, that of step {newest}, {number - newest} steps back"
+        times = f", after {self._failures} such failures at step {number}" * (self._failures > 1)
         warnings.warn(
-            f"a checkpoint must have room, in memory and in '{self._checkpoints.folder}'. Received: {wrong}. "
-            "Training goes on, and the last one that was written stays",
+            f"a checkpoint must have room, in memory and in '{self._checkpoints.folder}'. Received: "
+            f"{getattr(error, 'strerror', None) or error}. Training goes on{times}, and {stays}",
             EasyScaleWarning,
             stacklevel=2,
         )

@@ -5,7 +5,6 @@ epoch, or in the steps that are skipped on the way, is overwritten. Every rank t
 over ranks, and each has metrics, random numbers and a place in its data of its own.
 """
 
-import contextlib
 import signal
 import threading
 import time
@@ -15,6 +14,7 @@ import keras
 import numpy as np
 
 from easyscale.callbacks import callback_state, metrics, randomness
+from easyscale.callbacks.checkpoint_contents import VERSION, check_contents
 from easyscale.callbacks.checkpoint_writer import CheckpointWriter
 from easyscale.callbacks.data_position import DataPosition
 from easyscale.callbacks.joining import share_arrays
@@ -28,6 +28,7 @@ from easyscale.snapshot_memory import SnapshotMemory
 
 __all__ = ["Checkpointing"]
 
+_PATIENCE = 10.0  # seconds in which another process, which may be about to end, may have the folder
 _LOOK_AFTER = 10  # steps after which the chief first knows how long a step takes
 
 
@@ -82,15 +83,7 @@ class Checkpointing:
         self._writer.finish_all()
         if self._required and self._fit.number > 1:  # `--resume` is for the first
             self._source, self._required = self._written, False
-        if self._is_chief and self._written is not None:
-            try:
-                self._written.prepare()
-                self._has_prepared = True
-            except OSError as error:
-                raise EasyScaleError(
-                    f"`checkpoint` must be a folder that can be written. Received: '{self._written.folder}' "
-                    f"({error.strerror})"
-                ) from None
+        self._prepare()
         self._resumed = self._read()
         if self._resumed is not None:
             about = self._resumed.about
@@ -105,6 +98,25 @@ class Checkpointing:
                 self.put_back()
         self._due = self._fit.steps + (self._every or _LOOK_AFTER)
         self._listen()
+
+    def _prepare(self) -> None:
+        """Have the folder, on the chief."""
+        if self._is_chief and self._written is not None and not self._has_prepared:
+            try:
+                self._written.prepare(_PATIENCE)
+            except OSError as error:
+                raise EasyScaleError(
+                    f"`checkpoint` must be a folder that can be written. Received: '{self._written.folder}' "
+                    f"({error.strerror})"
+                ) from None
+            self._has_prepared = True
+
+    def take_over(self, steps: int) -> None:
+        """Write what is written from now on, in place of a chief that has failed, perhaps while it wrote."""
+        try:
+            self._prepare()
+        except EasyScaleError as error:
+            self._writer.warn(steps, error)
 
     def enter(self, epoch: int) -> None:
         """Begin in the middle of the others' training."""
@@ -121,8 +133,12 @@ class Checkpointing:
         found, wrong = self._source.read() if self._is_chief else (None, {})
         if self._is_chief and self._written is not None and self._written.folder != self._source.folder:
             later, _ = self._written.read()  # of this run, which was started again
+            for checkpoint, folder in ((found, self._source.folder), (later, self._written.folder)):
+                if checkpoint is not None:
+                    check_contents(checkpoint.about, folder)
             if found and later and later.about["steps"] > found.about["steps"]:
                 found, wrong = later, {}
+        self._tell_what_is_passed_over(begins=found is None and not self._required)
         goes_on = "The one before it is taken" if found else "None is whole: training begins anew"
         is_lost = self._required and found is None
         for number, path in enumerate(wrong, 1):
@@ -134,6 +150,8 @@ class Checkpointing:
                 EasyScaleWarning,
                 stacklevel=2,
             )
+        if found is not None:
+            check_contents(found.about, self._source.folder)
         about = self._communicator.share(found and found.about)[0]
         if about is None:
             if self._required:
@@ -150,6 +168,17 @@ class Checkpointing:
                 flush=True,
             )
         return Checkpoint(about, arrays)
+
+    def _tell_what_is_passed_over(self, begins: bool) -> None:
+        passed = self._source.passed_over() if self._is_chief else {}
+        if passed:
+            those = ", ".join(f"'{path}', which is {what}" for path, what in passed.items())
+            begins_anew = ". None is whole: training begins anew" * begins
+            warnings.warn(
+                f"a checkpoint must be a file. Received: {those}. Passed over{begins_anew}",
+                EasyScaleWarning,
+                stacklevel=3,
+            )
 
     def _check(self, about: dict) -> None:
         mine = [[variable.path, list(variable.shape)] for variable in self._model.weights]
@@ -243,6 +272,9 @@ class Checkpointing:
     def stop(self) -> None:
         """Leave the `fit()`."""
         self._memory = SnapshotMemory()
+        if self._has_prepared:
+            self._writer.leave()
+            self._has_prepared = False
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
             self._handler = None
@@ -263,7 +295,7 @@ class Checkpointing:
             is_last: Bool. Whether there is no training beside it, because this one is waited for. Defaults to `False`.
         """
         self._writer.finish()
-        if not self._communicator.share(self._has_room())[0]:
+        if not self._communicator.share(self._has_room(steps))[0]:
             self._last, self._last_step = time.monotonic(), steps
             return
         states = [optimizer.collect_state(self._memory) for optimizer in self._optimizers]
@@ -283,31 +315,31 @@ class Checkpointing:
             arrays |= {f"optimizer/{number}/{index}": value for index, value in enumerate(state)}
         arrays["metrics"] = rows
         about = {
-            "version": 1,
+            "version": VERSION,
             "epoch": self._epoch,
             "steps": steps,
             "ended": ended,
             "stopped": bool(self._model.stop_training),
             "weights": [[variable.path, list(variable.shape)] for variable in self._model.weights],
             "optimizers": [_kinds_of(one.inner_optimizer) for one in self._optimizers],
+            "metrics": metrics.describe(self._model.metrics),
             **{name: [theirs[name] for theirs in everyones] for name in mine},
             "callbacks": callback_state.collect(self._fit.callbacks, arrays),
         }
         self._writer.write(steps, Checkpoint(about, arrays), is_last)
 
-    def _has_room(self) -> bool:
+    def _has_room(self, steps: int) -> bool:
         """Whether there is memory for a snapshot, on the chief, before ranks send it their parts."""
         if not self._is_chief:
             return True
-        if not self._has_prepared:  # another one was the chief, and may have been killed while it wrote
-            with contextlib.suppress(OSError):
-                self._written.prepare()
-            self._has_prepared = True
+        self.take_over(steps)
+        if not self._has_prepared:
+            return False
         kinds = [kind for optimizer in self._optimizers for kind in optimizer.state_kinds()]
         try:
             self._memory.reserve(kinds + kinds_of(self._model.weights))
         except MemoryError as error:
-            self._writer.warn(error)
+            self._writer.warn(steps, error)
             return False
         return True
 
@@ -319,8 +351,17 @@ class Checkpointing:
         """Give model, optimizers, callbacks and random numbers the state of the checkpoint."""
         if self._resumed is None:
             return
-        (about, arrays), self._resumed = self._resumed, None
-        self._check(about)
+        resumed, self._resumed = self._resumed, None
+        self._check(resumed.about)
+        try:
+            self._put_back(*resumed)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise EasyScaleError(
+                f"a checkpoint must be one that EasyScale has written. Received: one in '{self._source.folder}' that "
+                f"cannot be put back ({' '.join(str(error).split())[:300]}). Remove it, or use another folder"
+            ) from error
+
+    def _put_back(self, about: dict, arrays: dict[str, np.ndarray]) -> None:
         for number, variable in enumerate(self._model.weights):
             variable.assign(arrays[f"weight/{number}"])
         for number, optimizer in enumerate(self._optimizers):
@@ -345,11 +386,26 @@ class Checkpointing:
                     copy.assign(value)
         else:
             randomness.differ(self._model, self._workers)
-        metrics.put_back(self._model.metrics, arrays["metrics"], self._communicator)
+        if not about["ended"]:  # else an epoch begins, and they are those of the one before
+            self._put_back_metrics(about, arrays["metrics"])
         callback_state.put_back(self._fit.callbacks, about["callbacks"], arrays)
         self._fit.steps = about["steps"]
         self._last, self._last_step = time.monotonic(), about["steps"]
         self._due = about["steps"] + (self._every or _LOOK_AFTER)
+
+    def _put_back_metrics(self, about: dict, rows: np.ndarray) -> None:
+        here = metrics.describe(self._model.metrics)
+        there = about.get("metrics", here)
+        if there == here and rows.shape[1] == sum(size for *_, size in here):
+            metrics.put_back(self._model.metrics, rows, self._communicator)
+        elif rows.any() and self._is_chief:  # before the first step of all there are none
+            warnings.warn(
+                "a checkpoint's metrics should be the model's. Received: "
+                f"{[name for _, name, _ in there]} in '{self._source.folder}', {[name for _, name, _ in here]} in the "
+                f"model. Those of epoch {about['epoch'] + 1} are of the rest of it",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
 
 
 def _own_name(weight: list | None) -> list | None:

@@ -50,7 +50,8 @@ class DataPosition:
         Raises:
             StopIteration: If the data ends.
         """
-        if self._goal is None or self._goal["calls"] <= self._calls:
+        is_there = self._goal is None or self._calls >= self._goal["calls"]
+        if is_there or self._batches + count > self._goal["batches"]:  # executions may have been shorter
             self._drop_rest(iterator)
             return False
         if self._calls == 0:  # of earlier epochs, where one iterator serves several

@@ -58,6 +58,8 @@ class ElasticFit:
             self._was_chief = True
             epoch = self._epoch if self.in_epoch else None
             self.callbacks = self.take_over(self._logs_so_far(), self.steps, epoch) or self.callbacks
+            if self.checkpointing is not None:
+                self.checkpointing.take_over(self.steps)
         who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
         until = " until it is replaced" if self._replace() else ""
         part = f"{len(first_ranks)}/{size + len(first_ranks)} of each step"

@@ -36,7 +36,7 @@ def state_for_newcomers(
         "stop": bool(model.stop_training),
         "random": workers.get_random_state(),
         "seeds": [keras.ops.convert_to_numpy(one).tolist() for one in randomness.seeds_of(model)],
-        "callbacks": callback_state.collect(remembered, arrays),
+        "callbacks": callback_state.collect(remembered, arrays, texts=True),
     }
     return about, arrays
 
@@ -52,15 +52,20 @@ def take_state(
     model.stop_training = about["stop"]
     workers.set_random_state(about["random"])
     randomness.differ_from(model, workers, about["seeds"])
-    callback_state.put_back(callbacks, about["callbacks"], arrays)
+    callback_state.put_back(callbacks, about["callbacks"], arrays, texts=True)
 
 
 def share_arrays(communicator: Communicator, arrays: dict[str, np.ndarray], giver: int) -> dict[str, np.ndarray]:
     """Return the arrays of the rank `giver` on all ranks. They must all call this."""
-    kinds = communicator.share({name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()})[giver]
+    kinds = communicator.share({name: [_kind_of(array), list(array.shape)] for name, array in arrays.items()})[giver]
     found = {}
     for name, (kind, shape) in kinds.items():
         found[name] = np.array(arrays[name]) if communicator.rank == giver else np.empty(shape, np.dtype(kind))
         if found[name].size:
             communicator.broadcast(found[name].reshape(-1), giver)
     return found
+
+
+def _kind_of(array: np.ndarray) -> str:
+    """What `np.dtype` makes the array's type of, also if that is text, or none of NumPy's own."""
+    return array.dtype.name if array.dtype.kind == "V" else array.dtype.str

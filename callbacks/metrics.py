@@ -1,5 +1,6 @@
 """Metrics of all workers together: their states are merged, not their results."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 
 from easyscale.communicator import Communicator
 
-__all__ = ["average", "collect", "leaves", "merge", "put_back", "restorer", "share_logs"]
+__all__ = ["average", "collect", "describe", "leaves", "merge", "put_back", "restorer", "share_logs"]
 
 
 def merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator) -> None:
@@ -35,15 +36,24 @@ def collect(metrics: Sequence[keras.metrics.Metric], communicator: Communicator)
     return communicator.all_gather_rows(np.concatenate([np.zeros(0), *states]))[: communicator.workers]
 
 
+def describe(metrics: Sequence[keras.metrics.Metric]) -> list[list]:
+    """Return, for JSON, which metrics `collect` has the states of: class, name, and how many numbers each has.
+
+    Names are without what Keras numbers by itself.
+    """
+    metrics = [leaf for metric in metrics for leaf in leaves(metric)]
+    return [[type(one).__name__, re.sub(r"_\d+$", "", one.name), int(_state(one).size)] for one in metrics]
+
+
 def put_back(metrics: Sequence[keras.metrics.Metric], rows: np.ndarray, communicator: Communicator) -> None:
     """Give every worker's metrics the states that `collect` has returned, also if there were more or fewer workers.
 
     Then the chief's metrics get what all of them have counted, and the others' none.
     """
     metrics = [leaf for metric in metrics for leaf in leaves(metric)]
-    ends = np.cumsum([_state(metric).size for metric in metrics])
-    if not metrics or ends[-1] != rows.shape[1]:  # before the first step of all there are none
+    if not metrics:
         return
+    ends = np.cumsum([_state(metric).size for metric in metrics])
     for metric, everyones in zip(metrics, np.split(rows, ends[:-1], axis=1), strict=True):
         if len(rows) == communicator.workers:
             _set_state(metric, everyones[min(communicator.rank, len(rows) - 1)])

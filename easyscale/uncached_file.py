@@ -29,8 +29,8 @@ class UncachedFile(io.RawIOBase):
 
     def __init__(self, path: Path):
         super().__init__()
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
         self._piece, self._filled, self._size = np.frombuffer(mmap.mmap(-1, _PIECE), np.uint8), 0, 0
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
         self._is_uncached = self._set_uncached(True)
 
     def _set_uncached(self, wanted: bool) -> bool:

@@ -24,9 +24,9 @@ def model(optimizer="adam", built=True, dropouts=0):
     return made
 
 
-def fit(made, folder, *callbacks, epochs=2):
-    distribute = easyscale.callbacks.Distribute(checkpoint=folder, every=2)
-    return made.fit(X, Y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, callbacks=[distribute, *callbacks])
+def fit(made, folder, *callbacks, epochs=2, batch_size=8):
+    callbacks = [easyscale.callbacks.Distribute(checkpoint=folder, every=2), *callbacks]
+    return made.fit(X, Y, batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
 
 
 @pytest.mark.parametrize("built", [True, False])
@@ -45,6 +45,46 @@ def test_the_next_fit_begins_with_its_own_first_epoch(tmp_path):
     fit(again, tmp_path / "one")
     assert fit(again, tmp_path / "two", epochs=3).epoch == [0, 1, 2]
     assert again.optimizer.iterations == 15
+
+
+def test_a_fit_that_had_ended_goes_on_with_the_logs_of_one_that_had_not(tmp_path):
+    whole, half, rest = (fit(model(), tmp_path / name, epochs=n) for name, n in (("a", 4), ("b", 2), ("b", 4)))
+    assert rest.history["loss"][:2] == half.history["loss"]
+    assert rest.history == whole.history
+
+
+def test_metrics_that_are_others_are_said_and_count_the_rest_of_the_epoch(tmp_path):
+    def with_metric(metric):
+        made = model()
+        made.compile("adam", "mse", metrics=[metric])
+        return made
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(with_metric("mae"), tmp_path, Stops(3), batch_size=4)
+    with pytest.warns(EasyScaleWarning, match=r"metrics should be the model's.*'mae'.*'mse'.*epoch 1"):
+        rest = fit(with_metric("mse"), tmp_path, epochs=1, batch_size=4)
+    assert set(rest.history) == {"loss", "mse"}
+
+
+def test_steps_of_other_length_lose_no_data(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        fit(model(), tmp_path, Stops(3), batch_size=4)  # of six batches, after a checkpoint of two
+    longer = model()
+    longer.compile("adam", "mse", steps_per_execution=2)
+    fit(longer, tmp_path, epochs=1, batch_size=4)
+    assert longer.optimizer.iterations == 6
+
+
+class Stops(keras.callbacks.Callback):
+    """Interrupts training when so many batches have begun."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == self.batches:
+            raise KeyboardInterrupt
 
 
 def test_a_folder_to_resume_from_is_for_the_first_fit(tmp_path, monkeypatch):

@@ -1,0 +1,48 @@
+"""What a checkpoint of a `fit()` says of it, and whether one that was found says that."""
+
+from pathlib import Path
+
+from easyscale.errors import EasyScaleError, is_number
+
+__all__ = ["VERSION", "check_contents"]
+
+VERSION = 1  # of what a checkpoint consists of
+
+
+def check_contents(about: object, folder: Path) -> None:
+    """Raise `EasyScaleError` if this is not what `Checkpointing.save` writes. It may come from anywhere.
+
+    Args:
+        about: What JSON has given.
+        folder: `Path`. Where it was.
+    """
+    version = about.get("version") if isinstance(about, dict) else None
+    if is_number(version, above=VERSION, whole=True):
+        raise EasyScaleError(
+            f"a checkpoint must be of this version of EasyScale, or an earlier one. Received: version {version} in "
+            f"'{folder}', which is later than {VERSION}. Install the EasyScale that has written it"
+        )
+    if not isinstance(about, dict) or version != VERSION or not _is_complete(about):
+        raise EasyScaleError(
+            f"a checkpoint must be one that EasyScale has written. Received: another file in '{folder}'. Remove it, or "
+            "use another folder"
+        )
+
+
+def _is_complete(about: dict) -> bool:
+    is_count = lambda value: is_number(value, 0, whole=True)
+    ranks = [about.get(name) for name in ("data", "random", "seeds")]
+    return (
+        all(is_count(about.get(name)) for name in ("epoch", "steps"))
+        and all(isinstance(about.get(name), bool) for name in ("ended", "stopped"))
+        and all(isinstance(about.get(name), list) for name in ("weights", "optimizers", "callbacks"))
+        and all(isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in about["weights"])
+        and all(isinstance(one, dict) and isinstance(one.get("state"), dict) for one in about["callbacks"])
+        and all(isinstance(one, list) and one for one in ranks)
+        and len({len(one) for one in ranks}) == 1
+        and all(_is_position(one, is_count) for one in about["data"])
+    )
+
+
+def _is_position(place: object, is_count: object) -> bool:
+    return isinstance(place, dict) and all(is_count(place.get(name)) for name in ("iterators", "batches", "calls"))
