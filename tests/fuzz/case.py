@@ -1,0 +1,85 @@
+"""One draw: a value of each dimension, and the seed of its weights and data."""
+
+import json
+import random
+from collections.abc import Mapping
+
+from fuzz.dimensions import DIMENSIONS
+
+__all__ = ["Case", "draw"]
+
+
+class Case(Mapping):
+    """What each dimension's value is called.
+
+    Args:
+        seed: Int.
+        chosen: Dict. Dimension -> value; those that are not named, or do not fit, have the simplest value.
+    """
+
+    def __init__(self, seed: int, chosen: Mapping[str, str]):
+        self.seed = seed
+        self._values = {name: dimension.simplest for name, dimension in DIMENSIONS.items()}
+        if unknown := set(chosen) - set(self._values):
+            raise ValueError(f"a case must have known dimensions. Received: {', '.join(sorted(unknown))}")
+        for name, dimension in DIMENSIONS.items():
+            value = chosen.get(name, dimension.simplest)
+            if value not in dimension.values:
+                raise ValueError(f"`{name}` must be one of {list(dimension.values)}. Received: {value!r}")
+            self._values[name] = value
+            if value != dimension.simplest and not dimension.fits(self):
+                self._values[name] = dimension.simplest
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self):
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def source(self, name: str) -> str:
+        """Return the source of the value of a dimension."""
+        return DIMENSIONS[name].values[self[name]]
+
+    def arguments_of(self, call: str) -> str:
+        """Return the arguments that dimensions give to a call, such as `, momentum=0.9`."""
+        given = {one.name: self.source(one.name) for one in DIMENSIONS.values() if one.argument_of == call}
+        return "".join(f", {name}={source}" for name, source in given.items() if source)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The values that are not the simplest."""
+        return {name: value for name, value in self.items() if value != DIMENSIONS[name].simplest}
+
+    def but(self, **changes: str) -> "Case":
+        """Return a case with other values."""
+        return Case(self.seed, {**self.chosen, **changes})
+
+    def __str__(self) -> str:
+        return json.dumps({"seed": self.seed, **self.chosen})
+
+    @classmethod
+    def parse(cls, text: str) -> "Case":
+        """Return the case that `str` has made `text` of."""
+        chosen = json.loads(text)
+        return cls(chosen.pop("seed"), chosen)
+
+
+def draw(seed: int, fixed: Mapping[str, str] | None = None) -> Case:
+    """Return the case of a seed. In each dimension all values but the simplest are equally likely.
+
+    Args:
+        seed: Int.
+        fixed: Dict. Values that are not drawn. Defaults to `None`.
+    """
+    generator = random.Random(seed)
+    chosen = {}
+    for name, dimension in DIMENSIONS.items():
+        others = [value for value in dimension.values if value != dimension.simplest]
+        differs = generator.random() < dimension.chance
+        value = generator.choice(others) if others else dimension.simplest
+        if differs:
+            chosen[name] = value
+    return Case(seed, {**chosen, **(fixed or {})})

@@ -1,0 +1,40 @@
+"""How a script is distributed: the arguments of `Distribute` and of `easyscale launch`."""
+
+from fuzz.dimension import Dimension
+
+EXCHANGES = ["ring", "tree", "shared_memory", "hierarchical", "parameter_server", "mpi"]
+
+
+def _quoted(*names: str) -> dict[str, str]:
+    return {name: f'"{name}"' for name in names}
+
+
+def _exchange_fits(case):
+    if case["replication"] == "in_graph":
+        return case["exchange"] in ("ring", "tree", "parameter_server")
+    if case["servers"] != "0":
+        return case["exchange"] == "parameter_server"
+    return True
+
+
+DIMENSIONS = [
+    Dimension("workers", {"2": "2", "1": "1", "3": "3", "4": "4"}, 0.5),
+    Dimension(
+        "replication",
+        {"between_graph": "", "in_graph": "in_graph"},
+        0.08,
+        fits=lambda case: case["workers"] in ("2", "3"),
+    ),
+    Dimension(
+        "servers",
+        {"0": "0", "1": "1"},
+        0.06,
+        fits=lambda case: case["replication"] == "between_graph" and case["workers"] == "2",
+    ),
+    Dimension("exchange", {"auto": "", **_quoted(*EXCHANGES)}, 0.7, "distribute", _exchange_fits),
+    Dimension("update", {"default": "", **_quoted("replicated", "sharded")}, 0.4, "distribute"),
+    Dimension("bucket_bytes", {"default": "", "16": "16", "300": "300", "4096": "4096"}, 0.25, "distribute"),
+    Dimension("check_every", {"100": "", "1": "1", "2": "2"}, 0.15, "distribute"),
+    # Who wraps the optimizer: `Distribute`, or the script by hand.
+    Dimension("wrapped", {"by Distribute": "", "by hand": "by hand"}, 0.15),
+]

@@ -1,0 +1,120 @@
+"""One case: trained without EasyScale and with it, and what came of it."""
+
+import dataclasses
+import re
+
+from fuzz.case import Case
+from fuzz.compare import compare, compare_ranks
+from fuzz.pool import Broken, Pool
+from fuzz.script import launch_options, render
+from fuzz.worker import Reply, Task
+
+__all__ = ["Trial", "Verdict"]
+
+_REFUSALS = ("ValueError", "TypeError", "NotImplementedError")
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What came of a case.
+
+    Attributes:
+        kind: String. `"equal"`; `"refused"`, by EasyScale, on all ranks, in one line; `"skipped"`, because Keras refuses
+            it; `"ill-conditioned"`, because rounding alone changes the result; or a failure: `"differs"`, `"ranks
+            differ"`, `"error"`, `"hang"`, `"death"`.
+        detail: String. What differs, or the message.
+        more: String. A traceback, or what the job has written.
+        before: Tuple of the sources that the same processes had trained.
+    """
+
+    kind: str
+    detail: str = ""
+    more: str = ""
+    before: tuple = ()
+
+    @property
+    def fails(self) -> bool:
+        """Whether EasyScale breaks a promise."""
+        return self.kind not in ("equal", "refused", "skipped", "ill-conditioned", "found again")
+
+    @property
+    def cause(self) -> str:
+        """What shrinking must keep: the kind, and of an error its class and the words of its message."""
+        words = re.sub(r"[^A-Za-z_ ]+", " ", self.detail) if self.kind == "error" else ""
+        return f"{self.kind}: {' '.join(words.split()[:8])}"
+
+
+class Trial:
+    """Runs cases in a pool.
+
+    Args:
+        pool: `Pool`.
+        setup: String. Source that is run before each script, with EasyScale. Defaults to `""`.
+    """
+
+    def __init__(self, pool: Pool, setup: str = ""):
+        self._pool, self._setup = pool, setup
+
+    def run(self, case: Case, alone: bool = False) -> Verdict:
+        """Train a case, by fresh processes if `alone`."""
+        source = render(case)
+        try:
+            expected = self._pool.train(None, Task(source), alone)[0][0]
+        except Broken as error:
+            return Verdict("skipped", f"one process does not come to an end: {error.kind}", error.output)
+        try:
+            found, before = self._pool.train(launch_options(case), Task(source, self._setup), alone)
+        except Broken as error:
+            verdict = _broken(error, expected)
+            return dataclasses.replace(verdict, before=tuple(task.source for task in error.before))
+        verdict = self._judge(case, expected, found)
+        return dataclasses.replace(verdict, before=tuple(task.source for task in before))
+
+    def _judge(self, case: Case, expected: Reply, found: dict[int, Reply]) -> Verdict:
+        errors = {rank: reply for rank, reply in found.items() if reply.error}
+        if errors:
+            first = errors[min(errors)]
+            detail = f"{first.error}: {first.message}"
+            if len(errors) < len(found):
+                return Verdict("error", f"on rank {min(errors)} only: {detail}", first.trace)
+            if expected.error:
+                return Verdict("skipped", f"{expected.error}: {expected.message}")
+            if len({_without_numbers(reply.message) for reply in errors.values()}) > 1:
+                return Verdict("error", f"ranks say different things: {detail}", first.trace)
+            is_refusal = first.is_ours and first.error in _REFUSALS and re.fullmatch(".* Received: .*", first.message)
+            return Verdict("refused" if is_refusal else "error", detail, first.trace)
+        if expected.error:
+            return Verdict("error", f"one process alone: {expected.error}: {expected.message}", expected.trace)
+        workers = {rank: found[rank].seen for rank in sorted(found) if rank < int(case["workers"])}
+        if difference := compare_ranks(workers):
+            return Verdict("ranks differ", difference)
+        difference = compare(case, expected.seen, found[0].seen)
+        if not difference:
+            return Verdict("equal")
+        return self._check_condition(case, expected, difference)
+
+    def _check_condition(self, case: Case, expected: Reply, difference: str) -> Verdict:
+        """Tell a mistake from rounding that the training itself magnifies: one process, a rounding error away."""
+        try:
+            other = self._pool.train(None, Task(render(case, perturbed=True)))[0][0]
+        except Broken:
+            return Verdict("differs", difference)
+        rounding = "" if other.error else compare(case, expected.seen, other.seen)
+        return Verdict("ill-conditioned", f"{difference}; by rounding: {rounding}") if rounding else Verdict(
+            "differs", difference
+        )
+
+
+def _broken(error: Broken, expected: Reply) -> Verdict:
+    failed = {rank: reply for rank, reply in error.replies.items() if reply.error}
+    if failed:
+        reply = failed[min(failed)]
+        others = "the others wait" if error.kind != "death" else "another died"
+        if expected.error:
+            return Verdict("skipped", f"{expected.error}: {expected.message}")
+        return Verdict("error", f"on rank {min(failed)} only, {others}: {reply.error}: {reply.message}", reply.trace)
+    return Verdict(error.kind, f"{len(error.replies)} ranks came to the end", error.output)
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "N", text)

@@ -1,0 +1,105 @@
+"""A process that trains one script after the other, and tells what became of each.
+
+    python -m fuzz.worker SOCKET            without EasyScale
+    easyscale launch -n 2 -m fuzz.worker SOCKET with
+"""
+
+import contextlib
+import faulthandler
+import gc
+import io
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from multiprocessing.connection import Client
+from typing import NamedTuple
+
+__all__ = ["Reply", "Task", "main"]
+
+
+class Task(NamedTuple):
+    """A script to train. `setup` is a source that is run before, such as one that plants a fault."""
+
+    source: str
+    setup: str = ""
+
+
+class Reply(NamedTuple):
+    """What became of a script on one rank: what can be seen of training, or the error that ended it.
+
+    Attributes:
+        seen: Dict, nested. `None` if there was an error.
+        error: String. The name of the exception's class; `""` without one.
+        message: String. What it says.
+        is_ours: Bool. Whether EasyScale raised it, and not what it called.
+        trace: String. The traceback.
+    """
+
+    seen: dict | None = None
+    error: str = ""
+    message: str = ""
+    is_ours: bool = False
+    trace: str = ""
+
+
+def main(address: str) -> None:
+    """Train what comes from `address` until it is closed."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    import keras
+
+    easyscale = None
+    if "EASYSCALE_FUZZ_PLAIN" not in os.environ:
+        import easyscale
+
+        easyscale.scope()
+    _spare_autotuning()
+    rank = easyscale.communicator.get().rank if easyscale else 0
+    connection = Client(address, "AF_UNIX")
+    connection.send((rank, os.getpid()))
+    with contextlib.suppress(EOFError), tempfile.TemporaryDirectory() as folder:
+        for number in range(sys.maxsize):
+            task = connection.recv()
+            keras.backend.clear_session()
+            keras.config.set_floatx("float32")
+            keras.config.set_dtype_policy("float32")
+            gc.collect()
+            connection.send(_train(task, easyscale, os.path.join(folder, f"case{number}.py")))
+
+
+def _train(task: Task, easyscale: object, path: str) -> Reply:
+    with open(path, "w", encoding="utf-8") as file:  # where TensorFlow finds the source of functions
+        file.write(task.source)
+    try:
+        exec(compile(task.setup, "setup", "exec"), {"easyscale": easyscale})
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            script = {"__name__": "case", "__file__": path}
+            exec(compile(task.source, path, "exec"), script)
+            return Reply(script["train"](easyscale, folder))
+    except (Exception, SystemExit) as error:
+        frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        is_ours = easyscale is not None and any(f"/{part}/" in frames[-1] for part in ("easyscale", "callbacks", "cli"))
+        is_ours = is_ours and "/keras/" not in frames[-1]
+        return Reply(None, type(error).__name__, str(error), is_ours, traceback.format_exc())
+    finally:
+        os.unlink(path)
+
+
+def _spare_autotuning() -> None:
+    """Turn off what tunes TensorFlow's data pipelines: its threads cost more than the little training of a case."""
+    import tensorflow as tf
+
+    with_options = tf.data.Dataset.with_options
+
+    def untuned(dataset, options, name=None):
+        options.autotune.enabled = False
+        return with_options(dataset, options, name)
+
+    tf.data.Dataset.with_options = untuned
+
+
+if __name__ == "__main__":
+    from fuzz import worker  # whose classes have a name by which they can be sent
+
+    worker.main(sys.argv[1])
