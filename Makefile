@@ -4,6 +4,9 @@
 # VENV=.venv          where everything is installed
 #
 # `make test-all` also runs what takes long: the tests marked `full`, which install EasyScale for each other Python.
+#
+# `make fuzz` draws training scripts at random for MINUTES, from SEED on, and prints those that EasyScale trains otherwise.
+#
 # `make bench` measures EasyScale beside others, which it installs into $(VENV)-bench.
 
 VENV ?= .venv
@@ -11,6 +14,8 @@ SUPPORTED = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11 python3.10, \
 	$(shell $(python) -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $(python))))
 RUN = $(VENV)/bin/
+SEED ?= 0
+MINUTES ?= 10
 PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN)python -m pip install --quiet
 
@@ -19,7 +24,7 @@ PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/co
 MPIS = mpich $(if $(filter x86_64,$(shell uname -m)),impi-rt)
 PACKAGES = -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint fuzz bench clean
 
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
@@ -33,6 +38,9 @@ test-all: test
 lint: $(VENV)/.test
 	$(RUN)ruff check .
 	$(RUN)ruff format --check .
+
+fuzz: $(VENV)/.test
+	PYTHONPATH=tests $(RUN)python -m fuzz --seed $(SEED) --minutes $(MINUTES)
 
 bench: $(VENV)-bench/.done
 	$(VENV)-bench/bin/python benchmarks/compare.py

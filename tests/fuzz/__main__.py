@@ -53,7 +53,10 @@ class Search:
 
     def _look_closer(self, case: Case, verdict: Verdict) -> Verdict:
         with self._lock:  # one at a time: a machine under load makes hangs of its own
-            if any(small.chosen.items() <= case.chosen.items() and known.kind == verdict.kind for small, known in self.found):
+            if any(
+                small.chosen.items() <= case.chosen.items() and known.kind == verdict.kind
+                for small, known in self.found
+            ):
                 return Verdict("found again", verdict.detail)
             alone = self._trial.run(case, alone=True)
             if not alone.fails:
@@ -100,7 +103,9 @@ def _fixed(_: object, __: object, texts: tuple[str, ...]) -> dict[str, str]:
 @click.option("--set", "fixed", multiple=True, metavar="NAME=VALUE", callback=_fixed, help="A value that is not drawn.")
 @click.option("--limit", type=float, default=120.0, show_default=True, help="Seconds that one training may take.")
 @click.option("--jobs", type=int, default=2, show_default=True, help="How many cases are under way at once.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("fuzz-found"), show_default=True, help="For scripts.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("fuzz-found"), show_default=True, help="For scripts."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print a line for each case.")
 def main(
     seed: int,

@@ -36,7 +36,7 @@ def train(easyscale, folder):
     seen = {{}}
 '''
 
-_FOOT = '''
+_FOOT = """
 
 if __name__ == "__main__":
     import easyscale
@@ -49,7 +49,7 @@ if __name__ == "__main__":
         for (path, value), other in zip(keras.tree.flatten_with_path(expected), keras.tree.flatten(found), strict=True):
             gap = np.abs(np.asarray(value, "float64") - np.asarray(other, "float64")).max(initial=0)
             print(*path, f"differs by {gap:.1e}", sep=", ")
-'''
+"""
 
 
 def launch_options(case: Case) -> list[str]:
@@ -74,7 +74,8 @@ def render(case: Case, perturbed: bool = False) -> str:
         title="What one process and several do differently.",
         options=" ".join(launch_options(case)),
         case=case,
-        imports="from easyscale import optimizers as easyscale_optimizers\n" * ("easyscale" in case.source("optimizer")),
+        imports="from easyscale import optimizers as easyscale_optimizers\n"
+        * ("easyscale" in case.source("optimizer")),
         floatx="float64" if precision == "float64" else "float32",
         policy=precision,
         seed=case.seed,
@@ -132,7 +133,11 @@ def _data(case: Case) -> str:
         lines += ["    return x, y"]
     else:
         lines += [f"    return x, y, {_structure(case, weight, weight)}"]
-    lines += ["", f"data, held = draw({case['samples']}), draw({case.source('validation') if case['validation'] in ('data', 'uneven data') else 12})", ""]
+    lines += [
+        "",
+        f"data, held = draw({case['samples']}), draw({case.source('validation') if case['validation'] in ('data', 'uneven data') else 12})",
+        "",
+    ]
     return "\n".join(lines) + "\n" + _feed(case)
 
 

@@ -100,8 +100,10 @@ class Trial:
         except Broken:
             return Verdict("differs", difference)
         rounding = "" if other.error else compare(case, expected.seen, other.seen)
-        return Verdict("ill-conditioned", f"{difference}; by rounding: {rounding}") if rounding else Verdict(
-            "differs", difference
+        return (
+            Verdict("ill-conditioned", f"{difference}; by rounding: {rounding}")
+            if rounding
+            else Verdict("differs", difference)
         )
 
 

@@ -1,7 +1,7 @@
 """A process that trains one script after the other, and tells what became of each.
 
-    python -m fuzz.worker SOCKET            without EasyScale
-    easyscale launch -n 2 -m fuzz.worker SOCKET with
+python -m fuzz.worker SOCKET            without EasyScale
+easyscale launch -n 2 -m fuzz.worker SOCKET with
 """
 
 import contextlib

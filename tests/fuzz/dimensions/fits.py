@@ -76,9 +76,7 @@ def _next_fits(name):
 DIMENSIONS = [
     Dimension("epochs", {"2": "2", "1": "1", "3": "3"}, 0.3),
     Dimension("second", NEXT, 0.5, fits=_next_fits("second")),
-    Dimension(
-        "third", NEXT, 0.3, fits=lambda case: case["second"] != "nothing" and _next_fits("third")(case)
-    ),
+    Dimension("third", NEXT, 0.3, fits=lambda case: case["second"] != "nothing" and _next_fits("third")(case)),
     Dimension("callback", CALLBACKS, 0.35, fits=_callback_fits("callback")),
     Dimension("second_callback", CALLBACKS, 0.15, fits=_callback_fits("second_callback")),
     Dimension("steps_per_execution", {"1": "", "2": "2", "3": "3"}, 0.12, "compile"),

@@ -70,9 +70,7 @@ DIMENSIONS = [
         "fit",
         lambda case: case["outputs"] == "one" and case["body"] != "words" and target(case) in ("labels", "one-hot"),
     ),
-    Dimension(
-        "loss_weights", {"none": "", "some": "some"}, 0.5, fits=lambda case: case["outputs"] != "one"
-    ),
+    Dimension("loss_weights", {"none": "", "some": "some"}, 0.5, fits=lambda case: case["outputs"] != "one"),
     Dimension("metrics", METRICS, 0.4, fits=_metric_fits("metrics")),
     Dimension("weighted_metrics", METRICS, 0.2, fits=_metric_fits("weighted_metrics")),
 ]

@@ -55,9 +55,7 @@ DIMENSIONS = [
         "optimizer",
         lambda case: case["optimizer"] != "LARS",
     ),
-    Dimension(
-        "exclude", {"nothing": "", "biases": "['bias']"}, 0.3, fits=lambda case: case["weight_decay"] != "none"
-    ),
+    Dimension("exclude", {"nothing": "", "biases": "['bias']"}, 0.3, fits=lambda case: case["weight_decay"] != "none"),
     Dimension("use_ema", {"no": "", "yes": "True"}, 0.12, "optimizer"),
     Dimension(
         "ema_overwrite_frequency",
