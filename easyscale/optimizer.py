@@ -11,6 +11,7 @@ from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError, EasyScaleError, unknown
 from easyscale.exchange import Exchange
 from easyscale.optimizers import backup
+from easyscale.optimizers.accumulated import AccumulatedGradients, accumulation_of, unscaled
 from easyscale.optimizers.around_another import AroundAnother
 from easyscale.optimizers.element_wise import is_element_wise, why_not_elsewhere, why_not_sharded
 from easyscale.optimizers.renewed import make_local
@@ -103,6 +104,7 @@ class DistributedOptimizer(AroundAnother):
         self.is_scaled_outside = False  # stands inside a `LossScaleOptimizer`
         self._workers = None
         self._sharded: ShardedUpdate | None = None
+        self._accumulated: AccumulatedGradients | None = None
         self._hyperparameters = tuple(set(inner_optimizer.get_config()) - set(self.get_config()) - {"learning_rate"})
 
     @property
@@ -165,7 +167,7 @@ class DistributedOptimizer(AroundAnother):
             self.workers.start_equal([*variables, *state])
         if self.is_sharded:
             return self._sharded.apply(grads, variables)
-        means = self.workers.average(grads, variables, self._accumulation(variables))
+        means = self.workers.average(grads, variables, accumulation_of(self.inner_optimizer, variables))
         self.workers.update(self.inner_optimizer.apply, means, variables, _is_of_keras(self.inner_optimizer))
 
     # A fit() in which each worker updates its part
@@ -181,13 +183,14 @@ class DistributedOptimizer(AroundAnother):
 
         They cannot if each has a part of gradients that are still being summed up.
         """
-        inner = self.inner_optimizer
-        inner = inner.inner_optimizer if isinstance(inner, keras.optimizers.LossScaleOptimizer) else inner
+        inner = unscaled(self.inner_optimizer)
         accumulates = any(one.gradient_accumulation_steps for one in getattr(inner, "optimizers", [inner]))
         return self.workers.exchange.is_elastic and not accumulates
 
     def shard(self) -> None:
         """Divide the inner optimizer's state over workers, if it can be. It is built, and the same on all workers.
+
+        Gradients that it has summed up, in the midst of an accumulation, are divided in any case.
 
         Raises:
             ValueError: If `update="sharded"` and it cannot be divided.
@@ -199,6 +202,10 @@ class DistributedOptimizer(AroundAnother):
             return
         self._choose(self._trainable_variables)
         is_served = not self.workers.exchange.is_synchronous
+        if getattr(unscaled(self.inner_optimizer), "gradient_accumulation_steps", None) and not is_served:
+            if self._accumulated is None:
+                self._accumulated = AccumulatedGradients(self.inner_optimizer, self.workers)
+            self._accumulated.begin()
         if self.update == "replicated" and not is_served:
             return
         if self._sharded is None:
@@ -237,6 +244,15 @@ class DistributedOptimizer(AroundAnother):
         """
         if self.is_sharded:
             self.workers.apart(self._sharded.end if complete else self._sharded.abandon)
+        if self._accumulates_apart:
+            if complete:
+                self.workers.apart(self._accumulated.end)
+            self._accumulated.active = False
+
+    @property
+    def _accumulates_apart(self) -> bool:
+        """Whether each worker has summed up gradients of its own."""
+        return self._accumulated is not None and self._accumulated.active
 
     def back_up(self) -> None:
         """Have each worker's part of the state in two places, if it has a part. All workers must call this."""
@@ -279,8 +295,11 @@ class DistributedOptimizer(AroundAnother):
         """
         if self.is_sharded:
             return self._sharded.collect_together(0, memory)
-        is_chief = self.workers.communicator.is_chief
-        return [memory.copy(view_of(variable)) for variable in self.inner_optimizer.variables if is_chief]
+        if self._accumulates_apart:
+            values = self._accumulated.values(together=True)
+        else:
+            values = map(view_of, self.inner_optimizer.variables)
+        return [memory.copy(value) for value in values] if self.workers.communicator.is_chief else []
 
     def set_state(self, values: list) -> None:
         """Set what `collect_state` has returned, on this or another number of workers. All workers must call this.
@@ -299,23 +318,11 @@ class DistributedOptimizer(AroundAnother):
         else:
             for variable, value in zip(self.inner_optimizer.variables, values, strict=True):
                 variable.assign(value)
+            if self._accumulates_apart:
+                self._accumulated.begin()
 
     def _choose(self, variables: list) -> None:
         self.workers.choose(variables)
-
-    def _accumulation(self, variables: list) -> object:
-        """Return what the inner optimizer has accumulated, or `None` if it applies every gradient."""
-        inner = self.inner_optimizer
-        may_overflow = isinstance(inner, keras.optimizers.LossScaleOptimizer)
-        dynamic_scale = inner.dynamic_scale if may_overflow else 1.0
-        inner = inner.inner_optimizer if may_overflow else inner
-        steps = inner.gradient_accumulation_steps
-        if not steps:
-            return None
-        scale = keras.ops.convert_to_tensor(dynamic_scale) * (inner.loss_scale_factor or 1.0)
-        sums = [inner._accumulated_gradients[inner._get_variable_index(variable)] for variable in variables]
-        due = keras.ops.equal((inner._iterations + 1) % steps, 0)  # `iterations` counts updates
-        return None if any(one is None for one in sums) else replications.Accumulation(due, sums, may_overflow, scale)
 
     def join(self, agreed: object) -> bool:
         """Take part with weight zero in a step of the others; see `BetweenGraph.join`."""
@@ -329,10 +336,16 @@ class DistributedOptimizer(AroundAnother):
     # A model's file holds the inner optimizer's state where stock Keras looks for it, and once.
 
     def save_own_variables(self, store: dict) -> None:
-        (self._sharded if self.is_sharded else self.inner_optimizer).save_own_variables(store)
+        if self._accumulates_apart:
+            for index, value in enumerate(self._accumulated.values(together=False)):
+                store[str(index)] = value
+        else:
+            (self._sharded if self.is_sharded else self.inner_optimizer).save_own_variables(store)
 
     def load_own_variables(self, store: dict) -> None:
         (self._sharded if self.is_sharded else self.inner_optimizer).load_own_variables(store)
+        if self._accumulates_apart:
+            self._accumulated.begin()
 
     def get_config(self) -> dict:
         exchange = self.exchange
@@ -357,17 +370,14 @@ def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
 
     To many optimizers of Keras that is another step: they square, or clip, each sample's part by itself.
     """
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer = optimizer.inner_optimizer
+    optimizer = unscaled(optimizer)
     clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
     return type(optimizer) is keras.optimizers.SGD and not clips
 
 
 def _is_of_keras(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether it is known what the optimizer does: XLA can compile it, and a trial on one shape says it all."""
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer = optimizer.inner_optimizer
-    return type(optimizer).__module__.partition(".")[0] in ("keras", "easyscale")
+    return type(unscaled(optimizer)).__module__.partition(".")[0] in ("keras", "easyscale")
 
 
 def _cannot_be_sharded(optimizer: keras.optimizers.Optimizer, reason: str) -> str:

@@ -1,8 +1,11 @@
 """P processes take the steps of one, as in `equality_on_ranks.py`: optimizers, and what they do to gradients."""
 
+import functools
+
 import keras
+import numpy as np
 import tensorflow as tf
-from models import conv, dense, digits, equal, sgd
+from models import TOLERANCE, assert_as_one_process, assert_equal_ranks, conv, dense, digits, equal, in_scope, sgd
 
 import easyscale
 
@@ -49,6 +52,28 @@ def check_loss_scale_factor():
 
 def check_gradient_accumulation_steps():
     return equal(dense(lambda: sgd(gradient_accumulation_steps=2)))
+
+
+def check_gradient_accumulation_that_goes_on_in_the_next_fit():
+    x, y = digits(2 * 24 + 5)
+    optimizer = functools.partial(keras.optimizers.Adam, gradient_accumulation_steps=2)
+    sums = []
+
+    def train(parts, size, callbacks):
+        model = in_scope(dense(optimizer)) if callbacks else dense(optimizer)()
+        for _ in range(3):
+            model.fit(*parts, batch_size=size, shuffle=False, verbose=0, callbacks=callbacks)
+        sums.append([np.array(variable) for variable in model.optimizer.variables])
+        return model
+
+    def distributed():
+        return train(easyscale.shard(x, y), easyscale.local_batch(24), [easyscale.callbacks.Distribute()])
+
+    delta = assert_as_one_process(distributed, lambda: train((x, y), 24, []))
+    assert_equal_ranks(sums[-1])
+    for ours, expected in zip(sums[-1], sums[0], strict=True):  # on the chief, that is
+        np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
+    return delta
 
 
 def check_gradient_accumulation_under_loss_scaling():

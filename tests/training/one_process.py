@@ -149,7 +149,7 @@ def _same_model(ours, theirs):
 def _same_weights(ours, theirs):
     """Compare weights and the optimizer's state, under the names that stock Keras gives them."""
     ours, theirs = arrays(ours), arrays(theirs)
-    assert ours.keys() == theirs.keys()
+    assert ours.keys() == theirs.keys(), (sorted(ours), sorted(theirs))
     assert "optimizer/vars/2" in ours, "no optimizer state"
     for name, array in ours.items():
         np.testing.assert_allclose(array, theirs[name], atol=TOLERANCE, err_msg=name)

@@ -63,6 +63,16 @@ def check_model_checkpoint_after_every_second_batch_of_uneven_data():
     assert as_one_process(callbacks, data=UNEVEN) == 3 * STEPS
 
 
+def check_model_checkpoint_in_the_midst_of_an_accumulation():
+    def build():
+        return small_net(keras.optimizers.Adam(0.01, gradient_accumulation_steps=3, name="adam"))
+
+    def callbacks(folder):
+        return [ModelCheckpoint(folder / "{epoch}-{batch}.keras", save_freq=2)]
+
+    as_one_process(callbacks, data=UNEVEN, build=build)
+
+
 def check_stock_keras_goes_on_with_what_model_checkpoint_wrote():
     folder = new_folder()
 
