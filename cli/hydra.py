@@ -19,7 +19,7 @@ class Mpich(Runtime):
     @property
     def name(self) -> str:
         found = re.search(r"Version:\s*(\S+)", self.version)
-        return f"MPICH {found[1]}" if found else "MPICH"
+        return f"MPICH {found[1]}" if found else super().name
 
     def command(
         self, ranks: int, start: list[str], hosts: list[Host], variables: Mapping[str, str], cores: int
@@ -77,10 +77,6 @@ class IntelMpi(Mpich):
         # `mpirun` is a shell script around this program, and would not pass signals on.
         hydra = os.path.join(os.path.dirname(program), "mpiexec.hydra")
         super().__init__(hydra if os.access(hydra, os.X_OK) else program, version)
-
-    @property
-    def name(self) -> str:
-        return super(Mpich, self).name
 
     def keep_shared_memory_in(self, folder: str) -> dict[str, str]:
         return {"I_MPI_SHM_FILE_PREFIX_4K": folder}

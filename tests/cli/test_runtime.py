@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(60)
 
 OPEN_MPI = OpenMpi("mpirun", "mpirun (Open MPI) 5.0.11")
 OPEN_MPI_4 = OpenMpi("mpirun", "mpirun (Open MPI) 4.1.6")
-MPICH = Mpich("mpirun", "HYDRA build details:")
+MPICH = Mpich("mpirun", "HYDRA build details:\n    Version:                                 5.0.2\n")
 INTEL = IntelMpi("mpirun", "Intel(R) MPI Library for Linux* OS")
 
 KILLED = {
@@ -74,6 +74,11 @@ def test_several_failures_do_not_tell_who_was_first():
     assert MPICH.ending("[mpiexec@vm] Exit codes: [vm] 256,256\n") == Ending()
 
 
+def test_intel_mpi_also_lists_the_ranks_that_it_has_killed():
+    listed = [f"=   RANK {rank} PID 5{rank} RUNNING AT vm\n=   KILLED BY SIGNAL: 9 (Killed)\n" for rank in range(3)]
+    assert INTEL.ending("".join(listed)) == Ending(signal=9)
+
+
 def test_forwarded_lines_are_told_from_mpiruns_own():
     assert OPEN_MPI.tagged("[1,12]<stderr>:  indented", "stdout") == (12, "stderr", " indented")
     assert OPEN_MPI_4.tagged("[1,2]<stdout>: indented", "stdout") == (2, "stdout", " indented")
@@ -88,3 +93,8 @@ def test_an_mpi_that_cannot_go_on_without_a_rank_says_so_in_one_line(runtime):
         LaunchError, match=r"^--elastic needs Open MPI 5 or later\. Received: .+ Run: pip install [^\n]+$"
     ):
         runtime.elastic_flags()
+
+
+def test_an_mpirun_is_called_by_its_name_and_version():
+    assert (MPICH.name, INTEL.name) == ("MPICH 5.0.2", "Intel(R) MPI Library for Linux* OS")
+    assert OPEN_MPI_4.name == "mpirun (Open MPI) 4.1.6"
