@@ -1,0 +1,73 @@
+"""EasyScale installs and works with each Python that it supports, in the way of the README."""
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launches import run
+
+ROOT = Path(__file__).parents[2]
+# That all can be imported, and that ranks which are threads exchange.
+QUICK = ["test_structure.py", "test_workers.py", "communicator/test_local.py", "exchange/test_exchange.py"]
+INSTALL_LIMIT, LIMIT = 1500.0, 600.0  # seconds
+
+
+def _supported() -> list[str]:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    found = re.findall(r"Programming Language :: Python :: (3\.\d+)", setup["metadata"]["classifiers"])
+    assert found
+    return [one for one in found if one != "{}.{}".format(*sys.version_info)]
+
+
+def _find(version: str) -> str | None:
+    """A Python of this version: on `PATH`, else one of pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    candidates = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python{version}"))]
+    ask = ["-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
+    for one in filter(None, candidates):
+        if subprocess.run([one, *ask], capture_output=True, text=True, timeout=60).stdout.strip() == version:
+            return str(one)
+    return None
+
+
+def _run(command: list[str], limit: float) -> str:
+    inherited = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    done = run(command, limit, {name: value for name, value in os.environ.items() if name not in inherited})
+    output = done.stdout + done.stderr
+    if done.returncode:
+        pytest.fail(f"{' '.join(command)} ended with {done.returncode}\n{output[-6000:]}", pytrace=False)
+    return output
+
+
+@pytest.mark.full
+@pytest.mark.timeout(INSTALL_LIMIT + 2 * LIMIT + 60)
+@pytest.mark.parametrize("version", _supported())
+def test_it_installs_and_works(version, tmp_path):
+    python = _find(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} here")
+    venv = tmp_path / "venv"
+    try:
+        _run(["make", "-C", str(ROOT), f"PYTHON={python}", f"VENV={venv}", str(venv / ".test")], INSTALL_LIMIT)
+        passed = _run(
+            [
+                str(venv / "bin" / "pytest"),
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                *(str(ROOT / "tests" / one) for one in QUICK),
+            ],
+            LIMIT,
+        )
+        assert re.search(r"\d+ passed", passed) and "skipped" not in passed
+        digits = [str(ROOT / "examples" / "digits.py"), "--epochs", "1"]
+        fit = _run([str(venv / "bin" / "easyscale"), "launch", "-n", "2", *digits], LIMIT)
+        assert "equal weights on all 2 ranks: yes" in fit
+    finally:
+        shutil.rmtree(venv, ignore_errors=True)  # 2 GB
