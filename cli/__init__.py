@@ -3,6 +3,7 @@
     main, group          the entry point, and how it finds its commands
     job, ending          runs mpirun: signals, exit code, the end of all ranks
     janitor              cleans up behind a launcher that is killed
+    beginning            who has begun with MPI, for which spares wait
     watch, stalls        on each host, and here: who waits for whom too long, and where that one is
     runtime, open_mpi, hydra, hosts    which mpirun there is, and the command line that it wants
     streams, output      what the ranks write: where it comes from, how it is shown

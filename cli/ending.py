@@ -22,6 +22,8 @@ class Ending(NamedTuple):
         leave: Int, of `Leave`. How it took leave of the others.
         met: Bool. Whether all ranks had begun with MPI.
         when: Int. Nanoseconds, on a clock of all ranks.
+        missed: Int. The rank that had ended while this one waited for it.
+        is_spare: Bool. Whether it was no rank, and waited to replace one.
     """
 
     rank: int | None = None
@@ -31,6 +33,8 @@ class Ending(NamedTuple):
     leave: int = Leave.DONE
     met: bool = True
     when: int = 0
+    missed: int | None = None
+    is_spare: bool = False
 
     @classmethod
     def reported(cls, rank: int, words: Mapping, when: int) -> "Ending":
@@ -40,7 +44,8 @@ class Ending(NamedTuple):
         code = None if number else os.WEXITSTATUS(status)
         if words["leave"] in (Leave.RAISED, Leave.UNNEEDED):  # it has killed itself, so that MPI tells the others
             number, code = None, int(words["leave"] == Leave.RAISED)
-        return cls(rank, words["host"], number, code, words["leave"], words["met"], when)
+        missed = words.get("missed", 0) - 1 if words.get("missed") else None
+        return cls(rank, words["host"], number, code, words["leave"], words["met"], when, missed)
 
     @property
     def is_sudden(self) -> bool:
@@ -76,6 +81,8 @@ class Ending(NamedTuple):
         'rank 1 on a was killed by signal 9 (Killed)'
         """
         host = os.uname().nodename if on_this_host else self.host
+        if self.is_spare:
+            return f"a spare (--spares) on {host} {self.how} before all had begun with MPI"
         is_server = self.rank is not None and workers is not None and self.rank >= workers
         rank = f"rank {self.rank}, a server," if is_server else f"rank {self.rank}"
         who = "the job" if self.rank is None else f"{rank} on {host}" if host else rank.rstrip(",")
@@ -94,7 +101,7 @@ class Ending(NamedTuple):
     @property
     def is_cut_short(self) -> bool:
         """Whether mpirun has ended it on its way out, so that its own exit code is not known."""
-        return self.signal == signal.SIGTERM and self.is_early
+        return self.signal in (signal.SIGTERM, signal.SIGKILL) and self.leave == Leave.TOO_EARLY
 
     @property
     def is_early(self) -> bool:
@@ -114,6 +121,7 @@ class Endings:
         self._is_elastic = is_elastic
         self._failures: list[Ending] = []
         self._survived: list[Ending] = []  # those after which the others went on, if perhaps not far
+        self._latest: dict[int, Ending] = {}  # of each rank
         self._is_well = False  # whether a rank has done what it had to
 
     def add(self, ending: Ending, is_member: bool = True) -> None:
@@ -122,6 +130,7 @@ class Endings:
         Args:
             is_member: Bool. Whether it had joined the others, if it was to replace a rank. Defaults to `True`.
         """
+        self._latest[ending.rank] = ending
         if ending.is_failure:
             self._failures.append(ending)
             return
@@ -154,6 +163,15 @@ class Endings:
         Args:
             said: What mpirun says of it.
         """
+        found = self._first(said)
+        missed = next((one.missed for one in sorted(self._failures, key=_in_time) if one.missed is not None), None)
+        if found is None or missed is None or not (found.is_of_another or found.rank == missed):
+            return found
+        # It has left, and may not have heard that others needed it, or not have told of its end.
+        left = self._latest.get(missed) or Ending(missed, found.host, signal.SIGTERM)
+        return left._replace(leave=Leave.TOO_EARLY) if left.leave in (Leave.DONE, Leave.MISSED) else left
+
+    def _first(self, said: Ending | None) -> Ending | None:
         failures, survived = (sorted(found, key=_in_time) for found in (self._failures, self._survived))
         if survived and all(one.is_of_another for one in failures):
             return survived[-1 if self._is_elastic else 0]

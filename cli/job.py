@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from easyscale.cli.beginning import Beginning
 from easyscale.cli.ending import Ending, Endings
 from easyscale.cli.janitor import Janitor
 from easyscale.cli.membership import Membership, Process
@@ -69,6 +70,7 @@ class Job:
         self._on_this_host = on_this_host
         self._membership, self._stalls = membership or Membership(), stalls or Stalls(0, 0)
         self._endings = Endings(self._membership.is_elastic)
+        self._beginning = Beginning(self._membership.workers)
         self._ranks = {}  # Process -> Rank
         self._forwarded = False  # whether mpirun has forwarded a rank's line
         self._said = []  # lines of mpirun's own
@@ -127,6 +129,7 @@ class Job:
             for key, _ in events:
                 key.data(key.fd)
             self._screen.tick()
+            self._look_for_lost_output()
             now = time.monotonic()
             self._look_for_stalls()
             self._look_for_vanished()
@@ -147,13 +150,10 @@ class Job:
             data = read(file)
             if not data:
                 self._selector.unregister(file)
-            try:
-                if rank is None:
-                    self._on_mpirun(stream, data)
-                else:
-                    self._screen.feed(rank, stream, data)
-            except BrokenPipeError:  # whoever read our output is gone
-                self._on_signal(signal.SIGPIPE, None)
+            if rank is None:
+                self._on_mpirun(stream, data)
+            else:
+                self._screen.feed(rank, stream, data)
             if not data and rank is not None:
                 os.close(file)
 
@@ -162,20 +162,27 @@ class Job:
     def _on_rank(self, _: int) -> None:
         started = self._streams.accept()
         if started is not None:
-            process = self._membership.begin(started.rank)
-            self._ranks[process] = started
+            if self._membership.is_spare(started.rank):
+                process = self._beginning.add_spare(started)
+            else:
+                process = self._membership.begin(started.rank)
+                self._ranks[process] = started
             for stream, file in started.files.items():
                 self._watch(file, started.rank, stream)
-            self._selector.register(started.connection, selectors.EVENT_READ, lambda _: self._on_words(process))
+            self._selector.register(
+                started.connection, selectors.EVENT_READ, lambda _: self._on_words(process, started.connection)
+            )
 
-    def _on_words(self, process: Process) -> None:
-        connection, data = self._ranks[process].connection, b""
+    def _on_words(self, process: Process, connection: socket.socket) -> None:
+        data = b""
         with contextlib.suppress(OSError):
             data = connection.recv(1 << 16)
         if not data:
             self._selector.unregister(connection)
             connection.close()
-            if self._membership.is_elastic and self._membership.is_running(process):
+            if self._membership.is_elastic and (
+                self._membership.is_running(process) or process in self._beginning.spares
+            ):
                 self._vanished[process] = time.monotonic_ns()
         *lines, self._words[process] = (self._words.get(process, b"") + data).split(b"\n")
         for line in lines:
@@ -187,8 +194,15 @@ class Job:
             words = json.loads(line)
         except ValueError:
             return
-        if words["kind"] == "started":
+        if self._membership.is_spare(process.rank):
+            self._hear_spare(process, words)
+        elif words["kind"] == "started":
             self._membership.hosts[process.rank] = words["host"]
+        elif words["kind"] == "begins":
+            self._beginning.come(process.rank)
+            self._look_for_missed()
+        elif words["kind"] == "meets":
+            self._beginning.is_over = True
         elif words["kind"] == "joined":
             self._membership.join(process)
             self._stalls.take_in(process.rank)
@@ -198,6 +212,29 @@ class Job:
             self._on_end(process, Ending.reported(process.rank, words, when))
         elif self._membership.is_member(process):  # nobody waits for the others
             self._stalls.hear(process.rank, words)
+
+    def _hear_spare(self, process: Process, words: dict) -> None:
+        if words["kind"] == "called":
+            self._beginning.remove_spare(process)
+        elif words["kind"] == "ended":
+            self._on_spare_end(process, Ending.reported(process.rank, words, words["when"]))
+
+    def _on_spare_end(self, process: Process, ending: Ending) -> None:
+        """End the job if a spare has without which no rank can begin with MPI. Later the chief takes another one."""
+        self._beginning.remove_spare(process)
+        if ending.is_failure and not (ending.met or self._is_ending or self._membership.is_over):
+            self._fail(ending._replace(is_spare=True), is_member=False)
+
+    def _fail(self, ending: Ending, is_member: bool = True) -> None:
+        """End the job because of this."""
+        self._endings.add(ending, is_member)
+        self._act_at(time.monotonic() + _PATIENCE, lambda: self._stop(signal.SIGTERM))
+
+    def _look_for_missed(self) -> None:
+        """End the job if some ranks wait to begin with MPI, and another has ended without."""
+        missed = self._beginning.missed
+        if missed is not None and not self._is_ending:
+            self._fail(missed)
 
     def _on_end(self, process: Process, ending: Ending) -> None:
         was_member = self._membership.is_member(process)
@@ -212,9 +249,12 @@ class Job:
         if goes_on:
             self._endings.survive(ending)
             return
-        self._endings.add(ending, was_member)
         if ending.is_failure:
-            self._act_at(time.monotonic() + _PATIENCE, lambda: self._stop(signal.SIGTERM))
+            self._fail(ending, was_member)
+            return
+        self._endings.add(ending, was_member)
+        self._beginning.end(ending)
+        self._look_for_missed()
 
     def _goes_on(self, process: Process, ending: Ending) -> bool:
         """Whether the others may go on without a rank; it is said then, also if they have become too few."""
@@ -234,8 +274,10 @@ class Job:
         for process, when in list(self._vanished.items()):
             if time.monotonic_ns() - when > 1e9:
                 del self._vanished[process]
-                if not self._is_ending:
-                    ending = Ending(process.rank, os.uname().nodename, signal.SIGKILL, leave=Leave.NONE, when=when)
+                ending = Ending(process.rank, os.uname().nodename, signal.SIGKILL, leave=Leave.NONE, when=when)
+                if process in self._beginning.spares:
+                    self._on_spare_end(process, ending._replace(met=self._beginning.is_over))
+                elif not self._is_ending:
                     self._on_end(process, ending)
 
     def _act_at(self, when: float, action: Callable[[], None]) -> None:
@@ -267,6 +309,14 @@ class Job:
             else:
                 self._forwarded = True
                 self._screen.feed(tagged[0], tagged[1], f"{tagged[2]}\n".encode(errors="surrogateescape"))
+
+    def _look_for_lost_output(self) -> None:
+        error = self._screen.lost()
+        if isinstance(error, BrokenPipeError):  # whoever read our output is gone
+            if signal.SIGPIPE not in self._signals:
+                self._on_signal(signal.SIGPIPE, None)
+        elif error is not None:
+            self._screen.say(f"easyscale: output is lost from here on, and the job goes on: {error.strerror}")
 
     # Signals, and the end.
 

@@ -66,6 +66,10 @@ class Membership:
         self._running.add(process)
         return process
 
+    def is_spare(self, rank: int) -> bool:
+        """Whether a process of this number waits to replace a worker."""
+        return self._has_spares and rank >= self.workers
+
     def has_begun(self, rank: int | None) -> bool:
         return rank in self._begun
 

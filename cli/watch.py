@@ -16,6 +16,7 @@ from easyscale.progress import STACK_SIGNAL, Activity, Progress
 
 __all__ = ["Watch"]
 
+_BEGINNING_SECONDS = 0.2  # between two looks at a rank until all have begun with MPI
 _STACK_SECONDS = 1.0  # that a rank has to write its stack
 _LINES = 30  # of a stack
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -29,9 +30,10 @@ class Watch:
     Args:
         timeout: Float. Seconds after which a rank that has not moved is told of; 0 for never.
         say: Callable that takes a dictionary for the launcher.
+        sleeps: Bool. Whether there is nothing to watch until `wake` is called. Defaults to `False`.
     """
 
-    def __init__(self, timeout: float, say: Callable[[dict], None]):
+    def __init__(self, timeout: float, say: Callable[[dict], None], sleeps: bool = False):
         self._timeout, self._say = timeout, say
         self._progress, self._record = Progress.open()
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK)
@@ -40,7 +42,22 @@ class Watch:
         self._told_at = 0.0  # 0 if the launcher does not know of a stand
         self._cpu = (0.0, time.monotonic())  # seconds of the rank's, and when they were looked up
         self._works = True
-        self.interval = min(1.0, timeout / 8) if timeout else None
+        self._sleeps = sleeps
+        self._steps = ["begins", "meets"]  # into MPI, that the launcher has not been told of
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between two looks; `None` if there is nothing to look for."""
+        if self._sleeps:
+            return None
+        if self._steps:
+            return _BEGINNING_SECONDS
+        return min(1.0, self._timeout / 8) if self._timeout else None
+
+    def wake(self) -> None:
+        """Begin to watch."""
+        self._sleeps = False
+        self._mark, self._moved_at = (), time.monotonic()
 
     def give(self) -> None:
         """Let this process, which becomes the rank, write the record."""
@@ -50,15 +67,20 @@ class Watch:
 
     @property
     def farewell(self) -> dict:
-        """What the rank's record says of its end: whether it has met all others, and how it took leave of them."""
-        return {"met": bool(self._progress.met), "leave": self._progress.leave}
+        """What the rank's record says of its end: whether it has met all others, how it took leave, whom it missed."""
+        progress = self._progress
+        return {"met": bool(progress.met), "leave": progress.leave, "missed": progress.missed}
 
     def look(self, pid: int) -> None:
-        """Look at the rank, and tell the launcher if it has not moved for the time-out, or moves again."""
-        now = time.monotonic()
-        if not self._timeout or now - self._looked_at < self.interval:
+        """Look at the rank; tell the launcher if it has not moved for the time-out, moves again, or begins with MPI."""
+        now, interval = time.monotonic(), self.interval
+        if interval is None or now - self._looked_at < interval:
             return
         self._looked_at = now
+        while self._steps and (self._progress.met or (self._progress.pid and len(self._steps) == 2)):
+            self._say({"kind": self._steps.pop(0)})
+        if not self._timeout:
+            return
         progress = self._progress
         waits = progress.waits
         state = _state(pid)

@@ -77,8 +77,13 @@ def _local_size() -> int:
     return next((int(os.environ[size]) for _, size in _LOCAL if size in os.environ), 1)
 
 
-def _take_output(name: str, rank: int) -> socket.socket:
+def _take_output(name: str, rank: int, is_spare: bool = False) -> socket.socket:
     """Write to the launcher instead of to mpirun; return the connection.
+
+    Args:
+        name: String. Name of the launcher's socket.
+        rank: Int. The number of this rank.
+        is_spare: Bool. Whether this is none, and goes on to write to mpirun. Defaults to `False`.
 
     Raises:
         OSError: If there is no such launcher, as on other hosts.
@@ -92,12 +97,19 @@ def _take_output(name: str, rank: int) -> socket.socket:
     connection.sendall(f"{rank}\n".encode())
     files = socket.recv_fds(connection, 1, 2)[1]
     for file, standard in zip(files, (1, 2), strict=True):
-        os.dup2(file, standard)
+        if not is_spare:
+            os.dup2(file, standard)
         os.close(file)
     return connection
 
 
-def _start(command: list[str], by_lines: bool, watch: Watch, on_word: Callable[[int, str], None] | None = None) -> int:
+def _start(
+    command: list[str],
+    by_lines: bool,
+    watch: Watch,
+    on_word: Callable[[int, str], None] | None = None,
+    orders: socket.socket | None = None,
+) -> int:
     """Start the script in this process group; return how it ended, as `os.waitpid` gives it.
 
     Args:
@@ -105,10 +117,11 @@ def _start(command: list[str], by_lines: bool, watch: Watch, on_word: Callable[[
         by_lines: Whether its output goes through this process, which writes whole lines: some mpirun marks every
             piece that comes as if it were a line.
         watch: `Watch`. Watches it meanwhile.
-        on_word: Function. Called with the number of its process and with each line that it writes to the file
-            `EASYSCALE_SPARE`. Defaults to `None`: there is no such file.
+        on_word: Function. Called with the number of its process and with each line that it writes to the socket
+            `EASYSCALE_SPARE`. Defaults to `None`: there is no such socket.
+        orders: Socket, from which lines go to that other one. Defaults to `None`: it is told to begin at once.
     """
-    control, words = os.pipe() if on_word else (-1, -1)
+    control, words = socket.socketpair() if on_word else (None, None)
     pipes = {standard: os.pipe() for standard in (1, 2)} if by_lines else {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: None)  # for the script, which gets it too; `exec` undoes this
@@ -119,16 +132,21 @@ def _start(command: list[str], by_lines: bool, watch: Watch, on_word: Callable[[
         for standard, (_, writer) in pipes.items():
             os.dup2(writer, standard)
         if on_word:
-            os.set_inheritable(words, True)
-            os.environ[settings.SPARE] = str(words)
+            words.set_inheritable(True)
+            os.environ[settings.SPARE] = str(words.fileno())
         os.execv(command[0], command)
-    for writer in [writer for _, writer in pipes.values()] + [words] * bool(on_word):
+    for _, writer in pipes.values():
         os.close(writer)
     if os.getpgrp() != os.getpid():  # a signal for this process is for the script, which does not get it
         signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, number))
     targets = {reader: functools.partial(_write, standard) for standard, (reader, _) in pipes.items()}
     if on_word:
-        targets[control] = lambda data: [on_word(pid, line) for line in data.decode().splitlines()]
+        words.close()
+        targets[control.fileno()] = lambda data: [on_word(pid, line) for line in data.decode().splitlines()]
+        if orders is None:
+            control.sendall(b"begin\n")
+        else:
+            targets[orders.fileno()] = functools.partial(_pass_on, control)
     return _attend(pid, targets, watch)
 
 
@@ -136,6 +154,11 @@ def _write(file: int, data: bytes) -> None:
     out = memoryview(data)
     while out:
         out = out[os.write(file, out) :]
+
+
+def _pass_on(to: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        to.sendall(data)
 
 
 def _attend(pid: int, targets: dict[int, Callable[[bytes], object]], watch: Watch) -> int:
@@ -151,7 +174,9 @@ def _attend(pid: int, targets: dict[int, Callable[[bytes], object]], watch: Watc
         ready = select.select([*partial, *([end] if status is None else [])], [], [], pause)[0]
         watch.look(pid)
         for file in set(ready) - {end}:
-            data = os.read(file, 1 << 16)
+            data = b""
+            with contextlib.suppress(ConnectionError):
+                data = os.read(file, 1 << 16)
             lines, newline, rest = (partial[file] + data).rpartition(b"\n")
             targets[file](lines + newline if data else partial.pop(file))
             if data:
@@ -186,7 +211,7 @@ def main() -> None:
     is_spare = rank >= int(os.environ.get("OMPI_COMM_WORLD_SIZE") or 0) - spares if spares else False
     connection = None
     with contextlib.suppress(OSError):
-        connection = _take_output(os.environ[OUTPUT], rank) if OUTPUT in os.environ and not is_spare else None
+        connection = _take_output(os.environ[OUTPUT], rank, is_spare) if OUTPUT in os.environ else None
     cores = sorted(os.sched_getaffinity(0))
     os.environ.update(thread_settings(os.environ, _take_cores(spares, is_spare), rank))
     os.environ.pop(settings.RANK_PROCESS, None)  # if a rank of another job has started this one
@@ -203,7 +228,12 @@ def main() -> None:
         nonlocal connection
         word, _, number = line.partition(" ")
         if word == "replaces":  # from now on it is that rank
+            watch.wake()
             os.sched_setaffinity(pid, share(cores, int(number), _local_size() - spares))
+            if connection is not None:
+                say({"kind": "called"})
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
             with contextlib.suppress(OSError, KeyError):
                 connection = _take_output(os.environ[OUTPUT], int(number))
         else:
@@ -211,10 +241,10 @@ def main() -> None:
 
     host = os.uname().nodename
     say({"kind": "started", "host": host})
-    watch = Watch(settings.stall_timeout(), say)
+    watch = Watch(settings.stall_timeout(), say, sleeps=is_spare)
     if is_spare:
         command = [sys.executable, "-m", "easyscale.communicator.parked", *sys.argv[1:]]
-        status = _start(command, by_lines=True, watch=watch, on_word=on_word)
+        status = _start(command, by_lines=True, watch=watch, on_word=on_word, orders=connection)
     else:
         status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None, watch=watch)
     say({"kind": "ended", "host": host, "status": status, "when": time.monotonic_ns(), **watch.farewell})

@@ -15,7 +15,7 @@ __all__ = ["Activity", "Leave", "Progress", "STACK_SIGNAL", "Wait"]
 
 STACK_SIGNAL = signal.SIGRTMIN + 6  # a rank that gets it writes where each of its threads is
 
-_WORDS = ("pid", "moves", "phase", "step", "exchanges", "activity", "leave", "met")
+_WORDS = ("pid", "moves", "phase", "step", "exchanges", "activity", "leave", "met", "missed")
 _PLACES = 4  # threads that wait at a time; more go unnoticed
 _TEXT = 512  # bytes for what each of them waits for
 _NUMBERS = 8 * (len(_WORDS) + 2 * _PLACES)
@@ -79,11 +79,12 @@ class Progress:
         activity: Int, of `Activity`.
         leave: Int, of `Leave`.
         met: Int. 1 if all ranks have begun with MPI. Before, none can go on without another.
+        missed: Int. One more than the number of the rank that has ended while this one waited for it; 0 for none.
         exchange: String. Of the rank's own: the name of the exchange in use.
         purpose: String. Of the rank's own: what it meets the others for.
     """
 
-    pid, moves, phase, step, exchanges, activity, leave, met = map(_word, range(len(_WORDS)))
+    pid, moves, phase, step, exchanges, activity, leave, met, missed = map(_word, range(len(_WORDS)))
 
     def __init__(self, memory: mmap.mmap | None = None):
         self._memory = memory if memory is not None else mmap.mmap(-1, _SIZE)

@@ -38,7 +38,7 @@ RANK_PROCESS = "EASYSCALE_RANK_PROCESS"  # number of the process that is a rank;
 REPLICATION = "EASYSCALE_REPLICATION"  # "between_graph" or "in_graph"
 RESUME = "EASYSCALE_RESUME"  # folder of the checkpoints to go on from; default: that of `Distribute`
 SERVERS = "EASYSCALE_SERVERS"  # number of ranks, the last ones, that serve and do not train; default 0
-SPARE = "EASYSCALE_SPARE"  # a file descriptor, to which a process that is to replace a rank writes what becomes of it
+SPARE = "EASYSCALE_SPARE"  # descriptor of a socket, where one that is to replace a rank hears and says what it does
 SPARES = "EASYSCALE_SPARES"  # number of processes, the last ones, that replace ranks which have failed; default 0
 STALL_TIMEOUT = "EASYSCALE_STALL_TIMEOUT"  # seconds that a rank may wait for others; 0 for ever; default 60
 

@@ -27,6 +27,7 @@ def end_job(
     time.sleep(0.2 * min(communicator.rank, 10))
     previous_hook(kind, error, traceback)
     if isinstance(error, PeerError) and error.left is not None:
+        communicator.progress.missed = communicator.first_ranks[error.left] + 1
         communicator.release(error.left)
     is_own = not issubclass(kind, EasyScaleError)  # and not because of what another rank did
     goes_on = communicator.awaited or (is_own and 0 < communicator.rank < communicator.workers)

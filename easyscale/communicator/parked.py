@@ -1,7 +1,9 @@
 """What a spare runs, `python -m easyscale.communicator.parked script arguments`: nothing, until it is called.
 
-Then it runs the script as Python would, in the place of a rank that has failed. The process that has started it is told
-which rank it is, and when it has joined the others, by lines in the file `EASYSCALE_SPARE`.
+MPI begins when all have come to it, and who waits for that inside MPI keeps a core busy. So a spare sleeps until it is
+told that all ranks have come. When it is called it runs the script as Python would, in the place of a rank that has
+failed. The process that has started it tells it to begin, and is told which rank it is, and when it has joined the
+others, by lines over the socket `EASYSCALE_SPARE`.
 """
 
 import os
@@ -23,9 +25,9 @@ _LOOK_SECONDS = 0.1
 
 def main() -> None:
     """Wait to be called, then run the script. An error of the script's is raised as it is."""
+    tell = _wait_to_begin()
     communicator = communicators.get("mpi")
     rank = communicator.wait_for_call()
-    tell = _teller()
     tell(f"replaces {rank}")
     threading.Thread(target=_watch, args=(communicator, tell), name="easyscale-spare", daemon=True).start()
     try:
@@ -38,12 +40,12 @@ def main() -> None:
         raise
 
 
-def _teller() -> Callable[[str], None]:
-    file = os.environ.pop(settings.SPARE, "")
-    if not file:
-        return lambda line: None
-    os.set_inheritable(int(file), False)
-    return lambda line: os.write(int(file), f"{line}\n".encode())
+def _wait_to_begin() -> Callable[[str], None]:
+    """Sleep until all ranks have begun with MPI; return a function that tells a line."""
+    file = int(os.environ.pop(settings.SPARE))
+    os.set_inheritable(file, False)
+    os.read(file, 1)
+    return lambda line: os.write(file, f"{line}\n".encode())
 
 
 def _watch(communicator: object, tell: Callable[[str], None]) -> None:

@@ -10,8 +10,8 @@ from easyscale.progress import Leave
 pytestmark = pytest.mark.timeout(60)
 
 
-def ended(rank, status, when=0, leave=Leave.DONE):
-    words = {"host": "a", "status": status, "met": True, "leave": leave}
+def ended(rank, status, when=0, leave=Leave.DONE, missed=0):
+    words = {"host": "a", "status": status, "met": True, "leave": leave, "missed": missed}
     return Ending.reported(rank, words, when)
 
 
@@ -108,3 +108,41 @@ def test_of_an_elastic_job_one_that_gave_up_is_not_why_it_ended():
     found.add(ended(0, 256, when=1, leave=Leave.GAVE_UP))
     found.add(ended(1, 768, when=2, leave=Leave.TOO_EARLY))
     assert (found.cause(None).rank, found.cause(None).exit_code) == (1, 3)
+
+
+@pytest.mark.parametrize("is_elastic", [False, True])
+@pytest.mark.parametrize(
+    ("left", "how", "code"),
+    [
+        (None, "ended", 1),  # nothing has come of it
+        (ended(1, 0, when=1), "ended with exit code 0", 1),
+        (
+            ended(1, 3 * 256, when=1, leave=Leave.TOO_EARLY),
+            "ended with exit code 3 while other ranks still needed it",
+            3,
+        ),
+        (ended(1, signal.SIGTERM, when=9), "ended", 1),
+        (ended(1, signal.SIGKILL, when=9), "ended", 1),
+        (ended(1, signal.SIGKILL, when=9, leave=Leave.TOO_EARLY), "ended", 1),
+    ],
+)
+def test_who_has_left_is_named_by_those_that_missed_it(left, how, code, is_elastic):
+    # Nobody waits for its own word: it may not have heard that others needed it, and mpirun may have killed it.
+    gave_up = [ended(rank, 256, when=4 + rank, leave=Leave.GAVE_UP, missed=1 + 1) for rank in (0, 2)]
+    found = endings(*gave_up, *([left] if left else []), is_elastic=is_elastic)
+    cause = found.cause(Ending(rank=0, code=1))
+    assert cause.describe(on_this_host=False) == f"rank 1 on a {how} while other ranks still needed it"
+    assert cause.exit_code == code
+    assert not found.is_success
+
+
+def test_a_rank_that_was_killed_is_named_as_killed_although_another_missed_it():
+    found = endings(ended(0, 256, when=2, leave=Leave.GAVE_UP, missed=1 + 1), ended(1, 11, when=1, leave=Leave.NONE))
+    assert (found.cause(None).rank, found.cause(None).exit_code) == (1, 139)
+
+
+def test_a_spare_has_no_rank():
+    killed = Ending(5, "a", 9, leave=Leave.NONE, met=False, is_spare=True)
+    expected = "a spare (--spares) on a was killed by signal 9 (Killed) before all had begun with MPI"
+    assert killed.describe(on_this_host=False, workers=2) == expected
+    assert killed.exit_code == 137

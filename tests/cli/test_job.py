@@ -215,12 +215,75 @@ def test_a_short_wait_after_long_work_is_no_stall(ranks, script):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ranks_that_wait_for_one_that_never_begins_with_mpi_are_reported(ranks, script):
-    path = script(RANK + "import easyscale\nif rank == 0: easyscale.rank()")
+@pytest.mark.parametrize(("options", "pauses"), [([], 1), (["--elastic", "--respawn"], 0)])
+def test_a_rank_that_ends_before_it_has_begun_with_mpi_is_named(ranks, script, options, pauses):
+    path = script(RANK + f"import easyscale\ntime.sleep({pauses} * rank)\nif rank == 0: easyscale.rank()")
+    done = ranks.run("launch", "-n", "2", *options, "--stall-timeout", "0", path)
+    how = "ended with exit code 0 while other ranks still needed it"
+    assert (done.returncode, done.stderr) == (1, f"easyscale: rank 1 on {os.uname().nodename} {how}\n")
+
+
+def test_ranks_that_wait_for_one_to_begin_with_mpi_are_reported(ranks, script):
+    path = script(RANK + "import easyscale\nif rank == 1: time.sleep(60)\neasyscale.rank()")
     done = ranks.run("launch", "-n", "2", "--stall-timeout", "3", path)
     assert done.returncode == 124
     assert f"rank 0 on {os.uname().nodename} waits for all ranks to begin with MPI, for " in done.stderr
-    assert f"rank 1 on {os.uname().nodename} ended with exit code 0" in done.stderr
+    assert f"rank 1 on {os.uname().nodename} does not wait" in done.stderr
+
+
+def test_a_spare_sleeps_before_ranks_begin_with_mpi_and_after(ranks, script):
+    path = script(
+        """
+        import os, time
+        import psutil
+        import easyscale
+
+        def look():
+            found = [one for one in psutil.process_iter() if one.cmdline()[1:4] == ["-m", MODULE, __file__]]
+            switches = [sum(one.num_ctx_switches()) for one in found]
+            time.sleep(2)
+            for one, before in zip(found, switches):
+                heavy = [file.path for file in one.memory_maps() if "tensorflow" in file.path]
+                print(sum(one.num_ctx_switches()) - before, one.status(), len(heavy), flush=True)
+
+        MODULE = "easyscale.communicator.parked"
+        is_first = os.environ["OMPI_COMM_WORLD_RANK"] == "0"
+        if is_first:
+            time.sleep(3)
+            look()
+        easyscale.rank()
+        if is_first:
+            time.sleep(1)
+            look()
+        easyscale.unshard([0])
+        """
+    )
+    done = ranks.run("launch", "-n", "2", "--elastic", "--respawn", "--spares", "3", path)
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert len(found) == 6, done.stdout + done.stderr
+    for switches, state, heavy in found:  # who waits inside MPI looks thousands of times a second
+        assert int(switches) < 50 and state == "sleeping" and heavy == "0", found
+
+
+@pytest.mark.parametrize("whom", ["parked", "worker"])
+def test_spares_that_are_killed_before_mpi_has_begun_are_named(ranks, script, whom):
+    path = script(
+        RANK
+        + f"""if rank == 0:
+            import psutil
+            for one in psutil.process_iter():
+                words = one.cmdline() if one.status() != "zombie" else []
+                parked = words[1:4] == ["-m", "easyscale.communicator.parked", __file__]
+                if parked and {whom!r} == "parked": one.kill()
+                elif parked: one.parent().kill()
+import easyscale
+easyscale.rank()"""
+    )
+    done = ranks.run("launch", "-n", "2", "--elastic", "--respawn", "--spares", "3", path)
+    name = f"a spare (--spares) on {os.uname().nodename}"
+    expected = f"easyscale: {name} was killed by signal 9 (Killed) before all had begun with MPI"
+    assert done.stderr.splitlines()[-1] == expected, done.stderr
+    assert done.returncode == 137
 
 
 def test_an_exception_on_one_rank_ends_the_ranks_that_wait_for_it(ranks, script):
