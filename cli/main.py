@@ -1,6 +1,9 @@
 """The entry point of `easyscale`, and how its errors look: one line, exit code 2 for usage and 1 for the rest."""
 
 import difflib
+import errno
+import os
+import signal
 import sys
 
 import click
@@ -18,8 +21,19 @@ class Main(Folder):
     def main(self, *arguments, standalone_mode: bool = True, **options):
         if not standalone_mode:
             return super().main(*arguments, standalone_mode=False, **options)
+        _open_standard_files()
         try:
-            sys.exit(super().main(*arguments, standalone_mode=False, **options) or 0)
+            code = super().main(*arguments, standalone_mode=False, **options) or 0
+            sys.stdout.flush()
+            sys.exit(code)
+        except BrokenPipeError:  # whoever read our output is gone
+            _drop_output()
+            sys.exit(128 + signal.SIGPIPE)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
+                raise
+            _drop_output()
+            _fail(None, f"the output must have a place. Received: {error.strerror}", 1)
         except click.UsageError as error:
             _fail(error.ctx, _usage(error), 2)
         except click.ClickException as error:
@@ -28,6 +42,26 @@ class Main(Folder):
             _fail(None, str(error), 1)
         except click.Abort:
             sys.exit(130)
+
+
+def _open_standard_files() -> None:
+    """Open what whoever started this has closed (`>&-`): another file would take its number."""
+    for file, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(file)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != file:
+                os.dup2(null, file)
+                os.close(null)
+            os.set_inheritable(file, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(file, "w" if file else "r", closefd=False))
+
+
+def _drop_output(file: int = 1) -> None:
+    """Have Python's end write nowhere what is left to write."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), file)
 
 
 def _usage(error: click.UsageError) -> str:
@@ -45,7 +79,10 @@ def _usage(error: click.UsageError) -> str:
 
 def _fail(context: click.Context | None, message: str, code: int) -> None:
     path = context.command_path if context is not None else "easyscale"
-    click.echo(f"{path}: {' '.join(message.split())}", err=True)
+    try:
+        click.echo(f"{path}: {' '.join(message.split())}", err=True)
+    except OSError:
+        _drop_output(2)
     sys.exit(code)
 
 

@@ -69,6 +69,11 @@ class Screen:
         for place in self._places.values():
             place.end()
 
+    def lost(self) -> OSError | None:
+        """Return why output cannot be shown any more, once for each file; `None` if there is nothing new."""
+        found = [place.take_error() for place in self._places.values()]
+        return next(filter(None, found), None)
+
     def say(self, line: str) -> None:
         """Show a line of the launcher's own on stderr."""
         self._places["stderr"].lines([f"{line}\n".encode()])
@@ -82,6 +87,13 @@ class _Place:
         self._inside = False
         self._waiting = []
         self._since = 0.0
+        self._is_lost = False
+        self._error: OSError | None = None
+
+    def take_error(self) -> OSError | None:
+        """Return why nothing can be written any more, once."""
+        error, self._error = self._error, None
+        return error
 
     def through(self, data: bytes) -> None:
         self._write(data)
@@ -113,11 +125,13 @@ class _Place:
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view:
+        while view and not self._is_lost:
             try:
                 view = view[os.write(self._file, view) :]
             except BlockingIOError:  # whoever started us has made it so
                 select.select([], [self._file], [])
+            except OSError as error:
+                self._is_lost, self._error = True, error
 
 
 class _Once:

@@ -23,6 +23,12 @@ VERSIONS = {
 
 
 @pytest.fixture
+def program():
+    """The path of the program `easyscale`."""
+    return PROGRAM
+
+
+@pytest.fixture
 def script(tmp_path):
     """A function that writes a script and returns its path."""
 
