@@ -130,7 +130,7 @@ def run_ranks(
     line = mpi.command(ranks, start, [], quiet, len(os.sched_getaffinity(0)))
     with progress:
         task = progress.add_task(f"starting {ranks} ranks", total=total)
-        code = job.Job(mpi, line, Screen(chief=take), on_this_host=True).run()
+        code = job.Job(mpi, line, Screen(chief=take), on_this_host=True, processes=ranks).run()
     if code and not any("wrong" in message for message in messages):
         sys.exit(code)
     return messages

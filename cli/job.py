@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from easyscale.cli import shared_memory
 from easyscale.cli.beginning import Beginning
 from easyscale.cli.ending import Ending, Endings
 from easyscale.cli.janitor import Janitor
@@ -31,7 +32,6 @@ _PATIENCE = 2.0  # seconds that mpirun has to end the job when a rank has failed
 _GRACE = 5.0  # seconds that ranks have to end after a signal
 _LAST_STEP = 20.0  # seconds that ranks have to write a checkpoint after a SIGTERM; Slurm and Kubernetes give 30
 _DRAIN = 2.0  # seconds that output may still come after the end, from processes that ranks have left behind
-_SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -52,6 +52,7 @@ class Job:
         membership: `Membership`. Knows who takes part, and whether ranks go on without others. Defaults to `None`: all
             must, and all are workers.
         stalls: `Stalls`. Knows how long ranks may wait for others. Defaults to `None`: for ever.
+        processes: Int. How many processes mpirun starts on this host. Defaults to 1: nothing needs to be shared.
 
     Attributes:
         was_asked_to_end: Bool. Whether a signal has come.
@@ -65,9 +66,10 @@ class Job:
         on_this_host: bool,
         membership: Membership | None = None,
         stalls: Stalls | None = None,
+        processes: int = 1,
     ):
         self._runtime, self._command, self._screen = runtime, command, screen
-        self._on_this_host = on_this_host
+        self._on_this_host, self._processes = on_this_host, processes
         self._membership, self._stalls = membership or Membership(), stalls or Stalls(0, 0)
         self._endings = Endings(self._membership.is_elastic)
         self._beginning = Beginning(self._membership.workers)
@@ -82,7 +84,11 @@ class Job:
         self._next = None  # (time, action) of what is to be done if the job has not ended by then
 
     def run(self) -> int:
-        """Return the exit code: the script's, or 128 plus the signal that ended it."""
+        """Return the exit code: the script's, or 128 plus the signal that ended it.
+
+        Raises:
+            LaunchError: If there is no room for what the processes share.
+        """
         self._streams = Streams(self._screen.terminals)
         with contextlib.ExitStack() as stack:
             self._selector = stack.enter_context(selectors.DefaultSelector())
@@ -113,14 +119,19 @@ class Job:
 
     def _folder(self, stack: contextlib.ExitStack) -> str | None:
         """Make the folder for what ranks share, if there is a place for it."""
-        if not (self._on_this_host and os.access(_SHARED_MEMORY, os.W_OK)):
+        if not (self._on_this_host and os.access(shared_memory.FOLDER, os.W_OK)):
             return None
+        if self._processes > 1:
+            shared_memory.check(self._processes)
         name = f"easyscale-{os.getpid()}-"
-        folder = tempfile.TemporaryDirectory(prefix=name, dir=_SHARED_MEMORY, ignore_cleanup_errors=True)
+        folder = tempfile.TemporaryDirectory(prefix=name, dir=shared_memory.FOLDER, ignore_cleanup_errors=True)
         return stack.enter_context(folder)
 
     def _environment(self, folder: str | None) -> dict[str, str]:
-        return self._runtime.environment() | (self._runtime.keep_shared_memory_in(folder) if folder else {})
+        if not folder:
+            return self._runtime.environment()
+        segment = shared_memory.segment(self._processes)
+        return self._runtime.environment() | self._runtime.keep_shared_memory_in(folder, segment)
 
     def _loop(self) -> None:
         ended = None
@@ -227,6 +238,8 @@ class Job:
 
     def _fail(self, ending: Ending, is_member: bool = True) -> None:
         """End the job because of this."""
+        if ending.signal == signal.SIGBUS and self._on_this_host and (shortage := shared_memory.shortage()):
+            self._screen.say(f"easyscale: {shortage}")
         self._endings.add(ending, is_member)
         self._act_at(time.monotonic() + _PATIENCE, lambda: self._stop(signal.SIGTERM))
 

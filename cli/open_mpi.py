@@ -54,11 +54,13 @@ class OpenMpi(Runtime):
         except KeyError:  # a user id without an entry, as in containers
             return {"HOME": "/"}
 
-    def keep_shared_memory_in(self, folder: str) -> dict[str, str]:
+    def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
         users = ("btl_sm", "btl_vader", "osc_sm")
         # In /tmp a job would meet what a killed one has left behind, if its mpirun had the same process id.
         session = {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_orte_tmpdir_base": folder}
-        return session | {f"OMPI_MCA_{user}_backing_directory": folder for user in users}
+        sizes = dict.fromkeys(("OMPI_MCA_btl_sm_segment_size", "OMPI_MCA_btl_vader_segment_size"), str(segment))
+        sizes = {} if segment is None else {name: size for name, size in sizes.items() if name not in os.environ}
+        return session | sizes | {f"OMPI_MCA_{user}_backing_directory": folder for user in users}
 
     def tagged(self, line: str, stream: str) -> tuple[int, str, str] | None:
         space = " " if self._major >= 5 else ""

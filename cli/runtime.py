@@ -84,10 +84,14 @@ class Runtime(abc.ABC):
         """Return the variables without which this mpirun does not start."""
         return {}
 
-    def keep_shared_memory_in(self, folder: str) -> dict[str, str]:
+    def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
         """Return the variables by which the library keeps its shared memory and other files in `folder`, if it can.
 
         A rank that is killed leaves its files behind; in a folder of the job's own the launcher finds them.
+
+        Args:
+            folder: String.
+            segment: Int. The bytes that a process may take for its messages. Defaults to `None`: as many as ever.
         """
         return {}
 

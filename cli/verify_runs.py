@@ -104,7 +104,7 @@ def _run(mpi: runtime.Runtime, command: list[str], start: list[str], ranks: int,
     where = f"{ranks} processes" if ranks > 1 else "one process"
     with progress:
         progress.add_task(f"{start[0]} on {where}", total=None)
-        code = job.Job(mpi, line, screen, on_this_host=True).run()
+        code = job.Job(mpi, line, screen, on_this_host=True, processes=ranks).run()
     if code in _INTERRUPTED:
         sys.exit(code)
     if code:

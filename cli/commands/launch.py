@@ -157,7 +157,8 @@ def command(
             def make() -> job.Job:
                 needed = [0, *range(workers, ranks)] if servers else []
                 membership = Membership(workers, least, needed, has_spares=spares > 0)
-                return job.Job(mpi, line, Screen(), not places, membership, Stalls(settings.stall_timeout(), ranks))
+                stalls = Stalls(settings.stall_timeout(), ranks)
+                return job.Job(mpi, line, Screen(), not places, membership, stalls, ranks + spares)
 
             sys.exit(job.run(make, restarts))
     click.echo(" ".join([f"{name}={shlex.quote(value)}" for name, value in environment.items()] + [shlex.join(line)]))

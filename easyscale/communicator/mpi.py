@@ -330,9 +330,9 @@ class Mpi(Waiting):
         if needs + _ROOM_FOR_OTHERS > room:
             raise SharedMemoryError(
                 f"{_SHARED_MEMORY} of {self.host} must have room for what its {self.local_size} ranks share. Received: "
-                f"{needs[0] / 1e6:.0f} MB to share, {room[0] / 1e6:.0f} MB free. Make it larger (`mount -o "
-                "remount,size=8G`, `docker run --shm-size=8g`, an `emptyDir` of medium `Memory` in Kubernetes), or "
-                "choose the exchange 'ring'"
+                f"{needs[0] / 1e6:.0f} MB to share, {room[0] / 1e6:.0f} MB free{_size()}. Make it larger "
+                f"(`mount -o remount,size=8G {_SHARED_MEMORY}`, `docker run --shm-size=8g`, an `emptyDir` of medium "
+                "`Memory` in Kubernetes), or choose the exchange 'ring'"
             )
         info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # each part begins with a page
         window = MPI.Win.Allocate_shared(nbytes, 1, info, self._node)
@@ -403,6 +403,14 @@ def _room() -> int:
         return 1 << 62
     free = os.statvfs(_SHARED_MEMORY)
     return free.f_bavail * free.f_frsize
+
+
+def _size() -> str:
+    """Of how many bytes, in words."""
+    if not os.path.isdir(_SHARED_MEMORY):
+        return ""
+    found = os.statvfs(_SHARED_MEMORY)
+    return f" of {found.f_blocks * found.f_frsize / 1e6:.0f} MB"
 
 
 def _library() -> str:
