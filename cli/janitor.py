@@ -6,6 +6,8 @@ import shutil
 import signal
 import time
 
+from easyscale.cli import leftovers
+
 __all__ = ["Janitor"]
 
 _PATIENCE = 5.0  # seconds that mpirun has to end when its launcher has been killed
@@ -16,9 +18,10 @@ class Janitor:
 
     Args:
         folder: String. The folder that is removed, or `None` for none.
+        mark: String. What tells the environment of the job's processes from that of others.
     """
 
-    def __init__(self, folder: str | None):
+    def __init__(self, folder: str | None, mark: str):
         reader, self._pipe = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -31,7 +34,7 @@ class Janitor:
                 null = os.open(os.devnull, os.O_RDWR)
                 os.dup2(null, 1)
                 os.dup2(null, 2)
-                _wait_and_clean(folder)
+                _wait_and_clean(folder, mark)
             finally:
                 os._exit(0)
         os.close(reader)
@@ -49,7 +52,7 @@ class Janitor:
             os.waitpid(self._pid, 0)
 
 
-def _wait_and_clean(folder: str | None) -> None:
+def _wait_and_clean(folder: str | None, mark: str) -> None:
     said = b""
     while data := os.read(0, 4096):
         said += data
@@ -62,6 +65,7 @@ def _wait_and_clean(folder: str | None) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
         time.sleep(0.2)  # ranks die with mpirun
+        leftovers.end_marked(mark)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from easyscale.cli import shared_memory
+from easyscale.cli import leftovers, shared_memory
 from easyscale.cli.beginning import Beginning
 from easyscale.cli.ending import Ending, Endings
 from easyscale.cli.janitor import Janitor
@@ -95,7 +95,7 @@ class Job:
             stack.enter_context(contextlib.closing(self._streams))
             stack.enter_context(self._catch_signals())
             folder = self._folder(stack)
-            janitor = Janitor(folder)
+            janitor = Janitor(folder, self._streams.name)
             stack.callback(janitor.dismiss)
             self._process = subprocess.Popen(
                 self._command,
@@ -114,6 +114,8 @@ class Job:
                 self._loop()
             finally:
                 self._kill()
+                if self._on_this_host:
+                    leftovers.end_marked(self._streams.name)
         self._screen.end()
         return self._exit_code()
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from easyscale import settings
+from easyscale.cli import leftovers
 from easyscale.cli.watch import Watch
 
 __all__ = ["MARK", "OUTPUT", "share", "thread_settings"]
@@ -184,6 +185,7 @@ def _attend(pid: int, targets: dict[int, Callable[[bytes], object]], watch: Watc
         if status is None:
             ended, found = os.waitpid(pid, os.WNOHANG)
             status = found if ended else None
+            leftovers.reap(but=pid)
         elif not ready:  # somebody else keeps the files open
             break
     return status
@@ -207,6 +209,7 @@ def _die_with_parent() -> None:
 def main() -> None:
     rank = next((int(os.environ[name]) for name in _RANK if name in os.environ), 0)
     _die_with_parent()  # if mpirun is killed, nobody else would end this rank
+    leftovers.adopt()
     spares = int(os.environ.get(settings.SPARES) or 0)
     is_spare = rank >= int(os.environ.get("OMPI_COMM_WORLD_SIZE") or 0) - spares if spares else False
     connection = None
@@ -248,6 +251,7 @@ def main() -> None:
     else:
         status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None, watch=watch)
     say({"kind": "ended", "host": host, "status": status, "when": time.monotonic_ns(), **watch.farewell})
+    leftovers.end_children()
     _end_like(status)
 
 
