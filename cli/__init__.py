@@ -3,6 +3,7 @@
     main, group          the entry point, and how it finds its commands
     job, ending          runs mpirun: signals, exit code, the end of all ranks
     leftovers            ends what ranks have started and left behind
+    loopback             has mpirun listen to this host alone
     shared_memory        whether /dev/shm has room for what MPI keeps there
     janitor              cleans up behind a launcher that is killed
     beginning            who has begun with MPI, for which spares wait

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from easyscale.cli import leftovers, shared_memory
+from easyscale.cli import leftovers, loopback, shared_memory
 from easyscale.cli.beginning import Beginning
 from easyscale.cli.ending import Ending, Endings
 from easyscale.cli.janitor import Janitor
@@ -133,7 +133,8 @@ class Job:
         if not folder:
             return self._runtime.environment()
         segment = shared_memory.segment(self._processes)
-        return self._runtime.environment() | self._runtime.keep_shared_memory_in(folder, segment)
+        own = self._runtime.stay_on_this_host() | self._runtime.keep_shared_memory_in(folder, segment)
+        return self._runtime.environment() | own
 
     def _loop(self) -> None:
         ended = None
@@ -173,6 +174,8 @@ class Job:
         self._selector.register(file, selectors.EVENT_READ, on_data)
 
     def _on_rank(self, _: int) -> None:
+        if self._on_this_host and not self._ranks and self._processes > 1:  # no script has begun yet
+            loopback.listen_here_only(self._process.pid)
         started = self._streams.accept()
         if started is not None:
             if self._membership.is_spare(started.rank):

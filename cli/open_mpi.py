@@ -54,6 +54,11 @@ class OpenMpi(Runtime):
         except KeyError:  # a user id without an entry, as in containers
             return {"HOME": "/"}
 
+    def stay_on_this_host(self) -> dict[str, str]:
+        # The component for TCP listens on all networks, whichever it is told to use.
+        wanted = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm" if self._major >= 5 else "self,vader"}
+        return {name: value for name, value in wanted.items() if name not in os.environ}
+
     def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
         users = ("btl_sm", "btl_vader", "osc_sm")
         # In /tmp a job would meet what a killed one has left behind, if its mpirun had the same process id.

@@ -84,6 +84,10 @@ class Runtime(abc.ABC):
         """Return the variables without which this mpirun does not start."""
         return {}
 
+    def stay_on_this_host(self) -> dict[str, str]:
+        """Return the variables by which ranks that are all on this host talk by its memory alone, if they can."""
+        return {}
+
     def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
         """Return the variables by which the library keeps its shared memory and other files in `folder`, if it can.
 
