@@ -32,6 +32,7 @@ _PATIENCE = 2.0  # seconds that mpirun has to end the job when a rank has failed
 _GRACE = 5.0  # seconds that ranks have to end after a signal
 _LAST_STEP = 20.0  # seconds that ranks have to write a checkpoint after a SIGTERM; Slurm and Kubernetes give 30
 _DRAIN = 2.0  # seconds that output may still come after the end, from processes that ranks have left behind
+_LONGEST_PAUSE = 30.0  # seconds before a job that has failed is started again
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -422,14 +423,17 @@ class Job:
 def run(make: Callable[[], Job], restarts: int) -> int:
     """Run a job, and again as often as `restarts` if it fails; return the last exit code.
 
-    A job that was asked to end is not started again: whoever asked will do that.
+    Before each new start there is a pause, of 1 s at first and then twice the one before, up to 30 s: what has failed
+    may need time. A job that was asked to end is not started again: whoever asked will do that.
     """
-    for left in range(restarts, -1, -1):
+    for number in range(1, restarts + 2):
         job = make()
         code = job.run()
-        if code == 0 or job.was_asked_to_end or not left:
+        if code == 0 or job.was_asked_to_end or number > restarts:
             break
-        print(f"easyscale: starts again ({restarts - left + 1} of {restarts})", file=sys.stderr, flush=True)
+        pause = min(2.0 ** min(number - 1, 10), _LONGEST_PAUSE)
+        print(f"easyscale: starts again in {pause:g} s ({number} of {restarts})", file=sys.stderr, flush=True)
+        time.sleep(pause)
     return code
 
 

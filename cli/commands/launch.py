@@ -62,7 +62,7 @@ __all__ = ["command"]
 )  # fmt: skip
 @click.option(
     "--restarts", type=click.IntRange(0), default=0, metavar="N",
-    help="Start the job again if it fails, up to N times. Default: 0.",
+    help="Start the job again if it fails, up to N times, after a pause of 1 s, then 2 s, 4 s, up to 30 s. Default: 0.",
 )  # fmt: skip
 @click.option("--resume", metavar="DIR", help="Go on from the last checkpoint in DIR. It must have one.")
 @click.option("--dry-run", is_flag=True, help="Print the command line that would run, and end.")

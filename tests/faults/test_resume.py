@@ -73,7 +73,7 @@ def test_asked_to_end_it_writes_a_checkpoint_and_the_launcher_starts_again(tmp_p
     done = train(tmp_path, "-n", "2", "--restarts", "1", fault="sigterm", moment="mid-epoch")
     assert done.code == 0, done.errors
     assert "ended with exit code 75" in done.errors
-    assert "easyscale: starts again (1 of 1)" in done.errors
+    assert "easyscale: starts again in 1 s (1 of 1)" in done.errors
     weights, history = result(tmp_path)
     for mine, theirs in zip(weights, undisturbed[0], strict=True):
         np.testing.assert_array_equal(mine, theirs)
