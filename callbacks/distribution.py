@@ -213,6 +213,8 @@ class Distribution:
         evaluates = bool(self._evaluations) if evaluates is None else evaluates
         together = all(self._evaluations) and (evaluates or (self._training and self._is_synchronous))
         self._workers.begin(2 * epoch + evaluates, together)
+        if epoch and not evaluates and self._fit.traces:  # Keras makes the function, and data is prepared
+            self._workers.communicator.progress.activity = Activity.FIRST_STEP
 
     # What replaces the model's own methods; `original` is the one replaced.
 

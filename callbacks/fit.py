@@ -89,6 +89,11 @@ class Fit(ElasticFit):
         """Whether this worker says what happens."""
         return self._is_verbose and self._communicator.is_chief
 
+    @property
+    def traces(self) -> bool:
+        """Whether the next step is traced."""
+        return self._traces
+
     # The begin
 
     def begin(self, epochs: int, deciding_hooks: list[str]) -> None:

@@ -7,6 +7,7 @@ from easyscale.progress import Activity
 __all__ = ["Stalls"]
 
 _GRACE = 3.0  # seconds that other ranks' words may come after the first's
+_FRESH = 8.0  # seconds that a rank's words hold at least, if no others come
 
 
 class Stalls:
@@ -56,8 +57,9 @@ class Stalls:
             return lines
         now = time.monotonic()
         self._since = self._since or now
-        complete = len(self._told) + len(self._ended) >= len(self._ranks)
-        if self._reported or not (complete or now - self._since > _GRACE):
+        silent = [rank for rank in self._awaited(stuck) if rank not in self._told and rank not in self._ended]
+        # Who has moved since the others began to wait is not told of yet, and may compute with good reason.
+        if self._reported or (silent and now - self._since < max(_GRACE, self._timeout)):
             return []
         self._reported = True
         return self._describe()
@@ -79,9 +81,16 @@ class Stalls:
     def _ranks(self) -> list[int]:
         return [rank for rank in range(self._size) if rank not in self._left_out]
 
+    def _awaited(self, stuck: dict[int, dict]) -> set[int]:
+        """The ranks that these wait for, as far as they know; else all."""
+        waits = [wait for one in stuck.values() for wait in one["waits"]]
+        if all("missing" in wait for wait in waits) and all(one["waits"] for one in stuck.values()):
+            return {rank for wait in waits for rank in wait["missing"]} & {*self._ranks}
+        return {*self._ranks}
+
     def _stuck(self) -> dict[int, dict]:
         """The ranks that wait too long or are stopped; none as long as a rank takes its time with good reason."""
-        fresh = time.monotonic() - max(4.0, self._timeout / 2)
+        fresh = time.monotonic() - max(_FRESH, self._timeout / 2)
         words = {rank: one for rank, (one, when) in self._told.items() if when > fresh}
         if any(one["busy"] for one in words.values()):
             return {}

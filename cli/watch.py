@@ -41,7 +41,7 @@ class Watch:
         self._moved_at = self._looked_at = time.monotonic()
         self._told_at = 0.0  # 0 if the launcher does not know of a stand
         self._cpu = (0.0, time.monotonic())  # seconds of the rank's, and when they were looked up
-        self._works = True
+        self._worked_at = self._moved_at  # when the rank was last seen to compute
         self._sleeps = sleeps
         self._steps = ["begins", "meets"]  # into MPI, that the launcher has not been told of
 
@@ -93,7 +93,9 @@ class Watch:
         pace = max(1.0, self._timeout / 8)
         if now - self._cpu[1] >= pace / 2:
             spent, before = _cpu_seconds(pid), self._cpu
-            self._works, self._cpu = spent - before[0] > 0.02 * (now - before[1]), (spent, now)
+            self._cpu = spent, now
+            if spent - before[0] > 0.02 * (now - before[1]) or _wants_to_run(pid):
+                self._worked_at = now
         waited = waits[0].seconds if waits else 0.0
         if max(waited, now - self._moved_at) >= self._timeout and now - self._told_at >= pace:
             self._told_at = now
@@ -107,6 +109,7 @@ class Watch:
         if not progress.leave and (inside_mpi := _INSIDE_MPI.match(stack)):
             told = [{"seconds": now - self._moved_at, "what": f"is in MPI's own {inside_mpi[1]}"}]
         may_take_long = progress.activity in _MAY_TAKE_ITS_TIME or not progress.phase
+        works = now - self._worked_at < self._timeout  # on a busy machine it may get no core for a while
         return {
             "kind": "stands",
             "host": os.uname().nodename,
@@ -118,7 +121,7 @@ class Watch:
             "exchanges": progress.exchanges,
             "activity": progress.activity,
             "idle": now - self._moved_at,
-            "busy": not told and self._works and may_take_long and state != "T",
+            "busy": not told and works and may_take_long and state != "T",
             "state": state,
             "left": bool(progress.leave),
             "stack": "" if told else stack,
@@ -148,13 +151,23 @@ def _interesting(text: str) -> str:
     return "\n".join("\n".join(calls).splitlines()[:_LINES])
 
 
-def _state(pid: int) -> str:
-    """The state of a process as `ps` has it, such as R, S or T; `?` if it is gone."""
+def _state(pid: int, thread: int | None = None) -> str:
+    """The state of a process, or of a thread of it, as `ps` has it, such as R, S or T; `?` if it is gone."""
+    path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0].upper()
     except OSError:
         return "?"
+
+
+def _wants_to_run(pid: int) -> bool:
+    """Whether a thread of a process waits for a core, or for a disk."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    return any(_state(pid, int(thread)) in ("R", "D") for thread in threads)
 
 
 def _catches(pid: int, number: int) -> bool:

@@ -51,6 +51,8 @@ def here():
     while time.monotonic() < end:
         if sys.argv[2] == "sleeps":
             time.sleep(0.01)
+        elif sys.argv[2] == "computes now and then" and time.monotonic() % 1.2 > 0.2:
+            time.sleep(1)
 here()
 """
 
@@ -60,9 +62,9 @@ def watched():
     """A function that starts a process, watches it and returns what its watcher has said after `seconds`."""
     processes = []
 
-    def start(activity, how, seconds, stop=False):
+    def start(activity, how, seconds, stop=False, timeout=0.5):
         said = []
-        watch = Watch(0.5, said.append)
+        watch = Watch(timeout, lambda words: said.append(words) if words["kind"] == "stands" else None)
         environment = {**os.environ, "EASYSCALE_PROGRESS": f"PID:{watch._record}:{watch._writer}"}
         process = subprocess.Popen(
             [sys.executable, "-c", RANK, str(activity), how],
@@ -98,6 +100,9 @@ def test_a_stopped_rank_is_known_to_be_stopped(watched):
 
 def test_a_rank_that_traces_or_evaluates_and_computes_takes_its_time(watched):
     assert watched(Activity.FIRST_STEP, "computes", 3.0)[-1]["busy"]
+    # On a busy machine it gets no core for a while.
+    told = watched(Activity.FIRST_STEP, "computes now and then", 6.0, timeout=2.0)
+    assert len(told) >= 2 and all(words["busy"] for words in told), told
     assert not watched(Activity.STEPS, "computes", 3.0)[-1]["busy"]
 
 
@@ -130,6 +135,40 @@ def test_one_report_names_who_waits_and_who_does_not():
     assert stalls.report() == [] and not stalls.is_over and stalls.culprit == 1
     stalls.hear(0, words(waits=20.5))
     assert stalls.is_over
+
+
+def test_a_rank_that_moved_after_others_began_to_wait_is_heard_before_a_report(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stalls = Stalls(10, 3)
+    for moment in range(8):  # rank 1 has not stood still for 10 s yet
+        now[0] += 1
+        for rank in (0, 2):
+            stalls.hear(rank, words(waits=10.0 + moment))
+        assert stalls.report() == []
+    stalls.hear(1, words(busy=True, activity=Activity.FIRST_STEP))
+    assert stalls.report() == [] and not stalls.is_over
+
+
+def test_a_rank_that_moves_on_and_on_without_the_others_is_reported(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stalls, said = Stalls(10, 2), []
+    while not said and now[0] < 130:
+        now[0] += 1
+        stalls.hear(0, words(waits=now[0] - 90))
+        said = stalls.report()
+    assert "  rank 1 does not wait, and nothing is known of it: it moves, or its host does not answer" in said
+
+
+def test_only_those_that_somebody_waits_for_are_heard_before_a_report():
+    stalls = Stalls(10, 3)
+    waits = words(waits=11.0)
+    waits["waits"][0]["missing"] = [1]
+    stalls.hear(0, waits)
+    assert stalls.report() == []
+    stalls.hear(1, words())
+    assert stalls.report(), "rank 2 works by itself, as where nobody waits for all"
 
 
 def test_nobody_waits_longer_for_a_rank_that_has_ended():
