@@ -23,6 +23,7 @@ class Ending(NamedTuple):
         met: Bool. Whether all ranks had begun with MPI.
         when: Int. Nanoseconds, on a clock of all ranks.
         missed: Int. The rank that had ended while this one waited for it.
+        in_fit: Bool. Whether it was in `fit()`.
         is_spare: Bool. Whether it was no rank, and waited to replace one.
     """
 
@@ -34,6 +35,7 @@ class Ending(NamedTuple):
     met: bool = True
     when: int = 0
     missed: int | None = None
+    in_fit: bool = True
     is_spare: bool = False
 
     @classmethod
@@ -45,7 +47,8 @@ class Ending(NamedTuple):
         if words["leave"] in (Leave.RAISED, Leave.UNNEEDED):  # it has killed itself, so that MPI tells the others
             number, code = None, int(words["leave"] == Leave.RAISED)
         missed = words.get("missed", 0) - 1 if words.get("missed") else None
-        return cls(rank, words["host"], number, code, words["leave"], words["met"], when, missed)
+        in_fit = words.get("in_fit", True)
+        return cls(rank, words["host"], number, code, words["leave"], words["met"], when, missed, in_fit)
 
     @property
     def is_sudden(self) -> bool:

@@ -104,7 +104,8 @@ class Membership:
         left = len(self._members)
         verb = "is" if left == 1 else "are"
         if left >= self._least:
-            return True, f"{how}; {left} of {self.workers} workers {verb} left"
+            told = f"{how}; {left} of {self.workers} workers {verb} left"
+            return True, told if ending.in_fit else f"{told}. Outside of fit() the job ends when one of them needs it"
         if any(not self.is_member(one) for one in self._running):  # it may have joined, and not told of it yet
             return True, f"{how}, while another one joins"
         return False, f"{left} worker{'s' * (left != 1)} {verb} left, fewer than --min-workers {self._least}"

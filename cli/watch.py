@@ -67,9 +67,10 @@ class Watch:
 
     @property
     def farewell(self) -> dict:
-        """What the rank's record says of its end: whether it has met all others, how it took leave, whom it missed."""
+        """What the rank's record says of its end: whether it had met all others, was in `fit()`, how it took leave."""
         progress = self._progress
-        return {"met": bool(progress.met), "leave": progress.leave, "missed": progress.missed}
+        met, in_fit = bool(progress.met), bool(progress.phase)
+        return {"met": met, "in_fit": in_fit, "leave": progress.leave, "missed": progress.missed}
 
     def look(self, pid: int) -> None:
         """Look at the rank; tell the launcher if it has not moved for the time-out, moves again, or begins with MPI."""

@@ -1,6 +1,7 @@
 """`easyscale launch`: checks what it is asked to start, then starts it."""
 
 import importlib.util
+import math
 import os
 import shlex
 import sys
@@ -124,6 +125,10 @@ def command(
     variables |= {settings.ELASTIC: str(least)} if elastic else {}
     variables |= {settings.ELASTIC_BATCH: elastic_batch} if elastic_batch else {}
     variables |= {settings.SPARES: str(spares)} if spares else {}
+    if stall_timeout is not None and not math.isfinite(stall_timeout):
+        raise click.UsageError(
+            f"--stall-timeout must be a number of seconds, or 0. Received: --stall-timeout {stall_timeout}. Use 60"
+        )
     if stall_timeout is not None:
         os.environ[settings.STALL_TIMEOUT] = f"{stall_timeout:g}"
     if settings.STALL_TIMEOUT in os.environ:

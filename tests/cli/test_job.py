@@ -166,7 +166,8 @@ def test_an_elastic_job_fails_if_a_rank_dies_outside_of_its_training(ranks, scri
     done = ranks.run("launch", "-n", "2", "--elastic", path)
     assert done.returncode == 137, done.stderr
     name = f"easyscale: rank {unlucky} on {os.uname().nodename} was killed by signal 9 (Killed)"
-    assert done.stderr.splitlines() == [f"{name}; 1 of 2 workers is left", name]
+    left = "1 of 2 workers is left. Outside of fit() the job ends when one of them needs it"
+    assert done.stderr.splitlines() == [f"{name}; {left}", name]
 
 
 def test_ranks_that_wait_for_a_stopped_spare_at_their_end_are_reported(ranks, script, tmp_path):

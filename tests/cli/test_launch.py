@@ -19,6 +19,14 @@ pytestmark = pytest.mark.timeout(60)
         (["--replication", "between_grap"], "Received: --replication='between_grap'. Did you mean 'between_graph'?"),
         (["-n", "2", "--servers", "3"], "from 0 to that of the workers. Received: --servers 3 and -n 2"),
         (["-n", "2", "--servers", "-1"], "from 0 to that of the workers. Received: --servers -1 and -n 2"),
+        (
+            ["--stall-timeout", "nan"],
+            "a number of seconds, or 0. Received: --stall-timeout nan. Use 60",
+        ),
+        (
+            ["--stall-timeout", "inf"],
+            "a number of seconds, or 0. Received: --stall-timeout inf. Use 60",
+        ),
         (["-n", "2", "--min-workers", "1"], "--min-workers is for --elastic. Received: --min-workers 1 without it"),
         (["-n", "2", "--elastic-batch", "local"], "is for --elastic. Received: --elastic-batch local without it"),
         (["-n", "2", "--elastic", "--elastic-batch", "x"], "'x' is not one of 'global', 'local'"),

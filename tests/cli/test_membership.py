@@ -35,6 +35,14 @@ def test_workers_go_on_as_long_as_there_are_enough():
     assert lose(membership, killed(0)) == (False, "1 worker is left, fewer than --min-workers 2")
 
 
+def test_outside_of_training_it_is_said_when_the_job_ends():
+    assert lose(begun(3), killed(2, in_fit=False)) == (
+        True,
+        "rank 2 on a was killed by signal 9 (Killed); 2 of 3 workers are left. Outside of fit() the job ends when one "
+        "of them needs it",
+    )
+
+
 def test_servers_are_no_workers():
     membership = Membership(1, least=1)
     for rank in range(2):

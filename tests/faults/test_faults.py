@@ -59,6 +59,12 @@ def test_a_stopped_rank_is_named_and_the_job_ended(tmp_path, exchange):
     assert lines[-1] == "easyscale: the job was ended because ranks have waited for rank 1 for too long"
 
 
+def test_a_first_step_that_is_traced_slowly_is_no_stall(tmp_path):
+    done = harness.launch(SUMS.with_name("slow_trace.py"), [], tmp_path, "-n", "2", "--stall-timeout", "4", limit=120)
+    assert (done.code, done.output) == (0, "[1] traces\n"), done.errors
+    assert "stands still" not in done.errors
+
+
 def test_a_rank_that_others_wait_for_shows_where_it_is(tmp_path):
     done = sums("sleeps", tmp_path, "--stall-timeout", "4")
     assert done.code == 124
