@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 
 from easyscale.callbacks import callback_state
 from easyscale.callbacks.checkpoint_contents import check_contents
+from easyscale.callbacks.joining import share_arrays
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 
 
@@ -118,6 +120,22 @@ def test_what_keras_callbacks_count_comes_back():
     callback_state.put_back([second, other], *stored(first, history))
     assert (second.best, second.wait, len(second.best_weights)) == (0.5, 2, 1)
     assert other.history == history.history and other.epoch == [0]
+
+
+@pytest.mark.timeout(60)
+def test_arrays_of_any_type_reach_other_ranks(run_ranks):
+    given = {
+        "texts": np.array(["a", "bcd"]),
+        "bytes": np.array([b"a", b"bcd"]),
+        "times": np.array(["2020-01-01", "2021-01-01"], "datetime64[D]"),
+        "halves": np.array([1.5, 2.0], ml_dtypes.bfloat16),
+        "numbers": np.arange(6, dtype=">i2").reshape(2, 3),
+        "one": np.array(3.0),
+    }
+    for found in run_ranks(3, lambda comm: share_arrays(comm, given if comm.rank == 1 else {}, giver=1)):
+        for name, array in given.items():
+            assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+            np.testing.assert_array_equal(found[name], array)
 
 
 WHOLE = {"version": 1, "epoch": 0, "steps": 5, "ended": False, "stopped": False, "weights": [["a", [1]]]}
