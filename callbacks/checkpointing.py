@@ -5,7 +5,9 @@ epoch, or in the steps that are skipped on the way, is overwritten. Every rank t
 over ranks, and each has metrics, random numbers and a place in its data of its own.
 """
 
+import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -13,7 +15,7 @@ import warnings
 import keras
 import numpy as np
 
-from easyscale.callbacks import callback_state, metrics, randomness
+from easyscale.callbacks import batch_normalization, callback_state, metrics, randomness
 from easyscale.callbacks.checkpoint_contents import VERSION, check_contents
 from easyscale.callbacks.checkpoint_writer import CheckpointWriter
 from easyscale.callbacks.data_position import DataPosition
@@ -30,6 +32,8 @@ __all__ = ["Checkpointing"]
 
 _PATIENCE = 10.0  # seconds in which another process, which may be about to end, may have the folder
 _LOOK_AFTER = 10  # steps after which the chief first knows how long a step takes
+
+_ended_here: set[str] = set()  # folders with the end of a `fit()` of this process
 
 
 class Checkpointing:
@@ -93,6 +97,7 @@ class Checkpointing:
             if about["ended"]:
                 self._model._initial_epoch = max(about["epoch"], self._fit.epochs if about["stopped"] else 0)
             self._epoch = self._model._initial_epoch
+            self._tell_how_it_goes_on(about)
             if self._epoch >= self._fit.epochs:  # no step is left before which that would be done
                 self._fit.build()
                 self.put_back()
@@ -161,13 +166,20 @@ class Checkpointing:
                 )
             return None
         arrays = share_arrays(self._communicator, found.arrays if found else {}, giver=0)
-        if self._is_chief and self._fit.is_verbose:
+        return Checkpoint(about, arrays)
+
+    def _tell_how_it_goes_on(self, about: dict) -> None:
+        folder, is_done = self._source.folder, self._epoch >= self._fit.epochs
+        if self._is_chief and is_done and os.path.realpath(folder) in _ended_here:
             print(
-                f"EasyScale: goes on from '{self._source.folder}', epoch {about['epoch'] + 1}, after {about['steps']} "
-                "steps",
+                f"EasyScale: '{folder}' has the end of another `fit()` of this script: nothing is left to train. Give "
+                "each `fit()` a folder of its own",
+                file=sys.stderr,
                 flush=True,
             )
-        return Checkpoint(about, arrays)
+        elif self._is_chief and self._fit.is_verbose:
+            goes_on = "nothing is left to train" if is_done else f"goes on in epoch {self._epoch + 1}"
+            print(f"EasyScale: {goes_on}, from '{folder}', after {about['steps']} steps", flush=True)
 
     def _tell_what_is_passed_over(self, begins: bool) -> None:
         passed = self._source.passed_over() if self._is_chief else {}
@@ -267,6 +279,7 @@ class Checkpointing:
             self._data.begin_pass()
             self._fit.together(lambda: self.save(self._fit.steps, ended=True, is_last=True))
             self._writer.finish()
+            _ended_here.add(os.path.realpath(self._written.folder))
         self.stop()
 
     def stop(self) -> None:
@@ -300,6 +313,7 @@ class Checkpointing:
             return
         states = [optimizer.collect_state(self._memory) for optimizer in self._optimizers]
         rows = metrics.collect(self._model.metrics, self._communicator)
+        moving = self._moving_statistics()
         mine = {
             "data": self._data.state(),
             "random": self._workers.get_random_state(),
@@ -309,7 +323,7 @@ class Checkpointing:
         self._last, self._last_step = time.monotonic(), steps
         if not self._is_chief:
             return
-        weights = [self._memory.copy(view_of(one)) for one in self._model.weights]
+        weights = [self._memory.copy(moving.get(id(one), view_of(one))) for one in self._model.weights]
         arrays = {f"weight/{number}": value for number, value in enumerate(weights)}
         for number, state in enumerate(states):
             arrays |= {f"optimizer/{number}/{index}": value for index, value in enumerate(state)}
@@ -327,6 +341,12 @@ class Checkpointing:
             "callbacks": callback_state.collect(self._fit.callbacks, arrays),
         }
         self._writer.write(steps, Checkpoint(about, arrays), is_last)
+
+    def _moving_statistics(self) -> dict[int, np.ndarray]:
+        """Return what workers move by themselves while gradients are accumulated: the means, by identity."""
+        moving = batch_normalization.moving_statistics(self._model)
+        means = metrics.average(moving, self._communicator)
+        return {id(one): mean.astype(one.dtype) for one, mean in zip(moving, means, strict=True)}
 
     def _has_room(self, steps: int) -> bool:
         """Whether there is memory for a snapshot, on the chief, before ranks send it their parts."""

@@ -8,6 +8,7 @@ import pytest
 
 import easyscale
 from easyscale import settings
+from easyscale.callbacks.joining import share_arrays
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.snapshot_memory import SnapshotMemory
 
@@ -158,3 +159,28 @@ def test_a_folder_must_have_a_name():
     with pytest.raises(TypeError, match="`checkpoint` must be the path of a folder"):
         easyscale.callbacks.Distribute(checkpoint="")
     easyscale.callbacks.Distribute(checkpoint="run", every=np.int64(5))
+
+
+def test_gradients_that_ranks_accumulate_are_all_in_a_checkpoint(run_ranks):
+    """The chief goes on with the sum, which is what counts when they are exchanged."""
+
+    def on_rank(comm):
+        inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
+        optimizer = easyscale.DistributedOptimizer(inner, "ring", communicator=comm)
+        inner.build([keras.Variable(np.zeros((2, 3), "float32"))])
+        (mine,) = inner._accumulated_gradients
+        mine.assign(np.full((2, 3), comm.rank + 1.0))
+        values = optimizer.collect_state(SnapshotMemory())
+        values = share_arrays(comm, {str(index): value for index, value in enumerate(values)}, giver=0)
+        optimizer.set_state(list(values.values()))
+        return keras.ops.convert_to_numpy(mine)
+
+    for rank, found in enumerate(run_ranks(3, on_rank)):
+        np.testing.assert_array_equal(found, np.full((2, 3), 6.0 if rank == 0 else 0.0))
+
+
+def test_a_folder_for_two_fits_of_one_script_is_told_of(tmp_path, capfd):
+    fit(model(), tmp_path)
+    again = model()
+    fit(again, tmp_path)
+    assert f"'{tmp_path}' has the end of another `fit()` of this script: nothing is left" in capfd.readouterr().err
