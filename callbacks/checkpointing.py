@@ -186,11 +186,7 @@ class Checkpointing:
         if passed:
             those = ", ".join(f"'{path}', which is {what}" for path, what in passed.items())
             begins_anew = ". None is whole: training begins anew" * begins
-            warnings.warn(
-                f"a checkpoint must be a file. Received: {those}. Passed over{begins_anew}",
-                EasyScaleWarning,
-                stacklevel=3,
-            )
+            self._warn(f"a checkpoint must be a file. Received: {those}. Passed over{begins_anew}")
 
     def _check(self, about: dict) -> None:
         mine = [[variable.path, list(variable.shape)] for variable in self._model.weights]
@@ -406,7 +402,14 @@ class Checkpointing:
                     copy.assign(value)
         else:
             randomness.differ(self._model, self._workers)
-        if not about["ended"]:  # else an epoch begins, and they are those of the one before
+        is_within = not about["ended"]  # an epoch; else one begins, and metrics are those of the one before
+        if is_within and not self._workers.exchange.is_synchronous and any(one["calls"] for one in about["data"]):
+            is_within = False
+            self._warn(
+                "where servers do not wait, training goes on from the begin of an epoch. Received: a checkpoint in the "
+                f"middle of epoch {about['epoch'] + 1}, in '{self._source.folder}'. All of its data is trained on again"
+            )
+        if is_within:
             self._put_back_metrics(about, arrays["metrics"])
         callback_state.put_back(self._fit.callbacks, about["callbacks"], arrays)
         self._fit.steps = about["steps"]
@@ -418,14 +421,16 @@ class Checkpointing:
         there = about.get("metrics", here)
         if there == here and rows.shape[1] == sum(size for *_, size in here):
             metrics.put_back(self._model.metrics, rows, self._communicator)
-        elif rows.any() and self._is_chief:  # before the first step of all there are none
-            warnings.warn(
+        elif rows.any():  # before the first step of all there are none
+            self._warn(
                 "a checkpoint's metrics should be the model's. Received: "
                 f"{[name for _, name, _ in there]} in '{self._source.folder}', {[name for _, name, _ in here]} in the "
-                f"model. Those of epoch {about['epoch'] + 1} are of the rest of it",
-                EasyScaleWarning,
-                stacklevel=2,
+                f"model. Those of epoch {about['epoch'] + 1} are of the rest of it"
             )
+
+    def _warn(self, text: str) -> None:
+        if self._is_chief:
+            warnings.warn(text, EasyScaleWarning, stacklevel=3)
 
 
 def _own_name(weight: list | None) -> list | None:

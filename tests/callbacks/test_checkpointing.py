@@ -67,6 +67,16 @@ def test_metrics_that_are_others_are_said_and_count_the_rest_of_the_epoch(tmp_pa
     assert set(rest.history) == {"loss", "mse"}
 
 
+def test_where_servers_do_not_wait_an_epoch_begins_anew_and_that_is_said(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        fit(model(), tmp_path, Stops(3), batch_size=4)  # of six batches, after a checkpoint of two
+    again = model()
+    again.optimizer = easyscale.DistributedOptimizer(again.optimizer, "parameter_server:async")
+    with pytest.warns(EasyScaleWarning, match="in the middle of epoch 1, .* All of its data is trained on again"):
+        fit(again, tmp_path, epochs=1, batch_size=4)
+    assert again.optimizer.iterations == 2 + 6
+
+
 def test_steps_of_other_length_lose_no_data(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(model(), tmp_path, Stops(3), batch_size=4)  # of six batches, after a checkpoint of two
