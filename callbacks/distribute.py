@@ -55,7 +55,7 @@ class Distribute(keras.callbacks.Callback):
             written.
         every: Int, or string. A checkpoint is written after so many steps, or so much time: `"90s"`, `"10min"`,
             `"1h"`. Defaults to `"10min"`.
-        keep: Int. So many checkpoints stay, the last ones. Defaults to `3`.
+        keep: Int. So many checkpoints stay, the last ones; fewer on a full disk. Defaults to `3`.
 
     Raises:
         ValueError: If an argument is none of those that it can be, or the model's optimizer is already distributed in

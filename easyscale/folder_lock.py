@@ -18,7 +18,7 @@ _POLL = 0.1  # seconds
 
 
 class FolderLock:
-    """A lock on a folder that ends with its process, however that ends: it is the kernel's, on a file `.lock` in it.
+    """A lock on a folder that ends with its process, however that ends: it is the kernel's, on a file in it.
 
     Whoever else wants it is told the host and the process that have it. A process that forks keeps it for itself. In
     one process the last who takes it has it: a `fit()` that was interrupted may not have given it back.
@@ -37,7 +37,7 @@ class FolderLock:
     _held: dict[str, "FolderLock"] = {}  # by the real path of the folder, in this process
 
     def __init__(self, folder: Path):
-        self._folder, self._path = folder, folder / ".lock"
+        self._folder, self._path = folder, folder / ".easyscale.lock"
         self._file: int | None = None
 
     def take(self, patience: float = 0.0) -> None:

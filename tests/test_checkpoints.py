@@ -186,7 +186,7 @@ def write(step):
     except OSError as error:
         assert error.errno == errno.ENOSPC
         print("no room", end=" ")
-    names = [one.name for one in (folder / "run").iterdir() if one.name != ".lock"]
+    names = [one.name for one in (folder / "run").iterdir() if one.name != ".easyscale.lock"]
     print(sorted(int(name[5:14]) for name in names), Checkpoints(folder / "run").read()[0].about["step"])
 for step in range(5, 30, 5):
     write(step)
@@ -326,7 +326,7 @@ def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(tmp_path):
     (tmp_path / f".{'0' * 32}.part").write_text("half")
     (tmp_path / "notes.part").write_text("the user's")
     Checkpoints(tmp_path).prepare()
-    assert sorted(one.name for one in tmp_path.iterdir() if one.name != ".lock") == ["notes.part", path.name]
+    assert sorted(one.name for one in tmp_path.iterdir() if one.name != ".easyscale.lock") == ["notes.part", path.name]
 
 
 def test_a_folder_that_cannot_be_written_is_found_at_the_begin(tmp_path):

@@ -76,20 +76,20 @@ def test_in_one_process_the_last_has_it(tmp_path):
     first.take()
     second.take()
     first.release()  # has no say any more
-    assert (tmp_path / ".lock").exists()
+    assert (tmp_path / ".easyscale.lock").exists()
     second.release()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", "\0" * 10, "a b c", "\x1b[31m 5", "host -1", "x" * 1000])
 def test_what_the_file_says_is_not_believed(tmp_path, holder, text):
-    (tmp_path / ".lock").write_text(text)
+    (tmp_path / ".easyscale.lock").write_text(text)
     with pytest.raises(EasyScaleError, match="which another job has"):
         FolderLock(tmp_path).take()
 
 
 def test_a_link_is_not_followed(tmp_path):
-    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / ".easyscale.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
         FolderLock(tmp_path).take()
     assert not (tmp_path / "elsewhere").exists()
