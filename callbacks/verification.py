@@ -42,6 +42,9 @@ def watch(recorder: object, seed: int, floatx: str) -> None:
     for owner, name, replacement in (
         (DistributedOptimizer, "apply", watching.apply),
         (keras.Model, "fit", watching.fit),
+        (keras.Model, "save", watching.save),
+        (keras.Model, "save_weights", watching.save),
+        (keras.Model, "export", watching.save),
         (keras.layers.Layer, "__call__", watching.call_layer),
         (keras.config, "set_dtype_policy", watching.set_dtype_policy),
         (keras.mixed_precision, "set_dtype_policy", watching.set_dtype_policy),
@@ -57,6 +60,18 @@ def _replaced(original: Callable, replacement: Callable) -> Callable:
         return replacement(original, *args, **kwargs)
 
     return replaced
+
+
+class _Stop(keras.callbacks.Callback):
+    """Ends a `fit()` of which enough has been recorded."""
+
+    def __init__(self, recorder: object):
+        super().__init__()
+        self._recorder = recorder
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        if self._recorder.has_enough:
+            self.model.stop_training = True
 
 
 class _Watch:
@@ -103,11 +118,20 @@ class _Watch:
             object.__setattr__(model, "_easyscale_watched", True)  # past Keras, which would track it
             object.__setattr__(model, "train_step", functools.partial(self.train_step, model.train_step, model))
             model.train_function = None
+        callbacks = bound.arguments.get("callbacks")
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks.append(_Stop(self._recorder))
+        else:
+            bound.arguments["callbacks"] = [*keras.tree.flatten(callbacks or []), _Stop(self._recorder)]
+        if bound.arguments.get("validation_data") is not None:
+            bound.arguments["validation_steps"] = 1  # as little as shows that it runs
         outer, self._model = self._model, model
+        self._recorder.begin_fit()
         try:
             return original(*bound.args, **bound.kwargs)
         finally:
             self._model = outer
+            self._recorder.end_fit()
 
     def train_step(self, original: Callable, model: keras.Model, data: object) -> dict:
         self._in_step, self._communicator = True, None
@@ -116,6 +140,9 @@ class _Watch:
         finally:
             self._in_step = False
         if self._communicator is not None:
+            tensors = [one for one in keras.tree.flatten(data) if one is not None]
+            if recording.are_rows(tensors):
+                recording.observe(self._communicator, self._recorder.batch, tensors)
             self._end_step(model)
         return logs
 
@@ -140,6 +167,9 @@ class _Watch:
             else:  # nothing of Keras's own
                 self._recorder.note("random", layer.name)
         return original(layer, *args, **kwargs)
+
+    def save(self, original: Callable, model: keras.Model, *args, **kwargs) -> None:
+        self._recorder.note("switched_off", "saving")  # of a model that is hardly trained
 
     def set_dtype_policy(self, original: Callable, policy: str | keras.DTypePolicy) -> None:
         name = policy if isinstance(policy, str) else policy.name

@@ -1,5 +1,6 @@
 """Reads what `recorder.py` has written: the first steps of a script on some ranks."""
 
+import collections
 import json
 import os
 
@@ -59,6 +60,7 @@ class Recorded:
         self.ranks = ranks
         self.optimizers = self._written[0]["optimizers"]
         self.updates = [update["optimizer"] for update in self._written[0]["updates"]]
+        self._fits = [update["fit"] for update in self._written[0]["updates"]]
         self.sums = self._written[0]["sums"]
 
     def _read(self, rank: int) -> dict:
@@ -87,9 +89,22 @@ class Recorded:
 
     def step(self, update: int) -> str:
         """Return which step the update number `update` was, in words."""
-        optimizer = self.updates[update - 1]
-        of_several = f" of {self.optimizers[optimizer]['name']}" if len(self.optimizers) > 1 else ""
-        return f"step {self.updates[:update].count(optimizer)}{of_several}"
+        optimizer, fit = self.updates[update - 1], self._fits[update - 1]
+        own = [one for one in zip(self.updates, self._fits, strict=True) if one[1] == fit]
+        of_several = f" of {self.optimizers[optimizer]['name']}" if len({one for one, _ in own}) > 1 else ""
+        of_several += f" of fit() number {fit}" if fit > 1 else ""
+        so_far = zip(self.updates[:update], self._fits[:update], strict=True)
+        return f"step {sum(one == (optimizer, fit) for one in so_far)}{of_several}"
+
+    @property
+    def fits(self) -> int:
+        """How many `fit()`s there are."""
+        return max([0, *self._fits])
+
+    def batch(self, update: int) -> collections.Counter | None:
+        """Return what samples all ranks together had in the step that ends with this update; `None` if not known."""
+        known = [one["batches"][str(update)] for one in self._written if str(update) in one["batches"]]
+        return collections.Counter(digest for digests in known for digest in digests) if known else None
 
     def weights(self, update: int) -> dict[str, np.ndarray]:
         """Return what the update has made of the weights."""

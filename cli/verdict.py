@@ -41,7 +41,9 @@ def compare(one: Recorded, several: Recorded, tolerance: float | None = None, wa
         lines = comparison.summary()
     else:
         lines = [f"first difference: {found}"]
-        lines += [f"hint: {hint}" for hint in hints.find(one, several, warnings, comparison.largest)]
+        lines += [f"hint: {hint}" for hint in hints.find(one, several, warnings, comparison.largest, comparison.at)]
+    if failed := one.notes("failed") + several.notes("failed"):
+        lines.append(f"not compared: what follows {failed[0]}")
     if off := one.notes("switched_off"):
         lines.append(f"switched off for the comparison: {', '.join(off)}")
     return Verdict(found is None, lines)
@@ -55,11 +57,13 @@ class _Comparison:
         self._dtype = "float64" if all(value.dtype == np.float64 for value in first) else "float32"
         self._tolerance = tolerance if tolerance is not None else _TOLERANCE[self._dtype]
         self._largest: dict[str, float] = {}
+        self.at = 0  # the number of updates after which they are compared
 
     def weights(self) -> str | None:
         """Return the first difference of weights that are trained."""
         one, several = self._one, self._several
         for update in range(1, min(len(one.updates), len(several.updates)) + 1):
+            self.at = update
             step, mine, theirs = one.step(update), one.weights(update), several.weights(update)
             if step != several.step(update) or _shapes(mine) != _shapes(theirs):
                 return f"{step}, in which {self._who} train other weights than one process"
@@ -77,6 +81,7 @@ class _Comparison:
     def step_ends(self) -> str | None:
         """Return the first difference of metrics, or of variables that are not trained."""
         for update in self._step_ends:
+            self.at = update
             step = self._one.step(update)
             ours, others = self._one.metrics(update), self._several.metrics(update)
             mine, theirs = self._one.other_variables(update), self._several.other_variables(update)
@@ -143,7 +148,9 @@ class _Comparison:
         optimizers = sorted(set(one.updates))
         last = [len(one.updates) - one.updates[::-1].index(number) for number in optimizers]
         weights = [value for update in last for value in one.weights(update).values()]
-        steps = _count(len(one.updates), "step") + (f" of {len(optimizers)} optimizers" if len(optimizers) > 1 else "")
+        steps = _count(len(one.updates), "step")
+        steps += f" of {len(optimizers)} optimizers" if len(optimizers) > 1 else ""
+        steps += f" in {one.fits} fits" if one.fits > 1 else ""
         size = f"{_count(len(weights), 'weight')} of {_count(sum(value.size for value in weights), 'element')}"
         lines = [f"{steps}, {size} in {self._dtype}: {self._say('weights')}"]
         if "metrics" in self._largest:

@@ -46,6 +46,8 @@ def main() -> None:
         ends_well = isinstance(error, SystemExit) and not error.code
         if not (recorder.complete or ends_well):
             raise
+        if not (ends_well or recorder.has_finished):
+            recorder.note("failed", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
     os.dup2(stderr, 2)
     recorder.write()
 

@@ -44,7 +44,9 @@ class _Verify(Command):
 @click.option(
     "-n", "-np", "--np", "ranks", type=int, default=2, show_default=True, metavar="N", help="How many processes."
 )
-@click.option("--steps", type=int, default=5, show_default=True, metavar="K", help="How many steps to compare.")
+@click.option(
+    "--steps", type=int, default=5, show_default=True, metavar="K", help="How many steps of each fit() to compare."
+)
 @click.option(
     "--tolerance", type=float, metavar="T",
     help="What weights may differ by, at most. Defaults to 1e-8 if they are float64, else to 1e-5.",
@@ -64,7 +66,8 @@ def command(
 ) -> None:
     """Check that several processes take the steps of one.
 
-    SCRIPT runs on one process, then on N, each time for its first K steps. Weights and metrics are compared after each.
+    SCRIPT runs on one process, then on N. Weights and metrics are compared after each of the first K steps of each of
+    its first 3 `fit()`s, or of a training loop of its own, which then ends.
     The exit code is 0 if they are equal within the tolerance; else 1, with the first difference or why there is none to
     tell.
 
@@ -76,8 +79,8 @@ def command(
       easyscale verify train.py -n 4 -- --steps 100
 
     What is random is switched off: shuffling, dropout and other layers that draw random numbers. So are callbacks that
-    write files. Everything else the script does as always, up to the last of these steps; a script without steps, to
-    its end. It computes in float64, if it can, so that rounding does not look like a mistake. For the comparison
+    write files, and `model.save()`. Everything else the script does as always, up to the last of these steps, or to its
+    end. It computes in float64, if it can, so that rounding does not look like a mistake. For the comparison
     each weight takes 16 bytes a step in the folder for temporary files.
     """
     for problem, rule, received in (

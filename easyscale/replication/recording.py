@@ -8,7 +8,14 @@ import tensorflow as tf
 from easyscale.communicator import Communicator
 from easyscale.replication.shared import Shared
 
-__all__ = ["keep_in_order", "observe"]
+__all__ = ["are_rows", "keep_in_order", "observe"]
+
+
+def are_rows(tensors: Sequence[object]) -> bool:
+    """Return whether all of these are tensors of numbers, with a row for each sample."""
+    return bool(tensors) and all(
+        isinstance(one, tf.Tensor) and one.shape.rank and one.dtype != tf.string for one in tensors
+    )
 
 
 @tf.autograph.experimental.do_not_convert

@@ -8,7 +8,7 @@ import pytest
 
 from easyscale.cli import verdict
 from easyscale.cli.recorded import Recorded
-from easyscale.cli.recorder import Finished, Recorder
+from easyscale.cli.recorder import FITS, Finished, Recorder
 from easyscale.errors import EasyScaleError
 
 MEAN = {"name": "loss", "aggregations": ["sum", "sum"], "is_mean": True}
@@ -30,6 +30,11 @@ class Run:
             rank.update(0, np.array(kernel, dtype), np.array([bias], dtype))
             if states is not None:
                 rank.end_step(0, *map(np.array, states))
+
+    def batches(self, *everyones):
+        """Before `step`'s end: the samples of each rank."""
+        for rank, samples in zip(self.ranks, everyones, strict=True):
+            rank.batch(np.array(samples, "float32"), np.arange(len(samples)) * 0)
 
     def end(self):
         for rank in self.ranks:
@@ -118,6 +123,71 @@ def test_samples_that_are_counted_twice_are_a_difference(runs):
     _, lines = verdict.compare(one.end(), two.end())
     assert lines[0].endswith("but metric `loss` counts 8 samples on one process, 16 on 2 processes")
     assert lines[1].startswith("hint: in step 1 one process trains on 8 samples, 2 processes on 16. Divide the data")
+
+
+@pytest.mark.parametrize(
+    ("samples", "hint"),
+    [
+        (
+            ([1, 2], [3, 4]),
+            "data are divided rightly: up to step 1 all processes together have the samples of one. What",
+        ),
+        (
+            ([1, 2, 3, 4], [1, 2, 3, 4]),
+            "in step 1 one process trains on 4 samples, 2 processes on 8. Divide the data by",
+        ),
+        (([1, 2], [1, 4]), "in step 1 1 of the 4 samples that one process trains on are not those of 2 processes. "),
+    ],
+    ids=["divided", "not divided", "divided otherwise"],
+)
+def test_which_samples_steps_are_made_of_tells_wrong_data_from_a_loss_over_a_whole_batch(runs, samples, hint):
+    one, two = runs()
+    one.step([1.0])
+    two.step([1.5])
+    one.batches([1, 2, 3, 4])
+    two.batches(*samples)
+    one.ranks[0].end_step(0, np.array(8.0), np.array(1.0))
+    for rank in two.ranks:
+        rank.end_step(0, np.array(8.0), np.array(1.0))
+    _, lines = verdict.compare(one.end(), two.end())
+    assert len(lines) == 2
+    assert lines[1].startswith(f"hint: {hint}")
+
+
+def test_the_first_steps_of_each_fit_are_recorded_and_named(runs):
+    one, two = runs(steps=2)
+    for run in (one, two):
+        for fit in (1, 2):
+            for rank in run.ranks:
+                rank.begin_fit()
+            for step in range(4):
+                wrong = run is two and (fit, step) == (2, 1)
+                run.step([10.0 * fit + step + wrong], metrics=[(1.0, 1.0)] * len(run.ranks))
+                assert [rank.has_enough for rank in run.ranks] == [step > 0] * len(run.ranks)
+            for rank in run.ranks:
+                rank.end_fit()
+    one.ranks[0].note("failed", "IndexError: no such epoch")
+    recorded = one.end()
+    assert [recorded.weights(update)["kernel"][0] for update in (1, 2, 3, 4)] == [10.0, 11.0, 20.0, 21.0]
+    assert len(recorded.updates) == 4
+    _, lines = verdict.compare(recorded, two.end())
+    assert lines[0].startswith("first difference: step 2 of fit() number 2, `kernel` by 1.0e+00")
+    assert lines[-1] == "not compared: what follows IndexError: no such epoch"
+    assert verdict.compare(recorded, recorded).lines[0].startswith("4 steps in 2 fits, 2 weights of 2 elements")
+
+
+def test_the_last_of_the_fits_that_are_compared_ends_the_script(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "dup2", lambda *files: None)
+    run = Run(tmp_path, 1, steps=1)
+    for _ in range(FITS - 1):
+        run.ranks[0].begin_fit()
+        run.step([1.0], metrics=[(1.0, 1.0)])
+        run.ranks[0].end_fit()
+    run.ranks[0].begin_fit()
+    run.ranks[0].end_fit()  # of a model that is not distributed
+    run.ranks[0].begin_fit()
+    with pytest.raises(Finished):
+        run.step([1.0], metrics=[(1.0, 1.0)])
 
 
 def test_metrics_are_joined_as_they_say(runs):

@@ -211,6 +211,39 @@ def test_data_or_a_batch_that_is_not_divided_is_found(ranks, script, lines, hint
     assert hint in done.stdout
 
 
+SEVERAL_FITS = """
+import keras, numpy as np
+from easyscale import callbacks, local_batch, shard
+
+class Contrastive(keras.Sequential):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        products = keras.ops.matmul(y_pred, keras.ops.transpose(y_pred))
+        return keras.ops.mean(keras.ops.logsumexp(products, axis=1))
+
+x = np.random.default_rng(0).normal(size=(70, 8))
+xs, ys = shard(x, x.sum(axis=1, keepdims=True))
+for kind in (keras.Sequential, Contrastive):
+    model = kind([keras.Input((8,)), keras.layers.Dense(1, name="units")])
+    model.compile("sgd", "mse")
+    distribute = callbacks.Distribute()
+    history = model.fit(xs, ys, batch_size=local_batch(16), epochs=9, validation_data=(xs, ys), callbacks=[distribute])
+    model.save("written.keras")
+assert len(history.epoch) == 9, "it was ended after five steps"
+"""
+
+
+def test_the_second_fit_is_compared_and_a_loss_over_a_whole_batch_is_told_from_wrong_data(ranks, script):
+    done = verified(ranks, script(SEVERAL_FITS), code=1)
+    _, difference, hint, rest, off = done.stdout.splitlines()
+    assert difference.startswith("  first difference: step 1 of fit() number 2, `units/kernel` by ")
+    assert hint.startswith(
+        "  hint: data are divided rightly: up to step 1 of fit() number 2 all processes together have"
+    )
+    assert rest == "  not compared: what follows AssertionError: it was ended after five steps"
+    assert off == "  switched off for the comparison: shuffling, saving"
+    assert not list(Path().glob("written.keras"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "compared"),
     [
