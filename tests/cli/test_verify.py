@@ -235,7 +235,7 @@ assert len(history.epoch) == 9, "it was ended after five steps"
 def test_the_second_fit_is_compared_and_a_loss_over_a_whole_batch_is_told_from_wrong_data(ranks, script):
     done = verified(ranks, script(SEVERAL_FITS), code=1)
     _, difference, hint, rest, off = done.stdout.splitlines()
-    assert difference.startswith("  first difference: step 1 of fit() number 2, `units/kernel` by ")
+    assert difference.startswith("  first difference: step 1 of fit() number 2, `contrastive/units/kernel` by ")
     assert hint.startswith(
         "  hint: data are divided rightly: up to step 1 of fit() number 2 all processes together have"
     )
