@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import keras
 
-from easyscale.callbacks import batch_normalization, losses, metrics  # noqa: F401 (losses: what they are on workers)
+from easyscale.callbacks import batch_normalization, finite_losses, metrics
+from easyscale.callbacks import losses as _losses  # noqa: F401, from whose import on they are those of all workers
 from easyscale.callbacks.checkpointing import Checkpointing
 from easyscale.callbacks.current_step import step_of
 from easyscale.callbacks.fit import Fit, no_data
@@ -232,12 +233,16 @@ class Distribution:
             optimizer.workers.batch_weight = samples
             optimizer.workers.batch = self._workers.describe_batch(tensors)
             optimizer.workers.moving = batch_normalization.moving_statistics(self._model)
+            is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
+            if not (is_scaled or optimizer.workers.has_copies):
+                optimizer.workers.losses = finite_losses.totals(self._model)
         try:
             with step_of(self._workers):
                 return self._workers.run(original, data, samples, self._model.metrics_variables)
         finally:
             for optimizer in self.optimizers:
                 optimizer.workers.batch_weight, optimizer.workers.batch, optimizer.workers.moving = 1.0, 0.0, []
+                optimizer.workers.losses = []
 
     def evaluate(self, original: Callable, *args, **kwargs) -> object:
         if self._training:

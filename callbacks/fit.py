@@ -10,6 +10,7 @@ from easyscale.callbacks import batch_normalization, decisions, metrics, randomn
 from easyscale.callbacks.divided_data import DividedData
 from easyscale.callbacks.elastic import Elastic
 from easyscale.callbacks.elastic_fit import ElasticFit
+from easyscale.callbacks.finite_losses import FiniteLosses
 from easyscale.callbacks.first_step import FirstStep
 from easyscale.callbacks.keras_fit import dataset_of, locals_of_fit
 from easyscale.data import division
@@ -138,6 +139,7 @@ class Fit(ElasticFit):
             warnings.filterwarnings("ignore", "Your input ran out of data")
         self.deciding_hooks = {hook for theirs in everyones for hook in theirs["decides"]}
         self._workers.same_batch()  # forgets the last fit()'s
+        self._losses = FiniteLosses(self._workers)
         optimizer = getattr(self._model, "optimizer", None)
         if self._model.built and optimizer is not None and not optimizer.built and self._model.trainable_variables:
             optimizer.build(self._model.trainable_variables)
@@ -197,6 +199,7 @@ class Fit(ElasticFit):
         self.steps, progress.activity = after, Activity.STEPS
         self._count_batch()
         self._note_progress()
+        self._losses.check(after)
         if first is not None:
             first.check()
         if before == 0 or before // self._check_every < after // self._check_every:

@@ -76,6 +76,7 @@ class Agreement:
         count: Int. The number of exchanges so far, the same on all ranks.
         phase: Int. Twice the number of the epoch, from 1; one more in its validation. 0 outside of `fit()`.
         asked_to_end: Bool. Whether some rank was asked to end, as far as all know since they met the last time.
+        not_finite: List. The ranks whose `batch` was NaN in the first exchange in which one was.
     """
 
     def __init__(self, communicator: Communicator):
@@ -83,6 +84,7 @@ class Agreement:
         self.count = 0
         self.phase = 0
         self.asked_to_end = False
+        self.not_finite: list[int] = []
         self._was_asked = False
 
     def ask_to_end(self) -> None:
@@ -102,7 +104,7 @@ class Agreement:
             purpose: `Purpose`.
             detail: Int. See `Agreed`.
             weight: Float. The number of samples in this rank's gradients. NaN if they are not finite.
-            batch: Float. A number that stands for this rank's data; 0 if there is none.
+            batch: Float. A number that stands for this rank's data; 0 if there is none. NaN if its loss is not finite.
             kinds: Descriptions of the gradients, one for each, for the error if they are not those of other ranks.
 
         Raises:
@@ -124,7 +126,9 @@ class Agreement:
             self._explain_phases(rows)
         if _differ(rows["exchange"]) or _differ(acting["detail"]):
             self._explain_details(agreed, kinds, rows)
-        self.count += agreed == Purpose.GRADIENTS
+        if agreed == Purpose.GRADIENTS:
+            self.count += 1
+            self.not_finite = self.not_finite or np.flatnonzero(np.isnan(rows["batch"])).tolist()
         total = rows["weight"].sum()
         share = np.nan if np.isnan(total) else weight / total if total > 0 else 0.0
         same = acting.size > 1 and acting["batch"][0] != 0 and not _differ(acting["batch"])

@@ -36,6 +36,7 @@ class BetweenGraph(WholeBatch, OwnedParts):
         batch_weight: Scalar tensor or number. The weight of this worker's gradients in the mean over workers: the
             number of samples that they were made from. 1 unless something sets it.
         batch: Scalar tensor or number. Stands for the data of this step; 0 unless something sets it.
+        losses: List of variables that are finite as long as the losses of this worker are.
         choice: The `Choice` of exchange and buckets, or `None` if there has been none yet.
         has_copies: Bool. Whether a model's variables have copies on several devices.
         moving: List of variables that each worker moves by itself in every step, such as the moving statistics of
@@ -43,6 +44,7 @@ class BetweenGraph(WholeBatch, OwnedParts):
     """
 
     has_copies = False
+    losses: Sequence[object] = ()
 
     def __init__(
         self, exchange: Exchange, bucket_bytes: int | None = None, densify: bool = False, asked: str | None = None
@@ -185,7 +187,10 @@ class BetweenGraph(WholeBatch, OwnedParts):
             tensors += [one * tf.cast(accumulation.scale, one.dtype) for one in sums]
         for index in in_rows:
             tensors += [gradients[index].values, tf.cast(gradients[index].indices, tf.int64)]
-        *means, exchanged = exchange.in_graph(weight, tf.cast(self.batch, tf.float64), due, tensors)
+        batch = tf.cast(self.batch, tf.float64)
+        for loss in self.losses:
+            batch = tf.where(tf.math.is_finite(tf.convert_to_tensor(loss)), batch, np.nan)
+        *means, exchanged = exchange.in_graph(weight, batch, due, tensors)
 
         averaged = list(gradients)
         for index in dense:
@@ -339,6 +344,15 @@ class BetweenGraph(WholeBatch, OwnedParts):
     def exchanges(self) -> int:
         """The number of exchanges of gradients so far, of all optimizers."""
         return self._shared.agreement.count
+
+    @property
+    def not_finite(self) -> list[int]:
+        """The ranks whose losses were the first that were not finite, since the last `fit()` began; none so far."""
+        return self._shared.agreement.not_finite
+
+    def expect_finite(self) -> None:
+        """Forget of which ranks the losses were not finite."""
+        self._shared.agreement.not_finite = []
 
     def same_batch(self) -> bool:
         """Return whether all workers had the same data in the first exchange since this was last called."""

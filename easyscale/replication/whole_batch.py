@@ -93,11 +93,14 @@ class WholeBatch:
         return 1.0
 
     def describe_batch(self, tensors: Sequence[object]) -> tf.Tensor | float:
-        """Return a number that two batches have in common only if they begin with the same data; 0 if unknown."""
+        """Return a number that two batches have in common only if they begin with the same data; 0 if unknown.
+
+        It is finite: NaN is for a batch whose loss is not.
+        """
         described = 0.0
         for position, tensor in enumerate(tensors):
             if isinstance(tensor, tf.Tensor) and (tensor.dtype.is_floating or tensor.dtype.is_integer):
                 start = tf.cast(tf.reshape(tensor, [-1])[:4096], tf.float64)
                 places = tf.range(1, tf.size(start) + 1, dtype=tf.float64)
                 described += (position + 1) * tf.reduce_sum((start - start[:1]) * places)
-        return described
+        return tf.where(tf.math.is_finite(described), described, 0.0)

@@ -204,3 +204,40 @@ def check_divided_data_is_not_warned_of():
 def check_different_data_on_ranks_is_not_warned_of():
     x, y = digits(96)
     assert _warnings(data=(x[::-1].copy(), y[::-1].copy()) if comm.rank == 1 else (x, y)) == []
+
+
+def _not_finite(run):
+    """Return what was said of losses, over all ranks."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run()
+    mine = [str(one.message) for one in caught if "losses must be finite" in str(one.message)]
+    return [(rank, message) for rank, said in enumerate(comm.share(mine)) for message in said]
+
+
+def check_the_rank_whose_loss_is_first_not_finite_is_said_once_by_the_chief():
+    x, y = easyscale.shard(*digits(8 * comm.size * 10))
+    if comm.rank == LAST:
+        x[8 * 3 + 1] = np.nan
+    ((rank, message),) = _not_finite(lambda: _fit(data=(x, y), epochs=2))
+    assert rank == 0
+    assert message.startswith(
+        f"losses must be finite. Received: NaN or infinity in step 4, of rank {LAST} of {comm.size}: its data are"
+    )
+
+
+def check_losses_that_are_not_finite_anywhere_are_of_all_ranks():
+    model = classify(conv_net(), keras.optimizers.SGD(1e30))
+    ((rank, message),) = _not_finite(lambda: _fit(model=model))
+    assert rank == 0
+    assert f"of all {comm.size} ranks at once: their weights, or the last gradients of one, are not finite" in message
+
+
+def check_nan_in_data_that_no_loss_sees_is_left_alone():
+    x, y = easyscale.shard(*digits(8 * comm.size * 4))
+    x[:, 0, 0] = np.nan
+    model = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Lambda(tf.math.multiply_no_nan, arguments={"y": 0.0})]
+    )
+    model = keras.Sequential([*model.layers, keras.layers.Flatten(), keras.layers.Dense(10)])
+    assert _not_finite(lambda: _fit(model=classify(model, "sgd"), data=(x, y))) == []
