@@ -3,10 +3,11 @@
     [1] a line of rank 1
 
 A line of another rank waits for the end of a line that the chief has begun, at most a second. A traceback that
-another rank has shown already is not repeated.
+another rank has shown already is not repeated, nor is an error or a warning of one line.
 """
 
 import os
+import re
 import select
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ __all__ = ["Screen"]
 
 _PATIENCE = 1.0  # seconds
 _TRACEBACK = b"Traceback (most recent call last):\n"
+_ONE_LINE = re.compile(rb"(EasyScaleWarning|\w+Error): ")  # as `errors.show_in_one_line` writes them
 _LINKS = (b"During handling of the above exception", b"The above exception was the direct cause")
 
 
@@ -135,7 +137,7 @@ class _Place:
 
 
 class _Once:
-    """Lets lines through, but a traceback only if no other rank has shown it."""
+    """Lets lines through, but a traceback, or an error or warning of one line, only if no other rank has shown it."""
 
     def __init__(self, rank: int, shown: dict[bytes, int]):
         self._rank = rank
@@ -159,7 +161,8 @@ class _Once:
         if self._after_repeated and (line == b"\n" or line.startswith(_LINKS)):
             return []
         self._after_repeated = False
-        return [line]
+        is_repeated = _ONE_LINE.match(line) and self._shown.setdefault(line, self._rank) != self._rank
+        return [] if is_repeated else [line]
 
     def end(self) -> list[bytes]:
         block, self._block = self._block, []

@@ -32,7 +32,8 @@ _MODULES = ("callbacks", "communicator", "exchange", "optimizers", "replication"
 __all__ = ["__version__", *_MODULES, *_WHERE]
 
 
-if any(os.environ.get(name) == "1" for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")):
+if {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"} & {*os.environ}:  # one of several ranks
+    importlib.import_module("easyscale.errors").show_in_one_line()
     importlib.import_module("easyscale.separate").watch()
 
 

@@ -1,5 +1,7 @@
 """A forgotten `Distribute` is said, once and by rank 1; a script that trains several models on purpose is left alone.
 
+So is a wrong argument, also before any rank has looked for the others.
+
 Most scripts here have a Keras of their own, of a few lines, beside them: what is looked at is when `fit()` ends.
 """
 
@@ -98,3 +100,20 @@ def test_a_model_that_keras_trains_apart_after_a_fit_of_all_is_said(tmp_path):
     (line,), output = _said(tmp_path, REAL, real=True)
     assert line.startswith("[1] EasyScaleWarning: each of 2 ranks has trained a model of its own")
     assert output.count("as one") == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('easyscale.local_batch("64")', "`global_batch` must be an integer. Received: global_batch='64'"),
+        ("easyscale.shard(None)", "`shard` must be given data. Received: None. Try `x, y = easyscale.shard(x, y)`"),
+    ],
+)
+@pytest.mark.timeout(90)
+def test_a_wrong_argument_is_one_line_of_one_rank(tmp_path, line, message):
+    script = tmp_path / "train.py"
+    script.write_text(f"import easyscale\n{line}\n")
+    done = run([sys.executable, "-m", "easyscale", "launch", "-n", "2", str(script)], timeout=60, env=environment())
+    assert done.returncode == 1
+    errors = [one for one in done.stderr.splitlines() if not one.startswith("easyscale: ")]
+    assert [one.removeprefix("[1] ") for one in errors] == [f"ValueError: {message} ({script}, line 2)"]

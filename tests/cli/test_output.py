@@ -84,3 +84,10 @@ def test_a_traceback_cut_off_is_not_lost(shown):
 def test_a_traceback_in_pieces_of_a_byte_is_known_again(shown):
     pieces = [(rank, "stderr", FIRST[i : i + 1]) for rank in (0, 1) for i in range(len(FIRST))]
     assert shown(*pieces)[1] == FIRST
+
+
+@pytest.mark.parametrize("line", [b"ValueError: wrong (a.py, line 3)\n", b"EasyScaleWarning: hardly\n"])
+def test_an_error_or_warning_of_one_line_is_shown_once(shown, line):
+    assert shown((0, "stderr", line), (1, "stderr", line), (2, "stderr", line))[1] == line
+    assert shown((1, "stderr", line + b"else\n"), (0, "stderr", line))[1] == b"[1] " + line + b"[1] else\n"
+    assert shown((0, "stderr", line), (1, "stderr", b"again " + line), (0, "stderr", line))[1].count(line) == 3
