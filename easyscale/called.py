@@ -23,18 +23,17 @@ def note_local_batch(global_batch: int, local_batch: int) -> int:
     return local_batch
 
 
-def warn_if_divided_twice(batch: int | None, data: str) -> None:
+def warn_if_divided_twice(batch: int | None) -> None:
     """Warn where `shard` is about to divide batches that are as large as `local_batch` has said.
 
     Args:
         batch: Int. The number of samples in a batch; `None` if it is not known.
-        data: String. What has these batches, in the words of the remedy.
     """
     if batch in _local_batches:
         given = _local_batches.pop(batch)  # once
         warnings.warn(
             f"batches must be divided once. Received: batches of {batch}, as `local_batch({given})` has returned, for "
-            f"`shard` to divide again. Give it {data} of {given}",
+            f"`shard` to divide again. Give it batches of {given}, or single samples",
             EasyScaleWarning,
             stacklevel=3,
         )

@@ -10,7 +10,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from easyscale import communicator  # noqa: E402
+from easyscale import called, communicator  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _nothing_called():
+    """Each test is a script of its own: what an earlier one has called says nothing of what this one has forgotten."""
+    called.names.clear()
+    called._local_batches.clear()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import sys
 
-from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division
 
@@ -29,8 +28,6 @@ def part(dataset: object, communicator: Communicator) -> object:
             super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
             self._batch = _rows(dataset[0])
             arrays.check_samples(self._batch, size, " of each batch")
-            if communicator.rank == 0:
-                called.warn_if_divided_twice(self._batch, "a dataset with batches")
             self._length = None
 
         @property

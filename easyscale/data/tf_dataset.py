@@ -33,7 +33,7 @@ def part(dataset: object, communicator: Communicator, batched: bool | None = Non
         return dataset.shard(size, rank)
 
     if rank == 0:
-        called.warn_if_divided_twice(_batch_size(dataset), "`dataset.batch(...)`")
+        called.warn_if_divided_twice(_batch_size(dataset))
 
     def place_now() -> tuple:
         return (rank, size) if is_fixed else tf.numpy_function(place, [], (tf.int64, tf.int64))

@@ -235,5 +235,5 @@ def test_batches_that_local_batch_has_divided_are_told_not_to_be_divided_again(r
     (message,) = divide(lambda: easyscale.shard(whole.batch(easyscale.local_batch(24)).prefetch(1)))
     assert message == (
         "batches must be divided once. Received: batches of 12, as `local_batch(24)` has returned, for `shard` to "
-        "divide again. Give it `dataset.batch(...)` of 24"
+        "divide again. Give it batches of 24, or single samples"
     )
