@@ -35,6 +35,10 @@ class Mpich(Runtime):
             line += ["-genv", name, value]
         return line
 
+    def stay_on_this_host(self) -> dict[str, str]:
+        wanted = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}  # of the libraries below, either of which may be there
+        return {name: value for name, value in wanted.items() if name not in os.environ}
+
     def tagged(self, line: str, stream: str) -> tuple[int, str, str] | None:
         match = re.match(r"\[(\d+)\] ", line)
         return (int(match[1]), stream, line[match.end() :]) if match else None
