@@ -74,12 +74,10 @@ def draw(seed: int, fixed: Mapping[str, str] | None = None) -> Case:
         seed: Int.
         fixed: Dict. Values that are not drawn. Defaults to `None`.
     """
-    generator = random.Random(seed)
     chosen = {}
     for name, dimension in DIMENSIONS.items():
+        generator = random.Random(f"{name} {seed}")  # so that a new dimension changes no other
         others = [value for value in dimension.values if value != dimension.simplest]
-        differs = generator.random() < dimension.chance
-        value = generator.choice(others) if others else dimension.simplest
-        if differs:
-            chosen[name] = value
+        if others and generator.random() < dimension.chance:
+            chosen[name] = generator.choice(others)
     return Case(seed, {**chosen, **(fixed or {})})

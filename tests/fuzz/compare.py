@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,43 +10,55 @@ from fuzz.case import Case
 from fuzz.dimensions.data import uneven
 from fuzz.dimensions.models import unsynchronized
 
-__all__ = ["TOLERANCE", "compare", "compare_ranks"]
+__all__ = ["TOLERANCE", "Difference", "compare", "compare_ranks"]
 
 # What numbers may differ by, relative to their size where that is more than 1. In float64 as in `easyscale verify`.
 TOLERANCE = {"float64": 1e-8, "float32": 2e-4, "mixed_float16": 0.03, "mixed_bfloat16": 0.1}
 
 
-def compare(case: Case, one: Mapping, several: Mapping) -> str:
-    """Return the first difference between what is seen of one process and of several; `""` if there is none."""
+class Difference(NamedTuple):
+    """Where two results differ first, and by how much they differ at most."""
+
+    text: str
+    gap: float = math.inf
+
+
+def compare(case: Case, one: Mapping, several: Mapping) -> Difference | None:
+    """Return the difference between what is seen of one process and of several, or `None`."""
     if case["workers"] != "1" and unsynchronized(case):
-        return ""  # each worker normalizes by its own part: another training, on purpose
+        return None  # each worker normalizes by its own part: another training, on purpose
     tolerance = TOLERANCE[case["precision"]]
     ours, theirs = dict(_leaves(one)), dict(_leaves(several))
     if list(ours) != list(theirs):
         other = sorted({*ours} ^ {*theirs}, key=str)
-        return f"{' / '.join(map(str, other[0]))} is there on one side only" if other else "another order of results"
-    largest, where = 0.0, ""
+        return Difference(f"{_name(other[0])} is there on one side only" if other else "results have another order")
+    gaps = {}
     for path, value in ours.items():
-        if _is_not_promised(case, path):
-            continue
         if np.shape(value) != np.shape(theirs[path]):
-            return f"{' / '.join(map(str, path))} has the shape {np.shape(value)}, and {np.shape(theirs[path])}"
-        gap = _gap(value, theirs[path])
-        if gap > tolerance:
-            return f"{' / '.join(map(str, path))} differs by {gap:.1e} (tolerance {tolerance:.0e})"
-        if gap > largest:
-            largest, where = gap, path
-    return ""
+            return Difference(f"{_name(path)} has the shape {np.shape(value)}, and {np.shape(theirs[path])}")
+        if not _is_not_promised(case, path):
+            gaps[path] = _gap(value, theirs[path])
+    off = [path for path, gap in gaps.items() if gap > tolerance]
+    if not off:
+        return None
+    return Difference(f"{_name(off[0])} differs by {gaps[off[0]]:.1e} (tolerance {tolerance:.0e})", max(gaps.values()))
 
 
-def compare_ranks(replies: Mapping[int, Mapping]) -> str:
+def compare_ranks(case: Case, results: Mapping[int, Mapping]) -> str:
     """Return the first difference between what ranks see, which have to be the same bits; `""` if there is none."""
-    chief = dict(_leaves(replies[0]))
-    for rank, seen in replies.items():
-        for path, value in _leaves(seen):
-            if path not in chief or not np.array_equal(value, chief[path], equal_nan=True):
-                return f"{' / '.join(map(str, path))} is another on rank {rank} than on rank 0"
+    chief = dict(_leaves(results[0]))
+    for rank, seen in results.items():
+        leaves = dict(_leaves(seen))
+        if list(leaves) != list(chief):
+            return f"rank {rank} has other results than rank 0"
+        for path, value in leaves.items():
+            if not _is_not_promised(case, path) and not np.array_equal(value, chief[path], equal_nan=True):
+                return f"{_name(path)} is another on rank {rank} than on rank 0"
     return ""
+
+
+def _name(path: tuple) -> str:
+    return " / ".join(map(str, path))
 
 
 def _leaves(value: object, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
@@ -60,7 +73,9 @@ def _leaves(value: object, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
 
 
 def _is_not_promised(case: Case, path: tuple) -> bool:
-    """Keras weighs the loss of one of several outputs by batches instead of samples."""
+    if case["gradient_accumulation_steps"] != "none" and "optimizer" in path:
+        return True  # what has been summed up since the last exchange is each worker's own
+    # Keras weighs the loss of one of several outputs by batches instead of samples.
     is_uneven = uneven(case) or case["validation"] == "uneven data" or case["second"] == "more data, fit"
     return case["outputs"] != "one" and is_uneven and any(str(part).endswith(("one_loss", "two_loss")) for part in path)
 

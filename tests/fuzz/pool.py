@@ -44,12 +44,16 @@ class Job:
     Args:
         options: List of the options of `easyscale launch`; `None` for a process without EasyScale.
         limit: Float. Seconds that a script may take.
+
+    Attributes:
+        trained: List of the `Task`s so far.
+        pids: List of the ranks' processes.
     """
 
     def __init__(self, options: Sequence[str] | None, limit: float):
         self._limit, self.trained = limit, []
         self._folder = tempfile.TemporaryDirectory(prefix="fuzz-")
-        self._log = open(os.path.join(self._folder.name, "log"), "w+b", buffering=0)
+        self._log = open(os.path.join(self._folder.name, "log"), "w+b", buffering=0)  # noqa: SIM115
         address = os.path.join(self._folder.name, "socket")
         environment = {**os.environ, "PYTHONPATH": str(TESTS), "TF_CPP_MIN_LOG_LEVEL": "2"}
         environment |= {"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONUNBUFFERED": "1"}
@@ -64,7 +68,7 @@ class Job:
             ranks = 1 if "in_graph" in options else int(options[options.index("-n") + 1])
             ranks += int(options[options.index("--servers") + 1]) if "--servers" in options else 0
         self._connections: dict[Connection, int] = {}
-        self._pids: list[int] = []
+        self.pids: list[int] = []
         self._process = None
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
@@ -93,7 +97,7 @@ class Job:
                 connection = Connection(listener.accept()[0].detach())
                 rank, pid = connection.recv()
                 self._connections[connection] = rank
-                self._pids.append(pid)
+                self.pids.append(pid)
 
     def train(self, task: Task) -> dict[int, Reply]:
         """Return rank -> `Reply`.
@@ -130,7 +134,7 @@ class Job:
         return replies
 
     def _dump_stacks(self) -> None:
-        for pid in self._pids:
+        for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
         time.sleep(2.0)
@@ -151,7 +155,7 @@ class Job:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for pid in self._pids:
+        for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._log.close()
@@ -166,7 +170,7 @@ class Job:
         self._connections = {}
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
-            self._pids = []
+            self.pids = []
         self.kill()
 
 

@@ -3,7 +3,7 @@
 import textwrap
 
 from fuzz.case import Case
-from fuzz.dimensions.data import GLOBAL_BATCH, batches
+from fuzz.dimensions.data import GLOBAL_BATCH
 from fuzz.dimensions.losses import LOSSES, target
 from fuzz.dimensions.models import BODIES, is_words
 from fuzz.dimensions.optimizers import OPTIMIZERS
@@ -129,13 +129,14 @@ def _data(case: Case) -> str:
     second = f"generator.normal(size=({per_sample[1:]}, 1)).astype(keras.config.floatx())".replace(",,", ",")
     x = x if case["inputs"] == "one" else f'{{"a": {x}, "b": {x}}}'
     lines = ["def draw(count):", f"    x = {x}", f"    y = {_structure(case, y, second)}"]
+    held = case.source("validation") if case["validation"] in ("data", "uneven data") else "12"
     if case["weights"] == "none":
         lines += ["    return x, y"]
     else:
         lines += [f"    return x, y, {_structure(case, weight, weight)}"]
     lines += [
         "",
-        f"data, held = draw({case['samples']}), draw({case.source('validation') if case['validation'] in ('data', 'uneven data') else 12})",
+        f"data, held = draw({case['samples']}), draw({held})",
         "",
     ]
     return "\n".join(lines) + "\n" + _feed(case)
@@ -265,7 +266,7 @@ _STEPS["own"] = _STEPS["own"].replace(
 
 
 def _model(case: Case) -> str:
-    parts = [layer for layer in BODIES[case["body"]][1]]
+    parts = list(BODIES[case["body"]][1])
     first = _layer(parts[0].format(**_weight_arguments(case)))
     rest = [case.source("norm"), *["AddsLoss()"] * (case["add_loss"] != "none"), *parts[1:]]
     lines = [_CLASSES[part].strip("\n") + "\n" for part in rest if part in _CLASSES]

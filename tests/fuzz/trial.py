@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from fuzz.case import Case
-from fuzz.compare import compare, compare_ranks
+from fuzz.compare import Difference, compare, compare_ranks
 from fuzz.pool import Broken, Pool
 from fuzz.script import launch_options, render
 from fuzz.worker import Reply, Task
@@ -12,6 +12,7 @@ from fuzz.worker import Reply, Task
 __all__ = ["Trial", "Verdict"]
 
 _REFUSALS = ("ValueError", "TypeError", "NotImplementedError")
+_MAGNIFIED = 1000.0  # times as large as by rounding alone, a difference is a mistake
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,9 +20,9 @@ class Verdict:
     """What came of a case.
 
     Attributes:
-        kind: String. `"equal"`; `"refused"`, by EasyScale, on all ranks, in one line; `"skipped"`, because Keras refuses
-            it; `"ill-conditioned"`, because rounding alone changes the result; or a failure: `"differs"`, `"ranks
-            differ"`, `"error"`, `"hang"`, `"death"`.
+        kind: String. `"equal"`; `"refused"`, by EasyScale, on all ranks, in one line; `"skipped"`, because Keras
+            refuses it; `"ill-conditioned"`, because rounding alone changes the result; or a failure: `"differs"`,
+            `"ranks differ"`, `"error"`, `"hang"`, `"death"`.
         detail: String. What differs, or the message.
         more: String. A traceback, or what the job has written.
         before: Tuple of the sources that the same processes had trained.
@@ -86,25 +87,23 @@ class Trial:
         if expected.error:
             return Verdict("error", f"one process alone: {expected.error}: {expected.message}", expected.trace)
         workers = {rank: found[rank].seen for rank in sorted(found) if rank < int(case["workers"])}
-        if difference := compare_ranks(workers):
+        if difference := compare_ranks(case, workers):
             return Verdict("ranks differ", difference)
         difference = compare(case, expected.seen, found[0].seen)
-        if not difference:
+        if difference is None:
             return Verdict("equal")
-        return self._check_condition(case, expected, difference)
+        rounding = self._rounding(case, expected)
+        if rounding is not None and rounding.gap * _MAGNIFIED > difference.gap:
+            return Verdict("ill-conditioned", f"{difference.text}; by rounding alone: {rounding.text}")
+        return Verdict("differs", difference.text)
 
-    def _check_condition(self, case: Case, expected: Reply, difference: str) -> Verdict:
-        """Tell a mistake from rounding that the training itself magnifies: one process, a rounding error away."""
+    def _rounding(self, case: Case, expected: Reply) -> Difference | None:
+        """Return by how much one process differs from itself if its weights start a rounding error away."""
         try:
             other = self._pool.train(None, Task(render(case, perturbed=True)))[0][0]
         except Broken:
-            return Verdict("differs", difference)
-        rounding = "" if other.error else compare(case, expected.seen, other.seen)
-        return (
-            Verdict("ill-conditioned", f"{difference}; by rounding: {rounding}")
-            if rounding
-            else Verdict("differs", difference)
-        )
+            return None
+        return None if other.error else compare(case, expected.seen, other.seen)
 
 
 def _broken(error: Broken, expected: Reply) -> Verdict:

@@ -30,9 +30,7 @@ def _callback_fits(name):
     def fits(case):
         if case[name] in _SETS_RATE and not is_constant(case):
             return False
-        if case[name].startswith("SwapEMAWeights") and case["use_ema"] == "no":
-            return False
-        return True
+        return not (case[name].startswith("SwapEMAWeights") and case["use_ema"] == "no")
 
     return fits
 

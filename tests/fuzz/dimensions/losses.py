@@ -1,7 +1,6 @@
 """What a script minimises, and by which weights."""
 
 from fuzz.dimension import Dimension
-from fuzz.dimensions.models import is_words
 
 # Loss -> its arguments, what it is given, and how many outputs it wants.
 LOSSES = {
@@ -74,5 +73,3 @@ DIMENSIONS = [
     Dimension("metrics", METRICS, 0.4, fits=_metric_fits("metrics")),
     Dimension("weighted_metrics", METRICS, 0.2, fits=_metric_fits("weighted_metrics")),
 ]
-
-_ = is_words

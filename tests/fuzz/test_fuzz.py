@@ -1,0 +1,190 @@
+"""The machine that draws scripts: some of its cases, and whether it finds what it is to find."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fuzz.case import Case, draw
+from fuzz.compare import compare, compare_ranks
+from fuzz.dimensions import DIMENSIONS
+from fuzz.pool import Broken, Job, Pool
+from fuzz.script import launch_options, render
+from fuzz.search import Search
+from fuzz.shrink import shrink
+from fuzz.trial import Trial, Verdict
+from fuzz.worker import Task
+
+SEEDS = range(36)
+on_ranks = [pytest.mark.xdist_group("fuzz"), pytest.mark.timeout(900)]
+
+# Draws
+
+
+def test_a_seed_draws_the_same_case_again():
+    assert [str(draw(seed)) for seed in range(50)] == [str(draw(seed)) for seed in range(50)]
+    assert len({str(draw(seed)) for seed in range(50)}) == 50
+
+
+def test_every_value_is_drawn():
+    drawn = {item for seed in range(6000) for item in draw(seed).items()}
+    assert drawn == {(name, value) for name, dimension in DIMENSIONS.items() for value in dimension.values}
+
+
+def test_every_case_is_a_script_and_a_line_that_says_which():
+    for seed in range(300):
+        case = draw(seed)
+        compile(render(case), "case", "exec")
+        compile(render(case, perturbed=True), "case", "exec")
+        assert str(Case.parse(str(case))) == str(case)
+
+
+def test_a_value_that_does_not_fit_is_the_simplest():
+    assert Case(0, {"loss": "MeanSquaredError", "metrics": "auc"})["metrics"] == "none"
+    with pytest.raises(ValueError, match="`optimizer` must be one of"):
+        Case(0, {"optimizer": "Sgd"})
+
+
+# Comparison
+
+
+def test_differences_are_those_that_are_not_promised():
+    case, seen = Case(0, {}), {"fit": {"weights": [[1.0, 2.0]], "history": {"loss": [4.0]}}}
+    assert compare(case, seen, seen) is None
+    near = {"fit": {"weights": [[1.0, 2.0 + 1e-9]], "history": {"loss": [4.0]}}}
+    far = {"fit": {"weights": [[1.0, 2.5]], "history": {"loss": [4.0]}}}
+    assert compare(case, seen, near) is None
+    difference = compare(case, seen, far)
+    assert difference.gap == 0.25
+    assert difference.text == "fit / weights / 0 / 1 differs by 2.5e-01 (tolerance 1e-08)"
+    assert compare(case.but(norm="batch"), seen, far) is None
+    assert compare_ranks(case, {0: seen, 1: near}) == "fit / weights / 0 / 1 is another on rank 1 than on rank 0"
+    assert compare(case, seen, {"fit": {"weights": [[1.0, 2.0]]}}).text.endswith("is there on one side only")
+
+
+# Shrinking and reports, of cases that nobody trains
+
+
+def test_a_case_shrinks_to_what_its_failure_needs():
+    case = Case(3, {"workers": "3", "exchange": "tree", "body": "conv", "clip": "norm", "epochs": "3", "samples": "25"})
+    small = shrink(case, lambda one: one["clip"] == "norm" and one["workers"] != "2")
+    assert small.chosen == {"workers": "1", "clip": "norm"}
+
+
+class Scripted:
+    """Fails where `fails(case, alone)` says so."""
+
+    def __init__(self, fails):
+        self.run = lambda case, alone=False: Verdict("differs", "by much") if fails(case, alone) else Verdict("equal")
+
+
+def _searched(fails, case, folder):
+    console = Console(record=True, width=200, quiet=False, file=open(os.devnull, "w"))  # noqa: SIM115
+    search = Search(Scripted(fails), console, folder)
+    search.look(case)
+    return search, console.export_text()
+
+
+def test_what_fails_is_shrunk_and_printed_with_its_script(tmp_path):
+    case = Case(7, {"optimizer": "Lamb", "epochs": "3"})
+    search, text = _searched(lambda case, alone: case["optimizer"] == "Lamb", case, tmp_path)
+    assert '{"seed": 7, "optimizer": "Lamb"}' in text
+    assert (tmp_path / "case-7.py").read_text() == render(Case(7, {"optimizer": "Lamb"}))
+    search.look(Case(8, {"optimizer": "Lamb", "samples": "25"}))
+    assert search.counts == {"differs": 1, "found again": 1}
+
+
+def test_what_fails_only_behind_others_is_told_apart(tmp_path):
+    search, text = _searched(lambda case, alone: not alone, Case(7, {}), tmp_path)
+    assert "depends on what ran before" in text
+    assert search.failed and not search.found
+
+
+# On ranks
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool() as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=on_ranks, id=f"{SEEDS.start}-{SEEDS.stop - 1}")])
+def test_drawn_cases_train_as_one_process(pool, seed):
+    def run(seed):
+        case = draw(seed, {"workers": "2", "replication": "between_graph", "servers": "0"})
+        return case, trial.run(case)
+
+    trial = Trial(pool)
+    with ThreadPoolExecutor(2) as executor:
+        results = list(executor.map(run, SEEDS))
+    assert [f"{case}: {verdict.kind}: {verdict.detail}" for case, verdict in results if verdict.fails] == []
+    assert sum(verdict.kind == "equal" for _, verdict in results) > len(SEEDS) * 3 // 4
+
+
+def _marked(function):
+    for mark in on_ranks:
+        function = mark(function)
+    return function
+
+
+# Runs before each script, on each rank.
+DROPS_THE_LAST_ELEMENT = """
+import easyscale.exchange.ring as ring
+
+def drop(exchange, buffer, reduce=getattr(ring.Ring, "whole", ring.Ring._reduce)):
+    last = buffer[-1:].copy()
+    reduce(exchange, buffer)
+    buffer[-1:] = last
+
+ring.Ring.whole, ring.Ring._reduce = getattr(ring.Ring, "whole", ring.Ring._reduce), drop
+"""
+SLEEPS = "import time\nif easyscale.rank() == 1: time.sleep(3600)"
+
+
+@_marked
+def test_an_exchange_that_drops_an_element_is_found_and_shrunk(pool, tmp_path):
+    console = Console(file=open(os.devnull, "w"))  # noqa: SIM115
+    search = Search(Trial(pool, DROPS_THE_LAST_ELEMENT), console, tmp_path)
+    verdict = search.look(Case(2, {"exchange": "ring", "update": "replicated", "samples": "31", "rate": "cosine"}))
+    assert verdict.kind == "differs"
+    assert [small.chosen for small, _ in search.found] == [{"exchange": "ring"}]
+
+
+@_marked
+def test_a_refusal_is_told_from_an_error(pool):
+    verdict = Trial(pool).run(Case(1, {"optimizer": "Lamb", "update": "sharded"}))
+    assert verdict.kind == "refused"
+    assert "`update='sharded'` needs an optimizer that treats each element" in verdict.detail
+    verdict = Trial(pool, "import keras\nkeras.Model.fit = lambda *args, **kwargs: 1 / 0").run(Case(1, {}), alone=True)
+    assert verdict.kind == "error"
+    assert verdict.detail == "ZeroDivisionError: division by zero"
+    Trial(pool).run(Case(1, {}), alone=True)  # by others, which have another `fit()`
+
+
+@_marked
+def test_a_rank_that_hangs_is_told_with_its_stack():
+    job = Job(launch_options(Case(0, {})), limit=3.0)
+    pids = list(job.pids)
+    with pytest.raises(Broken) as raised:
+        job.train(Task(render(Case(0, {})), SLEEPS))
+    assert raised.value.kind == "hang"
+    assert 'File "setup"' in raised.value.output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@_marked
+def test_a_script_that_is_printed_compares_by_itself(tmp_path):
+    case = Case(4, {"body": "conv", "second": "evaluate, fit"})
+    script = tmp_path / "case.py"
+    script.write_text(render(case))
+    command = [sys.executable, "-m", "easyscale", "launch", *launch_options(case), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    gaps = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if "differs by" in line]
+    assert len(gaps) > 10
+    assert max(gaps) < 1e-8
