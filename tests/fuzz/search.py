@@ -31,7 +31,7 @@ class Search:
         self.refusals: collections.Counter = collections.Counter()
         self.values: collections.Counter = collections.Counter()
         self.found: list[tuple[Case, Verdict]] = []
-        self._lock = threading.Lock()
+        self._lock, self._looks_closer = threading.Lock(), threading.Lock()
 
     @property
     def failed(self) -> bool:
@@ -51,7 +51,7 @@ class Search:
         return verdict
 
     def _look_closer(self, case: Case, verdict: Verdict) -> Verdict:
-        with self._lock:  # one at a time: a machine under load makes hangs of its own
+        with self._looks_closer:  # so that what is found again is not shrunk again
             if any(
                 small.chosen.items() <= case.chosen.items() and known.kind == verdict.kind
                 for small, known in self.found
