@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TextIO
 
 import click
 from rich.console import Console
@@ -34,6 +35,7 @@ def _fixed(_: object, __: object, texts: tuple[str, ...]) -> dict[str, str]:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("fuzz-found"), show_default=True, help="For scripts."
 )
+@click.option("--known", type=click.File(), help="Lines of JSON, as they are printed: failures that need no new look.")
 @click.option("-v", "--verbose", is_flag=True, help="Print a line for each case.")
 def main(
     seed: int,
@@ -45,6 +47,7 @@ def main(
     limit: float,
     jobs: int,
     out: Path,
+    known: TextIO | None,
     verbose: bool,
 ) -> None:
     """Draw training scripts at random, and look for those that several processes train differently than one."""
@@ -58,7 +61,7 @@ def main(
         drawn = (draw(number, fixed) for number in seeds)
     lock = threading.Lock()
     with Pool(limit) as pool:
-        search = Search(Trial(pool), console, out)
+        search = Search(Trial(pool), console, out, [Case.parse(line) for line in known or () if line.strip()])
 
         def work() -> None:
             while time.monotonic() < end or cases is not None:

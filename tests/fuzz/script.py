@@ -18,8 +18,12 @@ _HEAD = '''"""{title}
 """
 
 import contextlib
+import io
+import pathlib
 import tempfile
+import zipfile
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -362,6 +366,23 @@ def _compile(case: Case) -> str:
 
 # What is done with it
 
+_FILES = """
+def files():
+    if easyscale and not easyscale.is_chief():
+        return {}
+    arrays = {}
+    for path in sorted(pathlib.Path(folder).iterdir()):
+        if path.suffix in (".h5", ".keras"):
+            whole = zipfile.ZipFile(path).read("model.weights.h5") if path.suffix == ".keras" else path.read_bytes()
+            with h5py.File(io.BytesIO(whole)) as file:
+                def visit(name, item):
+                    if isinstance(item, h5py.Dataset):
+                        arrays[f"{path.name} {name}"] = item[()]
+
+                file.visititems(visit)
+    return arrays
+"""
+
 
 def _fit(case: Case) -> str:
     arguments = case.arguments_of("distribute").removeprefix(", ")
@@ -371,7 +392,9 @@ def _fit(case: Case) -> str:
         case["validation"], ", validation_data=easyscale.shard(*held) if easyscale else held"
     )
     callbacks = ", ".join(filter(None, [case.source("callback"), case.source("second_callback")]))
-    return f"""
+    saves = "ModelCheckpoint" in callbacks
+    files = '"files": files(),\n        ' if saves else ""
+    return f"""{_FILES if saves else ""}
 def fit(**options):
     callbacks = [{callbacks}]
     if easyscale:
@@ -380,7 +403,7 @@ def fit(**options):
     history = model.fit(**{{**feed(*data), **options}}, callbacks=callbacks)
     optimizer = model.optimizer.inner_optimizer if easyscale else model.optimizer
     seen[f"after {{len(seen)}} others, fit"] = {{
-        "history": {{name: history.history[name] for name in sorted(history.history)}},
+        {files}"history": {{name: history.history[name] for name in sorted(history.history)}},
         "weights": model.get_weights(),
         "optimizer": [keras.ops.convert_to_numpy(variable) for variable in optimizer.variables],
     }}

@@ -2,6 +2,7 @@
 
 import collections
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -23,14 +24,16 @@ class Search:
         trial: `Trial`.
         console: `rich.console.Console`.
         folder: Path. Where scripts go.
+        known: List of cases. What fails and has all their values is not looked into. Defaults to `()`.
     """
 
-    def __init__(self, trial: Trial, console: Console, folder: Path):
+    def __init__(self, trial: Trial, console: Console, folder: Path, known: Sequence[Case] = ()):
         self._trial, self._console, self._folder = trial, console, folder
         self.counts: collections.Counter = collections.Counter()
         self.refusals: collections.Counter = collections.Counter()
         self.values: collections.Counter = collections.Counter()
         self.found: list[tuple[Case, Verdict]] = []
+        self._known = known
         self._lock, self._looks_closer = threading.Lock(), threading.Lock()
 
     @property
@@ -52,10 +55,8 @@ class Search:
 
     def _look_closer(self, case: Case, verdict: Verdict) -> Verdict:
         with self._looks_closer:  # so that what is found again is not shrunk again
-            if any(
-                small.chosen.items() <= case.chosen.items() and known.kind == verdict.kind
-                for small, known in self.found
-            ):
+            alike = [small for small, found in self.found if found.kind == verdict.kind]
+            if any(small.chosen.items() <= case.chosen.items() for small in (*alike, *self._known)):
                 return Verdict("found again", verdict.detail)
             alone = self._trial.run(case, alone=True)
             if not alone.fails:
