@@ -78,7 +78,11 @@ def _is_not_promised(case: Case, path: tuple) -> bool:
         return True  # what has been summed up since the last exchange is each worker's own
     # Keras weighs the loss of one of several outputs by batches instead of samples.
     is_uneven = uneven(case) or case["validation"] == "uneven data" or case["second"] == "more data, fit"
-    return case["outputs"] != "one" and is_uneven and any(str(part).endswith(("one_loss", "two_loss")) for part in path)
+    return (
+        case["outputs"] != "one"
+        and is_uneven
+        and any(str(part).removeprefix("val_").endswith("_loss") for part in path)
+    )
 
 
 def _gap(value: object, other: object) -> float:

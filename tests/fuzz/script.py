@@ -359,6 +359,11 @@ def _compile(case: Case) -> str:
         lines += [f"            optimizer = easyscale.DistributedOptimizer(optimizer{arguments})"]
     call = f"model.compile(optimizer, {', '.join(compiled)}{case.arguments_of('compile')})"
     lines += [textwrap.indent(_in_scope(case, call), "    ")]
+    if (
+        case["precision"] == "mixed_float16"
+    ):  # at Keras's 2 ** 15 a part of the batch overflows where the whole does not
+        lines += ["    if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):"]
+        lines += ["        model.optimizer.initial_scale = 16.0"]
     if case["step"] == "own, in two":
         lines += ["    model.optimizer.build(model.trainable_variables)"]
     return "\n".join(lines) + "\n"

@@ -29,8 +29,8 @@ def _is_divisible(case):
 def _source_fits(case):
     if case["source"] == "generator":  # of a worker without a part of the last batch it is a batch ahead
         last = int(case["samples"]) % GLOBAL_BATCH
-        return last == 0 or last >= int(case["workers"])
-    return case["outputs"] != "list" or case["source"] in ("arrays", "PyDataset")  # datasets have no lists
+        return case["outputs"] != "list" and (last == 0 or last >= int(case["workers"]))
+    return case["outputs"] != "list" or case["source"] == "arrays"  # datasets have no lists
 
 
 DIMENSIONS = [
