@@ -53,7 +53,8 @@ class Distribution:
         self._act_as_chief: Callable | None = None  # lets this worker's callbacks do what the chief's did
         model.test_function = None  # it may have been made with what is replaced here
         for name in (*_REPLACED, "_get_metrics_result_or_logs"):
-            object.__setattr__(model, name, functools.partial(getattr(self, name), getattr(model, name)))
+            if hasattr(model, name):  # a layer that is a `Trainer`, and no `Model`, cannot be saved
+                object.__setattr__(model, name, functools.partial(getattr(self, name), getattr(model, name)))
 
     @classmethod
     def of(cls, model: keras.Model) -> "Distribution":

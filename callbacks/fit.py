@@ -252,7 +252,8 @@ class Fit(ElasticFit):
             self._build(iter(data))
 
     def _is_complete(self) -> bool:
-        complete = self._model.built and all(layer.built for layer in self._model.layers)
+        layers = self._model._flatten_layers(include_self=False, recursive=False)  # `layers`, if it is a `Model`
+        complete = self._model.built and all(layer.built for layer in layers)
         return complete and all(optimizer.built for optimizer in self._optimizers)
 
     def _shard(self) -> None:

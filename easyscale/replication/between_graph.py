@@ -117,11 +117,11 @@ class BetweenGraph(WholeBatch, OwnedParts):
                 "a model that was built in in-graph replication's `easyscale.scope()` must be trained so. Received: "
                 f"replication='between_graph', {type(model).__name__} '{model.name}'. Leave `replication` out"
             )
-        if isinstance(strategy, tf.distribute.MirroredStrategy):
+        if strategy is not None and self.size > 1:
             raise ValueError(
-                "a model that `Distribute` trains must not be built in a strategy of TensorFlow's. Received: "
-                f"{type(strategy).__name__}, number of replicas {strategy.num_replicas_in_sync}. Build it in `with "
-                "easyscale.scope():`, and start it by `easyscale launch --devices` for several devices of a process"
+                "a model that several processes train must not be built in the scope of a `tf.distribute` strategy. "
+                f"Received: {type(strategy).__name__}, {self.size} processes. Build it in `with easyscale.scope():`, "
+                "and start it by `easyscale launch --devices D` for several devices of a process"
             )
 
     def run(self, step: Callable, data: object, samples: object, states: Sequence[object]) -> object:
@@ -235,6 +235,8 @@ class BetweenGraph(WholeBatch, OwnedParts):
         """
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
         compiles = compiles and not any(isinstance(one, tf.IndexedSlices) for one in gradients)
+        # A strategy of the user's own, which one process may have, sums up gradients in `apply`: in its graph only.
+        compiles = compiles and (self.has_copies or not tf.distribute.has_strategy())
         if not present or (self.communicator.size == 1 and not compiles):
             apply(list(gradients), list(variables))
         else:

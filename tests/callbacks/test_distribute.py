@@ -41,15 +41,3 @@ def test_it_must_stand_in_the_list_once_and_as_an_instance(callbacks, message):
     assert str(raised.value) == message
     for weight, first in zip(made.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, first)
-
-
-def test_a_model_in_a_strategy_of_ones_own_is_refused():
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        made = model()
-    with pytest.raises(ValueError) as raised:
-        made.fit(X, Y, verbose=0, callbacks=[Distribute()])
-    assert str(raised.value) == (
-        "a model that `Distribute` trains must not be built in a strategy of TensorFlow's. Received: MirroredStrategy, "
-        "number of replicas 1. Build it in `with easyscale.scope():`, and start it by `easyscale launch --devices` for "
-        "several devices of a process"
-    )

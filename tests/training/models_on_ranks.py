@@ -4,7 +4,9 @@ import threading
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from models import (
     assert_equal_ranks,
     classify,
@@ -70,6 +72,23 @@ def check_two_inputs_two_outputs():
     equal(
         build, data=({"a": x, "b": x[::-1].copy()}, {"one": y, "two": (y / 10).astype("float32")}), exchanges=["ring"]
     )
+
+
+def check_a_trainer_that_is_no_model():
+    class TrainerOnly(TensorFlowTrainer, keras.layers.Dense):
+        def __init__(self):
+            keras.layers.Dense.__init__(self, 10)
+            TensorFlowTrainer.__init__(self)
+
+    x, y = digits()
+    equal(lambda: classify(TrainerOnly(), _sgd()), data=(x.reshape(len(x), -1), y), exchanges=["ring"])
+
+
+def check_a_model_in_a_strategy_of_ones_own_is_refused():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = classify(conv_net(), _sgd())
+    with pytest.raises(ValueError, match="MirroredStrategy.*easyscale.scope"):
+        model.fit(*digits(24), verbose=0, callbacks=[Distribute()])
 
 
 def check_jit_compile_is_turned_off():
