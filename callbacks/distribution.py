@@ -2,8 +2,8 @@
 
 Keras offers a callback no place inside a step. So a few of the model's methods are replaced on the instance, once, and
 do more than before while `Distribute` is at work: `train_step`, `test_step`, `evaluate`, `save`, `save_weights`,
-`export`, `compile` and `get_compile_config`, which are public, and `_get_metrics_result_or_logs`, through which the
-logs of every epoch go on their way to the callbacks.
+`export`, `compile`, `get_compile_config` and `get_state_tree`, which are public, and `_get_metrics_result_or_logs`,
+through which the logs of every epoch go on their way to the callbacks.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ from easyscale.progress import Activity
 
 __all__ = ["Distribution"]
 
-_REPLACED = ("train_step", "test_step", "evaluate", "save", "save_weights", "export", "compile", "get_compile_config")
+_REPLACED = ("train_step", "test_step", "evaluate", "save", "save_weights", "export", "compile")
+_REPLACED += ("get_compile_config", "get_state_tree")
 
 
 class Distribution:
@@ -278,6 +279,12 @@ class Distribution:
             # A saved model loads where EasyScale is not installed.
             config["optimizer"] = keras.saving.serialize_keras_object(optimizer.inner_optimizer)
         return config
+
+    def get_state_tree(self, original: Callable, value_format: str = "backend_tensor") -> dict:
+        tree, optimizer = original(value_format), self._model.optimizer
+        if isinstance(optimizer, DistributedOptimizer) and optimizer.is_sharded:
+            tree["optimizer_variables"] = optimizer.state_tree(value_format)
+        return tree
 
     def _get_metrics_result_or_logs(self, original: Callable, logs: dict) -> dict:
         if not (self._training or self._evaluations) or not all(self._evaluations):

@@ -105,6 +105,7 @@ class DistributedOptimizer(AroundAnother):
         self._workers = None
         self._sharded: ShardedUpdate | None = None
         self._accumulated: AccumulatedGradients | None = None
+        self._paths: list[str] = []  # of the inner optimizer's variables, also of those that are divided
         self._hyperparameters = tuple(set(inner_optimizer.get_config()) - set(self.get_config()) - {"learning_rate"})
 
     @property
@@ -138,7 +139,8 @@ class DistributedOptimizer(AroundAnother):
             replication = replications.get(self.replication)
             if replication.has_copies:
                 _ = self.workers  # has made it one of a single device
-            replication.apart(lambda: self.inner_optimizer.build(variables))
+            with keras.name_scope(self.inner_optimizer.name, caller=self.inner_optimizer):  # stock Keras's paths
+                replication.apart(lambda: self.inner_optimizer.build(variables))
         super().build(variables)
 
     def apply(self, grads: list, trainable_variables: list | None = None) -> None:
@@ -148,8 +150,7 @@ class DistributedOptimizer(AroundAnother):
     def _apply(self, grads: list, variables: list) -> None:
         state = self.variables  # what `build` adds starts from constants
         if not self.built:
-            with keras.name_scope(self.name):
-                self.build(variables)
+            self.build(variables)
         if self.is_scaled_outside and self.workers.size > 1:
             raise ValueError(
                 "a `DistributedOptimizer` must stand outside of a `LossScaleOptimizer`, so that all workers skip "
@@ -229,6 +230,7 @@ class DistributedOptimizer(AroundAnother):
                     raise ValueError(_cannot_be_sharded(inner, reason))
                 return
             self._sharded = kind(inner, variables, self.workers, _is_of_keras(inner))
+        self._paths = [variable.path for variable in self.inner_optimizer.variables]
         self._sharded.begin()
 
     @property
@@ -286,6 +288,22 @@ class DistributedOptimizer(AroundAnother):
     def state_kinds(self) -> list[tuple]:
         """Return shape and dtype of what `collect_state` finds memory for, as NumPy has them."""
         return self._sharded.state_kinds() if self.is_sharded else kinds_of(self.inner_optimizer.variables)
+
+    def state_tree(self, value_format: str) -> dict:
+        """Return what `Model.get_state_tree` does of an optimizer, in a `fit()` in which its state is divided.
+
+        One rank may call this alone.
+        """
+        store, tree = {}, {}
+        self._sharded.save_own_variables(store)
+        for index, path in enumerate(self._paths):
+            *scopes, name = path.split("/")
+            branch = tree
+            for scope in scopes:
+                branch = branch.setdefault(scope, {})
+            value = store[str(index)]
+            branch[name] = keras.ops.convert_to_tensor(value) if value_format == "backend_tensor" else value
+        return tree
 
     def collect_state(self, memory: SnapshotMemory) -> list:
         """Return, on the chief, the whole values of `inner_optimizer.variables`. All workers must call this.

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
@@ -42,3 +43,17 @@ def test_a_model_in_a_strategy_of_ones_own_trains_as_without_distribute():
             model.compile("adam", "mse")
         losses += model.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=callbacks).history["loss"]
     np.testing.assert_allclose(losses[2:], losses[:2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_variables_of_the_optimizer_have_the_paths_of_stock_keras(scaled):
+    paths = []
+    for callbacks in ([], [Distribute()]):
+        keras.backend.clear_session()
+        optimizer = keras.optimizers.Adam(use_ema=True)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer, "mse")
+        model.fit(X, Y, verbose=0, callbacks=callbacks)
+        paths.append([variable.path for variable in model.optimizer.variables])
+    assert paths[1] == paths[0]
+    assert len(paths[0]) == (12 if scaled else 8)  # with four of the loss scaling

@@ -90,6 +90,32 @@ def check_stock_keras_goes_on_with_what_model_checkpoint_wrote():
     done_with(folder)
 
 
+class _StateTree(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.tree = {}
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.tree = self.model.get_state_tree("numpy_array")["optimizer_variables"]
+
+
+def check_the_state_tree_in_a_callback_has_the_whole_state_of_the_optimizer():
+    together, alone = _StateTree(), _StateTree()
+
+    def adam():
+        return small_net(keras.optimizers.Adam(0.01, name="adam"))
+
+    assert_as_one_process(
+        lambda: train([together, Distribute(update="sharded")], shard=True, build=adam, epochs=1),
+        lambda: train([alone], shard=False, build=adam, epochs=1),
+    )
+    if easyscale.is_chief():
+        keras.tree.assert_same_structure(together.tree, alone.tree)
+        for found, expected in zip(keras.tree.flatten(together.tree), keras.tree.flatten(alone.tree), strict=True):
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def check_csv_logger_has_the_metrics_of_all_ranks():
     as_one_process(lambda folder: [CSVLogger(folder / "log.csv")])
 
