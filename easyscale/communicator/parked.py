@@ -41,7 +41,9 @@ def main() -> None:
 
 
 def _wait_to_begin() -> Callable[[str], None]:
-    """Sleep until all ranks have begun with MPI; return a function that tells a line."""
+    """Sleep until all ranks have come to MPI, if a launcher tells of that; return a function that tells a line."""
+    if settings.SPARE not in os.environ:
+        return lambda line: None
     file = int(os.environ.pop(settings.SPARE))
     os.set_inheritable(file, False)
     os.read(file, 1)
