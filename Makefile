@@ -8,6 +8,8 @@
 # `make fuzz` draws training scripts at random for MINUTES, from SEED on, and prints those that EasyScale trains otherwise.
 #
 # `make bench` measures EasyScale beside others, which it installs into $(VENV)-bench.
+#
+# `make keras-tests` runs Keras's own tests with EasyScale, and what they need, from $(VENV)-keras.
 
 VENV ?= .venv
 SUPPORTED = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
@@ -24,7 +26,7 @@ PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/co
 MPIS = mpich $(if $(filter x86_64,$(shell uname -m)),impi-rt)
 PACKAGES = -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: demo test test-all lint fuzz bench clean
+.PHONY: demo test test-all lint fuzz bench keras-tests clean
 
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
@@ -45,8 +47,11 @@ fuzz: $(VENV)/.test
 bench: $(VENV)-bench/.done
 	$(VENV)-bench/bin/python benchmarks/compare.py
 
+keras-tests: $(VENV)-keras/.done
+	$(VENV)-keras/bin/python benchmarks/keras_tests.py
+
 clean:
-	rm -rf $(VENV) $(VENV)-bench build *.egg-info
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-keras build *.egg-info
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.10 to 3.13 was found. Install one, or name it: make PYTHON=..." >&2; exit 1; }
@@ -58,6 +63,12 @@ $(VENV)-bench/.done: $(VENV)/bin/python setup.cfg constraints.txt
 	@echo "Installing EasyScale and the others, PyTorch among them, into $(VENV)-bench; this takes about 8 GB and some minutes."
 	$(VENV)/bin/python -m venv $(VENV)-bench
 	$(subst $(RUN)python,$(VENV)-bench/bin/python,$(PIP)) --editable '.[tensorflow,mpi,examples,plot,bench]'
+	@touch $@
+
+$(VENV)-keras/.done: $(VENV)/bin/python setup.cfg constraints.txt
+	@echo "Installing EasyScale and what Keras's own tests need, JAX among it, into $(VENV)-keras; this takes some minutes."
+	$(VENV)/bin/python -m venv $(VENV)-keras
+	$(subst $(RUN)python,$(VENV)-keras/bin/python,$(PIP)) --editable '.[tensorflow,mpi,test,keras_tests]'
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/bin/python setup.cfg constraints.txt
