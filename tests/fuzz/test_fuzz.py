@@ -133,13 +133,13 @@ def _marked(function):
 
 
 # Runs before each script, on each rank.
-DROPS_THE_LAST_ELEMENT = """
+DROPS_AN_ELEMENT = """
 import easyscale.exchange.ring as ring
 
 def drop(exchange, buffer, reduce=getattr(ring.Ring, "whole", ring.Ring._reduce)):
-    last = buffer[-1:].copy()
+    first = buffer[:1].copy()
     reduce(exchange, buffer)
-    buffer[-1:] = last
+    buffer[:1] = first
 
 ring.Ring.whole, ring.Ring._reduce = getattr(ring.Ring, "whole", ring.Ring._reduce), drop
 """
@@ -149,7 +149,7 @@ SLEEPS = "import time\nif easyscale.rank() == 1: time.sleep(3600)"
 @_marked
 def test_an_exchange_that_drops_an_element_is_found_and_shrunk(pool, tmp_path):
     console = Console(file=open(os.devnull, "w"))  # noqa: SIM115
-    search = Search(Trial(pool, DROPS_THE_LAST_ELEMENT), console, tmp_path)
+    search = Search(Trial(pool, DROPS_AN_ELEMENT), console, tmp_path)
     verdict = search.look(Case(2, {"exchange": "ring", "update": "replicated", "samples": "31", "rate": "cosine"}))
     assert verdict.kind == "differs"
     assert [small.chosen for small, _ in search.found] == [{"exchange": "ring"}]
