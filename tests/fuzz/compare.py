@@ -74,8 +74,6 @@ def _leaves(value: object, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
 
 
 def _is_not_promised(case: Case, path: tuple) -> bool:
-    if case["gradient_accumulation_steps"] != "none" and "optimizer" in " ".join(map(str, path)):
-        return True  # what has been summed up since the last exchange is each worker's own
     # Keras weighs the loss of one of several outputs by batches instead of samples.
     is_uneven = uneven(case) or case["validation"] == "uneven data" or case["second"] == "more data, fit"
     return (
