@@ -7,6 +7,7 @@ from collections.abc import Callable
 import keras
 
 from easyscale.callbacks import batch_normalization, decisions, metrics, randomness
+from easyscale.callbacks.data_pass import DataPass
 from easyscale.callbacks.divided_data import DividedData
 from easyscale.callbacks.elastic import Elastic
 from easyscale.callbacks.elastic_fit import ElasticFit
@@ -138,6 +139,8 @@ class Fit(ElasticFit):
         if ends or self._communicator.is_server:  # whose data ends before the first step
             warnings.filterwarnings("ignore", "Your input ran out of data")
         self.deciding_hooks = {hook for theirs in everyones for hook in theirs["decides"]}
+        self._pass = DataPass(given, self._communicator)
+        self._pass.begin()
         self._workers.same_batch()  # forgets the last fit()'s
         self._losses = FiniteLosses(self._workers)
         optimizer = getattr(self._model, "optimizer", None)
@@ -190,6 +193,7 @@ class Fit(ElasticFit):
                 self.data.count(self._model.steps_per_execution)
                 return {}
             self.checkpointing.before_step(self.steps)
+        self._pass.check(self._model.steps_per_execution)
         iterator = self.data.follow(iterator)
         before, after = self.steps, self.steps + self._model.steps_per_execution
         first = FirstStep(self._model, self._workers, self.is_verbose) if before == 0 else None
@@ -331,7 +335,10 @@ class Fit(ElasticFit):
     def _merge(self, of_epoch: bool) -> None:
         self.reach(Purpose.END)
         if of_epoch:
-            self.steps = max(self._communicator.share(self.steps))
+            everyones = self._communicator.share([self.steps, self._pass.has_ended])
+            steps, ended = zip(*everyones[: self._communicator.workers], strict=True)
+            self.steps = max(steps)
+            self._pass.end_epoch(all(ended))
             # While gradients are accumulated, the moving statistics are not exchanged.
             moving = batch_normalization.moving_statistics(self._model)
             for variable, mean in zip(moving, metrics.average(moving, self._communicator), strict=True):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import keras
 
-__all__ = ["KERAS_BATCH", "dataset_of", "locals_of_fit", "set_batches"]
+__all__ = ["KERAS_BATCH", "batches_of", "dataset_of", "has_ended", "locals_of_fit", "set_batches", "steps_of_pass"]
 
 KERAS_BATCH = 32  # the default of `fit()`
 
@@ -27,6 +27,21 @@ def locals_of_fit(model: keras.Model) -> Mapping:
 def set_batches(epoch_iterator: object, count: int) -> None:
     """Let what goes through the data of an epoch ask for so many batches, from the next epoch on."""
     epoch_iterator._num_batches = count
+
+
+def batches_of(epoch_iterator: object) -> int | None:
+    """Return how many batches the data have, or `None` if that is not known."""
+    return epoch_iterator._num_batches
+
+
+def has_ended(epoch_iterator: object) -> bool:
+    """Return whether the data have ended in the last epoch: the next one begins with the first batch."""
+    return epoch_iterator._current_iterator is None or epoch_iterator._steps_seen == 0
+
+
+def steps_of_pass(epoch_iterator: object) -> int:
+    """Return the steps through the data since their begin, with those that are about to be made."""
+    return epoch_iterator._steps_seen
 
 
 def dataset_of(epoch_iterator: object) -> object | None:

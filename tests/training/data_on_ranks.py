@@ -41,6 +41,24 @@ def check_a_batched_dataset():
     _fit_datasets(lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH), easyscale.shard)
 
 
+def check_a_dataset_of_unknown_length_that_goes_on_in_the_next_epoch():
+    x, y = digits(GLOBAL_BATCH * 2 + 1)
+    spec = tf.TensorSpec((None, *x.shape[1:]), x.dtype), tf.TensorSpec((None,), y.dtype)
+
+    def batches():
+        for start in range(0, len(x), GLOBAL_BATCH):
+            yield x[start : start + GLOBAL_BATCH], y[start : start + GLOBAL_BATCH]
+
+    def fit(take, callbacks):
+        model = classify(conv_net(), _sgd())
+        data = take(tf.data.Dataset.from_generator(batches, output_signature=spec))
+        return model, model.fit(data, epochs=9, steps_per_epoch=2, verbose=0, callbacks=callbacks)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Your input ran out of data")  # as stock Keras says it here
+        assert_as_one_process(lambda: fit(easyscale.shard, [Distribute()]), lambda: fit(lambda data: data, []))
+
+
 def check_a_batched_dataset_with_steps_after():
     def scaled(x, y):
         return tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH).map(lambda x, y: (2 * x, y)).prefetch(1)

@@ -124,6 +124,17 @@ def check_regularizers_of_weights_and_activities():
     return equal(build)
 
 
+# Data that go on from one epoch to the next; the last batch of all leaves nothing for some workers
+
+
+def check_one_step_in_an_epoch():
+    return equal(dense(sgd), digits(2 * 24 + 1), epochs=7, exchanges=["ring"], steps_per_epoch=1)
+
+
+def check_two_steps_in_an_epoch_and_data_for_three():
+    return equal(dense(sgd), digits(2 * 24 + 1), epochs=5, exchanges=["ring"], steps_per_epoch=2)
+
+
 # Layers
 
 
