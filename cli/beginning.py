@@ -27,6 +27,7 @@ class Beginning:
     def __init__(self, ranks: int | None = None):
         self._absent = set(range(ranks or 0))
         self._come: set[int] = set()
+        self._loaded: set[int] = set()
         self._never: dict[int, Ending] = {}  # ranks that have ended well without MPI
         self._spares: dict[Process, Rank] = {}
         self.is_over = False
@@ -55,6 +56,15 @@ class Beginning:
             self._absent.discard(rank)
             for spare in [] if self._absent else self._spares.values():
                 _let_begin(spare)
+
+    def load(self, rank: int) -> None:
+        """Take in that a rank has loaded TensorFlow."""
+        self._loaded.add(rank)
+
+    @property
+    def stayed_apart(self) -> int:
+        """How many ranks have used TensorFlow, if none of all has used EasyScale."""
+        return 0 if self._come else len(self._loaded)
 
     def end(self, ending: Ending) -> None:
         """Take in how a rank has ended."""

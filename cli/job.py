@@ -34,6 +34,10 @@ _LAST_STEP = 20.0  # seconds that ranks have to write a checkpoint after a SIGTE
 _DRAIN = 2.0  # seconds that output may still come after the end, from processes that ranks have left behind
 _LONGEST_PAUSE = 30.0  # seconds before a job that has failed is started again
 _PR_SET_PDEATHSIG = 1
+SEPARATE = (
+    "each of {size} ranks has run the script by itself: `fit()` must have the callback "
+    "`easyscale.callbacks.Distribute()` to train one model on all of them. If it is meant so, call `easyscale.rank()`"
+)
 _libc = ctypes.CDLL(None)
 
 
@@ -218,6 +222,8 @@ class Job:
         elif words["kind"] == "begins":
             self._beginning.come(process.rank)
             self._look_for_missed()
+        elif words["kind"] == "loads":
+            self._beginning.load(process.rank)
         elif words["kind"] == "meets":
             self._beginning.is_over = True
         elif words["kind"] == "joined":
@@ -408,6 +414,8 @@ class Job:
             self._screen.say(f"easyscale: host {lost} does not answer any more, and with it {whom}")
             return 1  # mpirun says 0, or a number of its own
         if self._endings.is_success and (code == 0 or self._membership.is_over):
+            if self._beginning.stayed_apart > 1 and not self._screen.has_shown(b"has trained a model of its own"):
+                self._screen.say(f"easyscale: {SEPARATE.format(size=self._beginning.stayed_apart)}")
             return 0
         cause = self._endings.cause(self._runtime.ending(said))
         if said and cause is None or not (self._ranks or self._forwarded):

@@ -48,6 +48,10 @@ class Screen:
             if os.isatty(file) and not (stream == "stdout" and self._chief is not None)
         )
 
+    def has_shown(self, words: bytes) -> bool:
+        """Return whether a traceback, or an error or warning of one line, with these words has come from a rank."""
+        return any(words in text for text in self._shown)
+
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Show `data` that a rank has written to a stream; empty data is its end."""
         if rank == 0 and stream == "stdout" and self._chief is not None:

@@ -44,6 +44,7 @@ class Watch:
         self._worked_at = self._moved_at  # when the rank was last seen to compute
         self._sleeps = sleeps
         self._steps = ["begins", "meets"]  # into MPI, that the launcher has not been told of
+        self._searched_at: float | None = 0.0  # when TensorFlow was last looked for; `None` once it was found
 
     @property
     def interval(self) -> float | None:
@@ -73,11 +74,18 @@ class Watch:
         return {"met": met, "in_fit": in_fit, "leave": progress.leave, "missed": progress.missed}
 
     def look(self, pid: int) -> None:
-        """Look at the rank; tell the launcher if it has not moved for the time-out, moves again, or begins with MPI."""
+        """Look at the rank; tell the launcher if it has not moved for the time-out, moves again, or begins with MPI.
+
+        Also tell if it has loaded TensorFlow and not begun with MPI: it may train a model of its own.
+        """
         now, interval = time.monotonic(), self.interval
         if interval is None or now - self._looked_at < interval:
             return
         self._looked_at = now
+        if len(self._steps) == 2 and self._searched_at is not None and now - self._searched_at >= 1.0:
+            self._searched_at = None if _has_tensorflow(pid) else now
+            if self._searched_at is None:
+                self._say({"kind": "loads"})
         while self._steps and (self._progress.met or (self._progress.pid and len(self._steps) == 2)):
             self._say({"kind": self._steps.pop(0)})
         if not self._timeout:
@@ -150,6 +158,13 @@ def _interesting(text: str) -> str:
     kept = [one for one in threads[:-1] if not idle.match(one)] + threads[-1:]  # the main thread is the last
     calls = [one.partition("\n")[2] if len(kept) == 1 else one for one in reversed(kept)]
     return "\n".join("\n".join(calls).splitlines()[:_LINES])
+
+
+def _has_tensorflow(pid: int) -> bool:
+    """Whether a process has loaded TensorFlow."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as maps:
+        return "/libtensorflow" in maps.read()
+    return False
 
 
 def _state(pid: int, thread: int | None = None) -> str:

@@ -117,3 +117,29 @@ def test_a_wrong_argument_is_one_line_of_one_rank(tmp_path, line, message):
     assert done.returncode == 1
     errors = [one for one in done.stderr.splitlines() if not one.startswith("easyscale: ")]
     assert [one.removeprefix("[1] ") for one in errors] == [f"ValueError: {message} ({script}, line 2)"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [("", True), ("import easyscale; easyscale.rank()", False)],
+    ids=["does not know of it", "asks for its rank"],
+)
+@pytest.mark.timeout(120)
+def test_a_script_that_loads_tensorflow_and_does_not_use_easyscale_is_told_of(tmp_path, calls, said):
+    library = tmp_path / "libtensorflow_cc.so.2"  # what is looked for is that such a file is in memory
+    library.write_bytes(bytes(4096))
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"import mmap, time\n{calls}\n"
+        f"file = open({str(library)!r}, 'rb')\n"
+        "mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
+        "time.sleep(3)\n"
+    )
+    done = run([sys.executable, "-m", "easyscale", "launch", "-n", "2", str(script)], timeout=90, env=environment())
+    assert done.returncode == 0
+    line = (
+        "easyscale: each of 2 ranks has run the script by itself: `fit()` must have the callback "
+        "`easyscale.callbacks.Distribute()` to train one model on all of them. If it is meant so, call "
+        "`easyscale.rank()`\n"
+    )
+    assert done.stderr == (line if said else "")
