@@ -82,7 +82,7 @@ class IntelMpi(Mpich):
         hydra = os.path.join(os.path.dirname(program), "mpiexec.hydra")
         super().__init__(hydra if os.access(hydra, os.X_OK) else program, version)
 
-    def keep_shared_memory_in(self, folder: str) -> dict[str, str]:
+    def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
         return {"I_MPI_SHM_FILE_PREFIX_4K": folder}
 
     def command(
