@@ -348,25 +348,23 @@ def _compile(case: Case) -> str:
             metrics = f"[{case.source(name)}]"
             forms = {"one": metrics, "dict": f'{{"one": {metrics}}}', "list": f"[{metrics}, []]"}
             compiled += [f"{name}={forms[case['outputs']]}"]
-    lines = ["def compile_model(optimizer=None):", "    if optimizer is None:", f"        optimizer = {optimizer}"]
+    lines = ["if optimizer is None:", f"    optimizer = {optimizer}"]
     if case["exclude"] != "nothing":
-        lines += [f"        optimizer.exclude_from_weight_decay(var_names={case.source('exclude')})"]
+        lines += [f"    optimizer.exclude_from_weight_decay(var_names={case.source('exclude')})"]
     if case["scaled"] != "no":
-        lines += [f"        optimizer = {case.source('scaled').format(optimizer='optimizer')}"]
+        lines += [f"    optimizer = {case.source('scaled').format(optimizer='optimizer')}"]
     if case["wrapped"] == "by hand":
         arguments = case.arguments_of("distribute").partition(", check_every")[0]
-        lines += ["        if easyscale:"]
-        lines += [f"            optimizer = easyscale.DistributedOptimizer(optimizer{arguments})"]
-    call = f"model.compile(optimizer, {', '.join(compiled)}{case.arguments_of('compile')})"
-    lines += [textwrap.indent(_in_scope(case, call), "    ")]
-    if (
-        case["precision"] == "mixed_float16"
-    ):  # at Keras's 2 ** 15 a part of the batch overflows where the whole does not
-        lines += ["    if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):"]
-        lines += ["        model.optimizer.initial_scale = 16.0"]
+        lines += ["    if easyscale:", f"        optimizer = easyscale.DistributedOptimizer(optimizer{arguments})"]
+    lines += [f"model.compile(optimizer, {', '.join(compiled)}{case.arguments_of('compile')})"]
+    if case["precision"] == "mixed_float16":
+        # At Keras's 2 ** 15 gradients of a part of the batch overflow where those of the whole do not.
+        lines += ["if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):"]
+        lines += ["    model.optimizer.initial_scale = 16.0"]
     if case["step"] == "own, in two":
-        lines += ["    model.optimizer.build(model.trainable_variables)"]
-    return "\n".join(lines) + "\n"
+        lines += ["model.optimizer.build(model.trainable_variables)"]
+    body = textwrap.indent(_in_scope(case, "\n".join(lines)), "    ")
+    return f"def compile_model(optimizer=None):\n{body}\n"
 
 
 # What is done with it
