@@ -11,6 +11,7 @@ __all__ = ["FOLDER", "check", "segment", "shortage"]
 FOLDER = "/dev/shm"
 
 _BASE, _EACH = 1 << 20, 1 << 18  # bytes that Open MPI takes at the start, and for each process; twice what was measured
+_LEAST = (2 << 20) * 21 // 20  # bytes that have to be free: it asks for 2 MiB at once, and a twentieth more
 _SEGMENT = 1 << 24  # bytes of a process's messages to others, as Open MPI has them by default; taken when they are used
 _REMEDY = (
     f"Make it larger (`mount -o remount,size=8G {FOLDER}`, `docker run --shm-size=8g`, an `emptyDir` of medium "
@@ -53,7 +54,7 @@ def shortage(folder: str = FOLDER) -> str:
 
 
 def _need(processes: int) -> int:
-    return _BASE + processes * _EACH
+    return max(_LEAST, _BASE + processes * _EACH)
 
 
 def _text(nbytes: int) -> str:

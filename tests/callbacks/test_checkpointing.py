@@ -177,7 +177,9 @@ def test_gradients_that_ranks_accumulate_are_all_in_a_checkpoint(run_ranks):
     def on_rank(comm):
         inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
         optimizer = easyscale.DistributedOptimizer(inner, "ring", communicator=comm)
-        inner.build([keras.Variable(np.zeros((2, 3), "float32"))])
+        optimizer.build([keras.Variable(np.zeros((2, 3), "float32"))])
+        inner._iterations.assign(1)  # in the midst of an accumulation
+        optimizer.shard()
         (mine,) = inner._accumulated_gradients
         mine.assign(np.full((2, 3), comm.rank + 1.0))
         values = optimizer.collect_state(SnapshotMemory())

@@ -240,7 +240,8 @@ def test_a_spare_sleeps_before_ranks_begin_with_mpi_and_after(ranks, script):
         import easyscale
 
         def look():
-            found = [one for one in psutil.process_iter() if one.cmdline()[1:4] == ["-m", MODULE, __file__]]
+            processes = psutil.process_iter(["cmdline"])  # which is None of one that has just ended
+            found = [one for one in processes if (one.info["cmdline"] or [])[1:4] == ["-m", MODULE, __file__]]
             switches = [sum(one.num_ctx_switches()) for one in found]
             time.sleep(2)
             for one, before in zip(found, switches):
@@ -272,8 +273,8 @@ def test_spares_that_are_killed_before_mpi_has_begun_are_named(ranks, script, wh
         RANK
         + f"""if rank == 0:
             import psutil
-            for one in psutil.process_iter():
-                words = one.cmdline() if one.status() != "zombie" else []
+            for one in psutil.process_iter(["cmdline"]):
+                words = one.info["cmdline"] or []
                 parked = words[1:4] == ["-m", "easyscale.communicator.parked", __file__]
                 if parked and {whom!r} == "parked": one.kill()
                 elif parked: one.parent().kill()

@@ -59,7 +59,7 @@ def test_too_small_a_dev_shm_is_refused_before_the_start(command):
     assert done.returncode == 1
     assert done.stderr.strip() == (
         f"easyscale: /dev/shm of {os.uname().nodename} must have room for what MPI keeps there. Received: 66 KB free "
-        "of 66 KB, for 2 processes that need 1.6 MB. Make it larger (`mount -o remount,size=8G /dev/shm`, `docker run "
+        "of 66 KB, for 2 processes that need 2.2 MB. Make it larger (`mount -o remount,size=8G /dev/shm`, `docker run "
         "--shm-size=8g`, an `emptyDir` of medium `Memory` in Kubernetes), or remove what others have left there"
     )
 
@@ -82,7 +82,7 @@ def test_messages_of_a_job_stay_within_a_small_dev_shm(tmp_path):
     # Where processes may not read each other's memory, as in many containers, messages go through /dev/shm.
     script = tmp_path / "script.py"
     script.write_text(SEND)
-    done = run_with_room("2m", [*LAUNCH, str(script)], OMPI_MCA_btl_sm_single_copy_mechanism="none")
+    done = run_with_room("3m", [*LAUNCH, str(script)], OMPI_MCA_btl_sm_single_copy_mechanism="none")
     assert (done.returncode, done.stderr) == (0, "")
 
 
