@@ -54,6 +54,7 @@ def test_a_host_that_does_not_answer_ends_the_job(tmp_path, how, options):
         end = time.monotonic() + 40
         while not (tmp_path / "failed").exists() and time.monotonic() < end:
             time.sleep(0.1)
+        time.sleep(2)  # what workers have to say is on its way for so long; TCP would wait minutes for its arrival
         at = time.monotonic()
         getattr(hosts, how)(1)
         _, errors = process.communicate(timeout=60)
