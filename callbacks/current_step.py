@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import keras
 
-__all__ = ["share_of_samples", "step_of", "workers_of_step"]
+__all__ = ["samples_of_step", "step_of", "workers_of_step"]
 
 
 class _Step:
     """A step of `workers`, the `BetweenGraph` or `InGraph` of an optimizer; its graph, and what is known in it."""
 
     def __init__(self, workers: object):
-        self.workers, self.graph, self.share = workers, workers.graph(), None
+        self.workers, self.graph, self.samples = workers, workers.graph(), None
 
 
 _inside = threading.local()  # each thread traces a step of its own
@@ -39,15 +39,16 @@ def workers_of_step() -> object | None:
     return step and step.workers
 
 
-def share_of_samples() -> object | None:
-    """Return this worker's part of the samples of all workers in this step; `None` outside of one.
+def samples_of_step() -> tuple | None:
+    """Return the numbers of samples of this worker and of all workers in this step; `None` outside of one.
 
-    In a graph of its own inside of the step, such as a branch that perhaps not all workers take, it is not known.
+    All workers must call this alike. In a graph of its own inside of the step, such as a branch that perhaps not all
+    workers take, the numbers are not known.
     """
     step = _step()
     if step is None or step.workers.size == 1 or step.workers.graph() is not step.graph:
         return None
-    if step.share is None:
+    if step.samples is None:
         samples = keras.ops.reshape(keras.ops.cast(step.workers.batch_weight, "float32"), (1,))
-        step.share = keras.ops.divide_no_nan(samples, step.workers.total(samples))[0]
-    return step.share
+        step.samples = samples[0], step.workers.total(samples)[0]
+    return step.samples

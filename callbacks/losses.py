@@ -19,7 +19,7 @@ from collections.abc import Callable
 import keras
 from keras.src.losses import loss as keras_losses  # where all of Keras's losses are reduced; it has no public name
 
-from easyscale.callbacks.current_step import share_of_samples, workers_of_step
+from easyscale.callbacks.current_step import samples_of_step, workers_of_step
 
 __all__: list[str] = []
 
@@ -72,8 +72,15 @@ def _divisor(sample_weight: object, mask: object, reduction: str) -> object:
 def _weigh_numbers(original: Callable) -> Callable:
     @functools.wraps(original)
     def update_state(metric, values, sample_weight=None):
-        if sample_weight is None and getattr(values, "shape", ()) == ():
-            sample_weight = share_of_samples()
+        # Keras weighs by the batch where its size is known in the graph, which may not be so on all workers.
+        is_known = isinstance(sample_weight, int)
+        if (
+            (sample_weight is None or is_known)
+            and getattr(values, "shape", ()) == ()
+            and (of_step := samples_of_step())
+        ):
+            samples, all_samples = of_step
+            sample_weight = keras.ops.divide_no_nan(sample_weight * 1.0 if is_known else samples, all_samples)
         return original(metric, values, sample_weight)
 
     return update_state

@@ -26,6 +26,21 @@ def _binary(metrics=None, **options):
     return build
 
 
+def check_losses_of_several_outputs_where_the_last_batch_is_whole_on_some_ranks():
+    x, y = digits(4 * 24 + 1)
+
+    def build():
+        inputs = keras.Input((8, 8, 1))
+        flat = keras.layers.Flatten()(inputs)
+        outputs = {"one": keras.layers.Dense(1, name="one")(flat), "two": keras.layers.Dense(1, name="two")(flat)}
+        model = keras.Model(inputs, outputs)
+        model.compile(keras.optimizers.SGD(1e-4), keras.losses.MeanSquaredError(reduction="sum"))
+        return model
+
+    labels = (y / 10).astype("float32")[:, None]
+    equal(build, (x, {"one": labels, "two": 1 - labels}), validates=True)
+
+
 def check_metrics_that_are_not_means():
     def metrics():
         kinds = keras.metrics
