@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from easyscale.communicator import Communicator
+from easyscale.optimizers.accumulated import unscaled
 
 __all__ = ["agree"]
 
@@ -33,7 +34,5 @@ def agree(model: keras.Model, optimizers: Sequence, communicator: Communicator, 
 
 def _optimizers_with_rates(optimizers: Sequence) -> list[keras.optimizers.Optimizer]:
     """Return the inner optimizers; of a `MultiOptimizer`, which has no learning rate, those in it."""
-    inner = [optimizer.inner_optimizer for optimizer in optimizers]
-    scaled = keras.optimizers.LossScaleOptimizer
-    inner = [one.inner_optimizer if isinstance(one, scaled) else one for one in inner]
+    inner = [unscaled(optimizer.inner_optimizer) for optimizer in optimizers]
     return [part for one in inner for part in getattr(one, "optimizers", [one])]
