@@ -106,7 +106,7 @@ class DistributedOptimizer(AroundAnother):
         self._sharded: ShardedUpdate | None = None
         self._accumulated: AccumulatedGradients | None = None
         self._paths: list[str] = []  # of the inner optimizer's variables, also of those that are divided
-        self._hyperparameters = tuple(set(inner_optimizer.get_config()) - set(self.get_config()) - {"learning_rate"})
+        self.forward(set(inner_optimizer.get_config()) - set(self.get_config()) - {"learning_rate"})
 
     @property
     def workers(self) -> object:

@@ -150,10 +150,23 @@ def test_what_is_set_or_read_on_it_is_that_of_the_inner_optimizer():
     adam = keras.optimizers.Adam(0.1)
     optimizer = easyscale.DistributedOptimizer(adam)
     optimizer.beta_1, optimizer.clipnorm, optimizer.exchange = 0.5, 0.25, "ring"
-    assert (adam.beta_1, adam.clipnorm, optimizer.beta_1) == (0.5, 0.25, 0.5)
+    assert (adam.beta_1, adam.clipnorm, optimizer.beta_1, optimizer.clipnorm) == (0.5, 0.25, 0.5, 0.25)
     assert not hasattr(adam, "exchange")
     with pytest.raises(AttributeError):
         optimizer.beta_3  # noqa: B018
+
+
+def test_hyperparameters_read_after_fit_are_those_the_model_was_compiled_with():
+    arguments = {"name": "own", "clipnorm": 0.5, "weight_decay": 0.01, "use_ema": True, "ema_momentum": 0.5}
+    arguments |= {"ema_overwrite_frequency": 2, "gradient_accumulation_steps": 2}
+    model, stock = _model(keras.optimizers.Adam(0.1, **arguments)), _model(keras.optimizers.Adam(0.1, **arguments))
+    _fit(model, callbacks=[easyscale.callbacks.Distribute()])
+    _fit(stock)
+    for name, value in arguments.items():
+        assert getattr(model.optimizer, name) == value, name
+    assert len(model.optimizer.variables) == len(stock.optimizer.variables)
+    for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["Lamb", "Adafactor", "Muon"])

@@ -1,5 +1,7 @@
 """An optimizer that Keras and callbacks take for the one inside it."""
 
+from collections.abc import Iterable
+
 import keras
 
 __all__ = ["AroundAnother"]
@@ -11,6 +13,20 @@ class AroundAnother(keras.optimizers.Optimizer):
     Attributes:
         inner_optimizer: The other optimizer. Keras's own callbacks look for this name.
     """
+
+    def forward(self, hyperparameters: Iterable[str]) -> None:
+        """Have these attributes read and set on the inner optimizer from here on."""
+        self._hyperparameters = tuple(hyperparameters)
+        for name in self._hyperparameters:
+            vars(self).pop(name, None)  # those of the base class, which would be read instead
+
+    def build(self, variables: list) -> None:
+        # The base class makes variables for these two, which the inner optimizer has.
+        mine = dict.fromkeys(("use_ema", "gradient_accumulation_steps"))
+        vars(self).update(mine)
+        super().build(variables)
+        for name in mine:
+            vars(self).pop(name)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in vars(self).get("_hyperparameters", ()):  # those of the inner optimizer
