@@ -204,7 +204,7 @@ class Mpi(Waiting):
             self._members = Members(self._mail, self._departures, intra.size - spares)
             self._spares = Spares(self._mail, self._departures, range(intra.size - spares, intra.size))
             self._spare = Spare(self._mail)
-            node = intra.Split_type(MPI.COMM_TYPE_SHARED)
+            node = self._ranks_of_this_node(intra)
             first, self._node_of = np.array([intra.rank]), np.empty(intra.size, int)  # the first place of each's node
             node.Bcast(first)
             intra.Allgather(first, self._node_of)
@@ -213,6 +213,10 @@ class Mpi(Waiting):
         self._finalize, self._count = MPI.Finalize, intra.size - spares
         self.respawns, self.awaited = spares > 0, intra.rank >= self._count
         self._arrange()
+
+    @staticmethod
+    def _ranks_of_this_node(intra: MPI.Intracomm) -> MPI.Intracomm:
+        return intra.Split_type(MPI.COMM_TYPE_SHARED)
 
     def duplicate(self) -> "Mpi":
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fuzz.case import Case
-from fuzz.dimensions.data import uneven
+from fuzz.dimensions.distribution import waits
 from fuzz.dimensions.models import unsynchronized
 
 __all__ = ["TOLERANCE", "Difference", "compare", "compare_ranks"]
@@ -25,8 +25,8 @@ class Difference(NamedTuple):
 
 def compare(case: Case, one: Mapping, several: Mapping) -> Difference | None:
     """Return the difference between what is seen of one process and of several, or `None`."""
-    if case["workers"] != "1" and unsynchronized(case):
-        return None  # each worker normalizes by its own part: another training, on purpose
+    if case["workers"] != "1" and (unsynchronized(case) or not waits(case)):
+        return None  # another training, on purpose
     tolerance = TOLERANCE[case["precision"]]
     ours, theirs = dict(_leaves(one)), dict(_leaves(several))
     if list(ours) != list(theirs):
@@ -36,8 +36,7 @@ def compare(case: Case, one: Mapping, several: Mapping) -> Difference | None:
     for path, value in ours.items():
         if np.shape(value) != np.shape(theirs[path]):
             return Difference(f"{_name(path)} has the shape {np.shape(value)}, and {np.shape(theirs[path])}")
-        if not _is_not_promised(case, path):
-            gaps[path] = _gap(value, theirs[path])
+        gaps[path] = _gap(value, theirs[path])
     off = [path for path, gap in gaps.items() if gap > tolerance]
     if not off:
         return None
@@ -46,6 +45,8 @@ def compare(case: Case, one: Mapping, several: Mapping) -> Difference | None:
 
 def compare_ranks(case: Case, results: Mapping[int, Mapping]) -> str:
     """Return the first difference between what ranks see, which have to be the same bits; `""` if there is none."""
+    if not waits(case):
+        return ""
     chief, *others = (
         {path: value for path, value in _leaves(seen) if "files" not in path} for seen in results.values()
     )
@@ -53,7 +54,7 @@ def compare_ranks(case: Case, results: Mapping[int, Mapping]) -> str:
         if list(leaves) != list(chief):
             return f"rank {rank} has other results than rank 0"
         for path, value in leaves.items():
-            if not _is_not_promised(case, path) and not np.array_equal(value, chief[path], equal_nan=True):
+            if not np.array_equal(value, chief[path], equal_nan=True):
                 return f"{_name(path)} is another on rank {rank} than on rank 0"
     return ""
 
@@ -71,16 +72,6 @@ def _leaves(value: object, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
             yield from _leaves(one, (*path, number))
     else:
         yield path, value
-
-
-def _is_not_promised(case: Case, path: tuple) -> bool:
-    # Keras weighs the loss of one of several outputs by batches instead of samples.
-    is_uneven = uneven(case) or case["validation"] == "uneven data" or case["second"] == "more data, fit"
-    return (
-        case["outputs"] != "one"
-        and is_uneven
-        and any(str(part).removeprefix("val_").endswith("_loss") for part in path)
-    )
 
 
 def _gap(value: object, other: object) -> float:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -44,18 +44,19 @@ class Job:
     Args:
         options: List of the options of `easyscale launch`; `None` for a process without EasyScale.
         limit: Float. Seconds that a script may take.
+        variables: Dict. Environment variables. Defaults to `None`.
 
     Attributes:
         trained: List of the `Task`s so far.
         pids: List of the ranks' processes.
     """
 
-    def __init__(self, options: Sequence[str] | None, limit: float):
+    def __init__(self, options: Sequence[str] | None, limit: float, variables: Mapping[str, str] | None = None):
         self._limit, self.trained = limit, []
         self._folder = tempfile.TemporaryDirectory(prefix="fuzz-")
         self._log = open(os.path.join(self._folder.name, "log"), "w+b", buffering=0)  # noqa: SIM115
         address = os.path.join(self._folder.name, "socket")
-        environment = {**os.environ, "PYTHONPATH": str(TESTS), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        environment = {**os.environ, **(variables or {}), "PYTHONPATH": str(TESTS), "TF_CPP_MIN_LOG_LEVEL": "2"}
         environment |= {"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONUNBUFFERED": "1"}
         if options is None:
             threads = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
@@ -191,7 +192,11 @@ class Pool:
         self._guard = threading.Lock()
 
     def train(
-        self, options: Sequence[str] | None, task: Task, alone: bool = False
+        self,
+        options: Sequence[str] | None,
+        task: Task,
+        alone: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> tuple[dict[int, Reply], list[Task]]:
         """Return rank -> `Reply`, and what the job has trained so far.
 
@@ -199,11 +204,12 @@ class Pool:
             options: List of the options of `easyscale launch`; `None` for a process without EasyScale.
             task: `Task`.
             alone: Bool. Whether nothing may have been trained before by the same processes. Defaults to `False`.
+            variables: Dict. Environment variables of the ranks. Defaults to `None`.
 
         Raises:
             Broken: If not all ranks reply. It has the attribute `before`: what the job had trained.
         """
-        key = options and tuple(options)
+        key = options and (*options, *(variables or {}).items())
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
@@ -212,7 +218,7 @@ class Pool:
                 self._jobs.pop(key).close()
                 job = None
             if job is None:
-                job = self._jobs[key] = Job(options, self._limit)
+                job = self._jobs[key] = Job(options, self._limit, variables)
             before = list(job.trained)
             try:
                 return job.train(task), before

@@ -8,7 +8,7 @@ from fuzz.dimensions.losses import LOSSES, target
 from fuzz.dimensions.models import BODIES, is_words
 from fuzz.dimensions.optimizers import OPTIMIZERS
 
-__all__ = ["launch_options", "render"]
+__all__ = ["environment", "launch_options", "render"]
 
 _HEAD = '''"""{title}
 
@@ -64,6 +64,11 @@ def launch_options(case: Case) -> list[str]:
     if case["servers"] != "0":
         options += ["--servers", case["servers"]]
     return options
+
+
+def environment(case: Case) -> dict[str, str]:
+    """Return the environment variables that the ranks need beside."""
+    return {} if case["nodes"] == "1" else {"EASYSCALE_FUZZ_NODE_SIZE": case.source("nodes")}
 
 
 def render(case: Case, perturbed: bool = False) -> str:

@@ -6,7 +6,7 @@ import re
 from fuzz.case import Case
 from fuzz.compare import Difference, compare, compare_ranks
 from fuzz.pool import Broken, Pool
-from fuzz.script import launch_options, render
+from fuzz.script import environment, launch_options, render
 from fuzz.worker import Reply, Task
 
 __all__ = ["Trial", "Verdict"]
@@ -64,7 +64,7 @@ class Trial:
         except Broken as error:
             return Verdict("skipped", f"one process does not come to an end: {error.kind}", error.output)
         try:
-            found, before = self._pool.train(launch_options(case), Task(source, self._setup), alone)
+            found, before = self._pool.train(launch_options(case), Task(source, self._setup), alone, environment(case))
         except Broken as error:
             verdict = _broken(error, expected)
             return dataclasses.replace(verdict, before=tuple(task.source for task in error.before))
@@ -85,7 +85,7 @@ class Trial:
             is_refusal = first.is_ours and first.error in _REFUSALS and re.fullmatch(".* Received: .*", first.message)
             return Verdict("refused" if is_refusal else "error", detail, first.trace)
         if expected.error:
-            return Verdict("error", f"one process alone: {expected.error}: {expected.message}", expected.trace)
+            return Verdict("skipped", f"one process alone: {expected.error}: {expected.message}", expected.trace)
         workers = {rank: found[rank].seen for rank in sorted(found) if rank < int(case["workers"])}
         if difference := compare_ranks(case, workers):
             return Verdict("ranks differ", difference)

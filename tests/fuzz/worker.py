@@ -53,7 +53,7 @@ def main(address: str) -> None:
     if "EASYSCALE_FUZZ_PLAIN" not in os.environ:
         import easyscale
 
-        easyscale.scope()
+        _emulate_nodes(int(os.environ.get("EASYSCALE_FUZZ_NODE_SIZE", "0")))
     _spare_autotuning()
     rank = easyscale.communicator.get().rank if easyscale else 0
     connection = Client(address, "AF_UNIX")
@@ -84,6 +84,17 @@ def _train(task: Task, easyscale: object, path: str) -> Reply:
         return Reply(None, type(error).__name__, str(error), is_ours, traceback.format_exc())
     finally:
         os.unlink(path)
+
+
+def _emulate_nodes(size: int) -> None:
+    """Let each `size` ranks be those of a node, and connect."""
+    import easyscale
+
+    if size:
+        from easyscale.communicator import mpi
+
+        mpi.Mpi._ranks_of_this_node = staticmethod(lambda intra: intra.Split(intra.rank // size, intra.rank))
+    easyscale.scope()
 
 
 def _spare_autotuning() -> None:

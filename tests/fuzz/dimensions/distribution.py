@@ -4,12 +4,26 @@ from fuzz.dimension import Dimension
 
 EXCHANGES = ["ring", "tree", "shared_memory", "hierarchical", "parameter_server", "mpi"]
 
+NOT_WAITING = {
+    "bounded": 'easyscale.exchange.ParameterServer("bounded", staleness=2)',
+    "async": 'easyscale.exchange.ParameterServer("async")',
+}
+
 
 def _quoted(*names: str) -> dict[str, str]:
     return {name: f'"{name}"' for name in names}
 
 
+def waits(case):
+    """Whether a step waits for all workers, so that it is the step of one process."""
+    return case["exchange"] not in NOT_WAITING or case["workers"] == "1"
+
+
 def _exchange_fits(case):
+    if case["exchange"] in NOT_WAITING:
+        return case["replication"] == "between_graph"
+    if case["nodes"] != "1" and case["exchange"] == "shared_memory":
+        return False
     if case["replication"] == "in_graph":
         return case["exchange"] in ("ring", "tree", "parameter_server")
     if case["servers"] != "0":
@@ -31,7 +45,18 @@ DIMENSIONS = [
         0.06,
         fits=lambda case: case["replication"] == "between_graph" and case["workers"] == "2",
     ),
-    Dimension("exchange", {"auto": "", **_quoted(*EXCHANGES)}, 0.7, "distribute", _exchange_fits),
+    # Ranks of one node; on several each range travels twice. They are emulated: all have one machine's memory.
+    Dimension(
+        "nodes",
+        {"1": "", "of 1": "1", "of 2": "2", "of 3": "3"},
+        0.1,
+        fits=lambda case: (
+            case["replication"] == "between_graph"
+            and case["servers"] == "0"
+            and int(case.source("nodes")) < int(case["workers"])
+        ),
+    ),
+    Dimension("exchange", {"auto": "", **_quoted(*EXCHANGES), **NOT_WAITING}, 0.7, "distribute", _exchange_fits),
     Dimension("update", {"default": "", **_quoted("replicated", "sharded")}, 0.4, "distribute"),
     Dimension("bucket_bytes", {"default": "", "16": "16", "300": "300", "4096": "4096"}, 0.25, "distribute"),
     Dimension("check_every", {"100": "", "1": "1", "2": "2"}, 0.15, "distribute"),

@@ -79,5 +79,5 @@ DIMENSIONS = [
     Dimension("second_callback", CALLBACKS, 0.15, fits=_callback_fits("second_callback")),
     Dimension("steps_per_execution", {"1": "", "2": "2", "3": "3"}, 0.12, "compile"),
     Dimension("run_eagerly", {"no": "", "yes": "True"}, 0.08, "compile"),
-    Dimension("jit_compile", {"auto": "", "no": "False"}, 0.1, "compile"),
+    Dimension("jit_compile", {"auto": "", "no": "False", "yes": "True"}, 0.1, "compile"),
 ]
