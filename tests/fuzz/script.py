@@ -75,7 +75,7 @@ def render(case: Case, perturbed: bool = False) -> str:
 
     Args:
         case: `Case`.
-        perturbed: Bool. Whether weights start a rounding error away. Defaults to `False`.
+        perturbed: Bool. Whether weights and losses are a rounding error away. Defaults to `False`.
     """
     precision = case["precision"]
     head = _HEAD.format(
@@ -92,7 +92,7 @@ def render(case: Case, perturbed: bool = False) -> str:
     parts = [
         data.data(case),
         in_scope(case, model.model(case)),
-        calls.compile_model(case),
+        calls.compile_model(case, perturbed),
         calls.perturb(case) if perturbed else "",
         calls.fit(case),
         calls.others(case),

@@ -98,7 +98,7 @@ class Trial:
         return Verdict("differs", difference.text)
 
     def _rounding(self, case: Case, expected: Reply) -> Difference | None:
-        """Return by how much one process differs from itself if its weights start a rounding error away."""
+        """Return by how much one process differs from itself if weights and losses are a rounding error away."""
         try:
             other = self._pool.train(None, Task(render(case, perturbed=True)))[0][0]
         except Broken:

@@ -11,7 +11,7 @@ from fuzz.sources.forms import in_scope, structure
 __all__ = ["compile_model", "fit", "others", "perturb"]
 
 
-def compile_model(case: Case) -> str:
+def compile_model(case: Case, perturbed: bool = False) -> str:
     """Return the source of `compile_model`."""
     arguments = [case.source("clip"), case.arguments_of("optimizer").removeprefix(", ")]
     arguments = "".join(f", {one}" for one in arguments if one)
@@ -19,7 +19,8 @@ def compile_model(case: Case) -> str:
     reduction = [f"reduction={case.source('reduction')}"] if case["reduction"] else []
     loss = f"keras.losses.{case.source('loss')}({', '.join([*filter(None, [LOSSES[case['loss']][0]]), *reduction])})"
     two = f"keras.losses.MeanSquaredError({', '.join(reduction)})"
-    compiled = [f"loss={structure(case, loss, two)}"]
+    losses = [f"rounded({one})" if perturbed else one for one in (loss, two)]
+    compiled = [f"loss={structure(case, *losses)}"]
     if case["loss_weights"] != "none":
         compiled += [f"loss_weights={structure(case, '1.0', '0.3')}"]
     for name in ("metrics", "weighted_metrics"):
@@ -134,9 +135,22 @@ def train_on_batch():
 
 
 def perturb(case: Case) -> str:
-    """Return the source of what moves weights by a rounding error."""
+    """Return the source of what moves weights by a rounding error, and `rounded`, which moves each sample's loss.
+
+    Weights alone do not: where a loss has the same gradient whatever they are, its parts may cancel exactly.
+    """
     scale = {"float64": "1e-15"}.get(case["precision"], "1e-7")
     return f"""
+def rounded(loss):
+    exact = loss.call
+
+    def call(y_true, y_pred):
+        losses = exact(y_true, y_pred)
+        return losses * (1 + {scale} * tf.random.stateless_normal(tf.shape(losses), (1, 2), dtype=losses.dtype))
+
+    loss.call = call
+    return loss
+
 model(keras.tree.map_structure(lambda array: array[:2], data[0]))
 noise = np.random.default_rng(0)
 for weight in model.trainable_variables:
