@@ -181,7 +181,7 @@ def _copy_from_chief(callbacks: list) -> None:
     ranks = communicator.get()
     writers = [callback for callback in callbacks if isinstance(callback, WRITERS)]
     seen = [{name: value for name, value in vars(one).items() if isinstance(value, (int, float))} for one in writers]
-    folders, seen = ranks.share([_folders, seen])[0]
+    folders, seen = ranks.all_gather_object([_folders, seen])[0]
     if not ranks.is_chief:
         for (here, own), (there, chiefs) in zip(_folders, folders, strict=True):
             if Path(there).is_dir():

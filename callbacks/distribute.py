@@ -16,7 +16,7 @@ from easyscale.errors import EasyScaleWarning
 from easyscale.exchange import Exchange
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.settings import Settings
-from easyscale.training.callback_list import on_set_model, share
+from easyscale.training.callback_list import attach, on_set_model
 from easyscale.training.callback_state import remember
 from easyscale.training.distribution import Distribution
 
@@ -124,7 +124,7 @@ class Distribute(keras.callbacks.Callback):
         distribution.check_every, distribution.checkpoint = self._check_every, self._checkpoint
         if distribution.size > 1 or self._checkpoint or distribution.is_elastic:
             remember(callbacks.callbacks)
-            share(callbacks, distribution)
+            attach(callbacks, distribution)
         if distribution.size > 1 and model.jit_compile:
             if distribution.is_chief:
                 warnings.warn(

@@ -112,7 +112,7 @@ def _room(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None) -
         _lend(exchange, specs, bucket_bytes)
     except SharedMemoryError as error:
         problem = str(error)
-    return next(filter(None, exchange.communicator.share(problem)), None)
+    return next(filter(None, exchange.communicator.all_gather_object(problem)), None)
 
 
 def _lend(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -137,7 +137,7 @@ def _measure(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None
         for gradients, weights in vectors:
             exchange.reduce(gradients)
             exchange.gather(weights)
-        times.append(max(communicator.share(time.perf_counter() - start)))
+        times.append(max(communicator.all_gather_object(time.perf_counter() - start)))
         hopeless = least is not None and times[-1] > 3 * FASTER * least
         if len(times) > REPEATS or sum(times) > BUDGET or hopeless:
             return Timing(exchange.name, bucket_bytes, statistics.median(times[1:] or times))

@@ -75,8 +75,8 @@ model.fit(
 )
 
 weights = hashlib.sha256(b"".join(weight.tobytes() for weight in model.get_weights())).hexdigest()
-everyones = easyscale.communicator.get().share(weights)  # the list of what all processes have computed
-equal = len(set(everyones)) == 1
+all_ranks = easyscale.communicator.get().all_gather_object(weights)  # the list of what all processes have computed
+equal = len(set(all_ranks)) == 1
 if easyscale.is_chief():  # one process prints
     _, accuracy = model.evaluate(x_test, y_test, verbose=0)
     later = times.seconds[len(times.seconds) // args.epochs :] or times.seconds

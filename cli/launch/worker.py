@@ -25,7 +25,7 @@ from easyscale.cli.launch.watch import Watch
 from easyscale.launchers import Launcher
 from easyscale.settings import Settings
 
-__all__ = ["MARK", "share", "thread_settings"]
+__all__ = ["MARK", "cores_of_rank", "thread_settings"]
 
 MARK = "\x1eeasyscale "  # begins a line of stderr that is for the launcher, of a rank that cannot reach its socket
 
@@ -33,12 +33,12 @@ _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS
 _PR_SET_PDEATHSIG = 1
 
 
-def share(cores: list[int], local_rank: int, local_size: int) -> list[int]:
+def cores_of_rank(cores: list[int], local_rank: int, local_size: int) -> list[int]:
     """Return the cores of one of `local_size` ranks: a range of its own, or all if there are fewer cores than ranks.
 
     Example:
 
-    >>> share([0, 1, 2, 3, 4], 1, 2)
+    >>> cores_of_rank([0, 1, 2, 3, 4], 1, 2)
     [2, 3, 4]
     """
     if len(cores) < local_size:
@@ -70,7 +70,7 @@ def _take_cores(launcher: Launcher | None, spares: int = 0, is_spare: bool = Fal
         return len(cores)
     local_size = launcher.local_size - spares
     if not is_spare:
-        os.sched_setaffinity(0, share(cores, launcher.local_rank, local_size))
+        os.sched_setaffinity(0, cores_of_rank(cores, launcher.local_rank, local_size))
     return max(1, len(cores) // local_size)
 
 
@@ -239,7 +239,7 @@ def main() -> None:
         word, _, number = line.partition(" ")
         if word == "replaces":  # from now on it is that rank
             watch.wake()
-            os.sched_setaffinity(pid, share(cores, int(number), local_size - spares))
+            os.sched_setaffinity(pid, cores_of_rank(cores, int(number), local_size - spares))
             if connection is not None:
                 say({"kind": "called"})
                 with contextlib.suppress(OSError):

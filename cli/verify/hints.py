@@ -23,7 +23,7 @@ def find(one: Recorded, several: Recorded, warnings: Sequence[str], difference: 
     hints = list(warnings)
     ends = [end for end in sorted({*one.step_ends} & {*several.step_ends}) if end <= max(at, *one.step_ends[:1])]
     batches = [(end, one.batch(end), several.batch(end)) for end in ends]
-    known = [(end, mine, theirs) for end, mine, theirs in batches if mine is not None and theirs is not None]
+    known = [(end, local, theirs) for end, local, theirs in batches if local is not None and theirs is not None]
     are_known = bool(batches) and len(known) == len(batches)
     if are_known:
         hints += [_tell_of_other_samples(one, several, *batch) for batch in known if batch[1] != batch[2]][:1]
@@ -50,26 +50,26 @@ def find(one: Recorded, several: Recorded, warnings: Sequence[str], difference: 
     return hints
 
 
-def _tell_of_other_samples(one: Recorded, several: Recorded, end: int, mine: Counter, theirs: Counter) -> str:
-    who, together = f"{several.ranks} processes", (mine & theirs).total()
-    if mine.total() != theirs.total():
+def _tell_of_other_samples(one: Recorded, several: Recorded, end: int, local: Counter, theirs: Counter) -> str:
+    who, together = f"{several.ranks} processes", (local & theirs).total()
+    if local.total() != theirs.total():
         return (
-            f"in {one.step(end)} one process trains on {mine.total()} samples, {who} on {theirs.total()}. "
+            f"in {one.step(end)} one process trains on {local.total()} samples, {who} on {theirs.total()}. "
             "Divide the data by `easyscale.shard`, the batch by `easyscale.local_batch`"
         )
     return (
-        f"in {one.step(end)} {mine.total() - together} of the {mine.total()} samples that one process trains on are "
+        f"in {one.step(end)} {local.total() - together} of the {local.total()} samples that one process trains on are "
         f"not those of {who}. Divide the data by `easyscale.shard`; shuffle, split and augment with a fixed seed"
     )
 
 
 def _tell_of_counts(one: Recorded, several: Recorded, ends: Sequence[int]) -> list[str]:
     return [
-        f"in {one.step(end)} one process trains on {mine.count:g} samples, {several.ranks} processes on "
+        f"in {one.step(end)} one process trains on {local.count:g} samples, {several.ranks} processes on "
         f"{theirs.count:g}. Divide the data by `easyscale.shard`, the batch by `easyscale.local_batch`"
         for end in ends
-        for mine, theirs in zip(one.metrics(end), several.metrics(end), strict=True)
-        if mine.name == "loss" and mine.count != theirs.count
+        for local, theirs in zip(one.metrics(end), several.metrics(end), strict=True)
+        if local.name == "loss" and local.count != theirs.count
     ]
 
 

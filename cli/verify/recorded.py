@@ -122,11 +122,11 @@ class Recorded:
 
     def metrics(self, update: int) -> list[Metric]:
         """Return the metrics of all ranks together as they were after this update, at the end of its step."""
-        everyones = [self._load(f"metrics-{update}-{rank}") for rank in range(self.ranks)]
+        all_ranks = [self._load(f"metrics-{update}-{rank}") for rank in range(self.ranks)]
         metrics = []
         for metric in self._model(update)["metrics"]:
             count = len(metric["aggregations"])
-            rows = [[theirs.pop(0) for _ in range(count)] for theirs in everyones]
+            rows = [[theirs.pop(0) for _ in range(count)] for theirs in all_ranks]
             states = [_join(kind, one) for kind, *one in zip(metric["aggregations"], *rows, strict=True)]
             metrics.append(Metric(metric["name"], states, metric["is_mean"]))
         return metrics

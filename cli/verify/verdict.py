@@ -64,12 +64,12 @@ class _Comparison:
         one, several = self._one, self._several
         for update in range(1, min(len(one.updates), len(several.updates)) + 1):
             self.at = update
-            step, mine, theirs = one.step(update), one.weights(update), several.weights(update)
-            if step != several.step(update) or _shapes(mine) != _shapes(theirs):
+            step, local, theirs = one.step(update), one.weights(update), several.weights(update)
+            if step != several.step(update) or _shapes(local) != _shapes(theirs):
                 return f"{step}, in which {self._who} train other weights than one process"
             if unlike := several.unlike_the_chief(update):
                 return f"{step}, `{unlike[1]}` on rank {unlike[0]} is not that of rank 0"
-            gaps = _gaps(mine, theirs, step)
+            gaps = _gaps(local, theirs, step)
             off = [name for name, gap in gaps.items() if self._exceeds("weights", gap)]
             if off:
                 others = f", and {_count(len(off) - 1, 'other weight')}" if len(off) > 1 else ""
@@ -91,24 +91,24 @@ class _Comparison:
             for name, gap in _gaps(states, other_states, step).items():
                 if self._exceeds("others", gap):
                     return f"{step}, {self._describe(name, gap)}, which is not trained"
-            for mine, theirs in zip(ours, others, strict=True):
-                if not np.isclose(mine.count, theirs.count):
-                    counts = f"counts {mine.count:g} samples on one process, {theirs.count:g} on {self._who}"
-                    return f"{step}, whose weights are equal, but metric `{mine.name}` {counts}"
-                gap = _gap(mine.values, theirs.values, f"metric `{mine.name}` of {step}") / _scale(mine.values)
+            for local, theirs in zip(ours, others, strict=True):
+                if not np.isclose(local.count, theirs.count):
+                    counts = f"counts {local.count:g} samples on one process, {theirs.count:g} on {self._who}"
+                    return f"{step}, whose weights are equal, but metric `{local.name}` {counts}"
+                gap = _gap(local.values, theirs.values, f"metric `{local.name}` of {step}") / _scale(local.values)
                 if self._exceeds("metrics", gap):
-                    return f"{step}, whose weights are equal, but {self._tell(mine, theirs)}"
+                    return f"{step}, whose weights are equal, but {self._tell(local, theirs)}"
         return None
 
     def sums(self) -> str | None:
         """Return the first difference of what an `allreduce` has summed up."""
         one, several = self._one, self._several
         for number in range(1, min(one.sums, several.sums) + 1):
-            mine, theirs = one.sum(number), several.sum(number)
-            if mine.shape != theirs.shape:
-                size = _count(mine.size, "element")
+            local, theirs = one.sum(number), several.sum(number)
+            if local.shape != theirs.shape:
+                size = _count(local.size, "element")
                 return f"allreduce {number} sums {size} on one process, {theirs.size} on {self._who}"
-            gap = _gap(mine, theirs, f"the result of allreduce {number}") / _scale(mine)
+            gap = _gap(local, theirs, f"the result of allreduce {number}") / _scale(local)
             if self._exceeds("sums", gap):
                 return self._describe(f"allreduce {number}", gap)
         if one.sums != several.sums:
@@ -134,10 +134,10 @@ class _Comparison:
         off = f" in {np.count_nonzero(gap > self._tolerance):,} of {gap.size:,} elements" if gap.size > 1 else ""
         return f"`{name}` by {gap.max():.1e}{off} (tolerance {self._tolerance:.0e})"
 
-    def _tell(self, mine: Metric, theirs: Metric) -> str:
-        if len(mine.values) == 1:
-            return f"metric `{mine.name}` is {mine.values[0]:g} on one process, {theirs.values[0]:g} on {self._who}"
-        return f"metric {self._describe(mine.name, np.abs(mine.values - theirs.values))}"
+    def _tell(self, local: Metric, theirs: Metric) -> str:
+        if len(local.values) == 1:
+            return f"metric `{local.name}` is {local.values[0]:g} on one process, {theirs.values[0]:g} on {self._who}"
+        return f"metric {self._describe(local.name, np.abs(local.values - theirs.values))}"
 
     def summary(self) -> list[str]:
         """Say what was compared, and how large the differences are that do not count."""
@@ -167,16 +167,16 @@ class _Comparison:
         return f"{largest} (tolerance {self._tolerance:.0e})"
 
 
-def _gap(mine: np.ndarray, theirs: np.ndarray, what: str) -> np.ndarray:
+def _gap(local: np.ndarray, theirs: np.ndarray, what: str) -> np.ndarray:
     """Return by how much each element differs."""
-    if not np.isfinite(mine).all():
+    if not np.isfinite(local).all():
         raise EasyScaleError(f"numbers must be finite to be compared. Received: {what} is not, on one process")
     with np.errstate(invalid="ignore"):
-        return np.nan_to_num(np.abs(mine.astype("float64") - theirs), nan=np.inf, posinf=np.inf)
+        return np.nan_to_num(np.abs(local.astype("float64") - theirs), nan=np.inf, posinf=np.inf)
 
 
-def _gaps(mine: dict[str, np.ndarray], theirs: dict[str, np.ndarray], step: str) -> dict[str, np.ndarray]:
-    pairs = zip(mine.items(), theirs.values(), strict=True)
+def _gaps(local: dict[str, np.ndarray], theirs: dict[str, np.ndarray], step: str) -> dict[str, np.ndarray]:
+    pairs = zip(local.items(), theirs.values(), strict=True)
     return {name: _gap(value, other, f"`{name}` after {step}") for (name, value), other in pairs}
 
 

@@ -77,12 +77,12 @@ def measure(
     for name in connected:
         say({"measuring": name, "bytes": nbytes})
         taken[name] = min(run(name) for _ in range(max(1, warmup)))
-        wrong = communicator.share(bool((buffers[name] != right).any()))
+        wrong = communicator.all_gather_object(bool((buffers[name] != right).any()))
         if any(wrong):
             ranks = [rank for rank, is_so in enumerate(wrong) if is_so]
             say({"wrong": {"exchange": name, "bytes": nbytes, "ranks": ranks}})
             sys.exit(0)
-    slowest = max(communicator.share(sum(taken.values())))
+    slowest = max(communicator.all_gather_object(sum(taken.values())))
     count = repeats or int(np.clip(BUDGET * len(connected) / slowest, FEWEST, MOST))
     times = np.array([[run(name) for name in connected] for _ in range(count)])
     times = communicator.all_gather_rows(times).max(axis=0)

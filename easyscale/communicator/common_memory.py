@@ -36,15 +36,15 @@ class CommonMemory(Window):
             os.posix_fallocate(file, 0, max(1, nbytes))  # takes the memory now
         except OSError as error:
             problem = error.strerror
-        everyones = node.share([os.getpid(), file, nbytes, problem])
+        all_ranks = node.all_gather_object([os.getpid(), file, nbytes, problem])
         try:
-            if any(problem for *_, problem in everyones):
+            if any(problem for *_, problem in all_ranks):
                 raise SharedMemoryError(
                     f"{node.host} must have room for what its {node.size} ranks share. Received: "
-                    f"{sum(one[2] for one in everyones) / 1e6:.0f} MB to share, and an error: "
-                    f"{next(filter(None, (problem for *_, problem in everyones)))}. Choose the exchange 'ring'"
+                    f"{sum(one[2] for one in all_ranks) / 1e6:.0f} MB to share, and an error: "
+                    f"{next(filter(None, (problem for *_, problem in all_ranks)))}. Choose the exchange 'ring'"
                 )
-            self.parts = [_part(*theirs[:3]) for theirs in everyones]
+            self.parts = [_part(*theirs[:3]) for theirs in all_ranks]
             node.barrier()  # until then the others open it
         finally:
             os.close(file)

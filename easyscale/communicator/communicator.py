@@ -210,7 +210,7 @@ class Communicator(abc.ABC):
         """Overwrite every rank's `buffer` with that of rank `root`, down a binomial tree."""
         collectives.broadcast(self, buffer, root)
 
-    def share(self, value: Any) -> list:
+    def all_gather_object(self, value: Any) -> list:
         """Return the list of every rank's `value`, in the order of ranks.
 
         For the little that ranks must tell each other beside gradients. The value travels as JSON, so that nothing
@@ -221,7 +221,7 @@ class Communicator(abc.ABC):
 
         Example:
 
-        >>> easyscale.communicator.get("local").share({"exchange": "ring"})
+        >>> easyscale.communicator.get("local").all_gather_object({"exchange": "ring"})
         [{'exchange': 'ring'}]
         """
         message = np.frombuffer(json.dumps(value).encode(), np.uint8)

@@ -25,8 +25,8 @@ class Group(Communicator):
         self.rank, self.size = self._ranks.index(communicator.rank), len(self._ranks)
         within = [[self._ranks.index(rank) for rank in node if rank in self._ranks] for node in communicator.nodes]
         self.nodes = [node for node in within if node]
-        mine = next(node for node in self.nodes if self.rank in node)
-        self.local_rank, self.local_size = mine.index(self.rank), len(mine)
+        local = next(node for node in self.nodes if self.rank in node)
+        self.local_rank, self.local_size = local.index(self.rank), len(local)
         self.host, self.library = communicator.host, communicator.library
 
     def isend(self, buffer: np.ndarray, to: int) -> Request:

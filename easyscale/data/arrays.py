@@ -80,12 +80,12 @@ def check_samples(samples: int, size: int, where: str = "") -> None:
 def part(data: Any, rank: int, size: int) -> Any:
     """Return rows `rank`, `rank + size`, `rank + 2 * size`, ... of every array of a nested structure."""
 
-    def mine(array: Any) -> Any:
+    def local(array: Any) -> Any:
         rows = array.iloc if hasattr(array, "iloc") else array
         taken = rows[rank::size]
         return np.ascontiguousarray(taken) if isinstance(taken, np.ndarray) else taken
 
-    return transform(data, mine)
+    return transform(data, local)
 
 
 def transform(data: Any, function: Callable[[Any], Any]) -> Any:

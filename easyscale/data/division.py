@@ -57,12 +57,12 @@ _finite: weakref.WeakSet = weakref.WeakSet()
 
 def remember(part: Any, whole: Any, workers: list[int]) -> None:
     """Remember of which arrays those of a nested structure are parts, as long as these exist."""
-    for mine, everyones in zip(arrays.leaves(part), arrays.leaves(whole), strict=True):
+    for local, all_ranks in zip(arrays.leaves(part), arrays.leaves(whole), strict=True):
         try:
-            weakref.finalize(mine, _wholes.pop, id(mine), None)
+            weakref.finalize(local, _wholes.pop, id(local), None)
         except TypeError:  # a list
             continue
-        _wholes[id(mine)] = Whole(everyones, list(workers))
+        _wholes[id(local)] = Whole(all_ranks, list(workers))
 
 
 def whole_of(*parts: Any) -> Whole | None:

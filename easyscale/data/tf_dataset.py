@@ -41,7 +41,7 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     def place_now() -> tuple:
         return (rank, size) if is_fixed else tf.numpy_function(place, [], (tf.int64, tf.int64))
 
-    def mine(batch: Any, start: int | tf.Tensor, size: int | tf.Tensor) -> Any:
+    def local(batch: Any, start: int | tf.Tensor, size: int | tf.Tensor) -> Any:
         tensors = tf.nest.flatten(batch)
         parts = [tensor[start::size] for tensor in tensors]
         if not is_fixed:  # a step that is a tensor leaves no shape
@@ -52,12 +52,12 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     if (static := shapes[0][0]) is not None:
         arrays.check_samples(static, size, " of each batch")
         if static % size == 0:  # no part is ever empty, so the cardinality stays known, and shapes if parts stay equal
-            return marked(dataset.map(lambda *batch: mine(batch, *place_now())))
+            return marked(dataset.map(lambda *batch: local(batch, *place_now())))
 
     def rows(before: tf.Tensor, batch: Any) -> tuple:
         rank, size = place_now()
         start = (rank - before) % size  # element i of the whole dataset goes to worker i % size
-        return before + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0], mine(batch, start, size)
+        return before + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0], local(batch, start, size)
 
     shards = dataset.scan(tf.constant(0, tf.int64), rows)
     if static is not None:  # no part is empty

@@ -39,7 +39,7 @@ def unshard(*parts: Any, communicator: str | Communicator | None = None) -> Any:
 
 
 def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
-    descriptions = comm.share([part.dtype.str, *part.shape])
+    descriptions = comm.all_gather_object([part.dtype.str, *part.shape])
     lengths = [one[1] if len(one) > 1 else -1 for one in descriptions]
     total = sum(lengths[: comm.workers])
     dealt = [len(range(rank % comm.workers, total, comm.workers)) for rank in range(comm.size)]
@@ -54,7 +54,7 @@ def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
         )
     if part.dtype.hasobject:
         raise TypeError(
-            f"`unshard` must be given arrays of numbers. Received: {part.dtype}. Gather the rest by `share`"
+            f"`unshard` must be given arrays of numbers. Received: {part.dtype}. Gather the rest by `all_gather_object`"
         )
     rows = comm.all_gather_parts(np.ascontiguousarray(part), lengths)
     whole = np.empty_like(rows[:total])

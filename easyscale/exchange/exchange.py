@@ -167,7 +167,7 @@ class Exchange(abc.ABC):
 
     def owned(self, length: int) -> slice:
         """Return the part of a vector of `length` elements that this rank owns: by default the rank's `1 / P`."""
-        return self._share(length, self.communicator.rank)
+        return self._owned_range(length, self.communicator.rank)
 
     def reduce(self, buffer: np.ndarray) -> None:
         """Overwrite the owned part of `buffer` with its sum over ranks. The rest is undefined afterwards.
@@ -215,7 +215,7 @@ class Exchange(abc.ABC):
     def _gather(self, buffer: np.ndarray) -> None:
         """`gather` for two ranks or more and any dtype."""
 
-    def _share(self, length: int, rank: int) -> slice:
+    def _owned_range(self, length: int, rank: int) -> slice:
         """The `rank`-th of `P` parts of equal length, to within one element."""
         size = self.communicator.size
         return slice(length * rank // size, length * (rank + 1) // size)

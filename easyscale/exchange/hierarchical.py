@@ -90,7 +90,7 @@ class Hierarchical(InNodeMemory):
         return other
 
     def owned(self, length: int) -> slice:
-        lane = self._shares(length)[self.communicator.local_rank]
+        lane = self._owned_ranges(length)[self.communicator.local_rank]
         if self._lane is None:
             return lane
         own = self._lane.owned(lane.stop - lane.start)
@@ -98,17 +98,17 @@ class Hierarchical(InNodeMemory):
 
     def _reduce(self, buffer: np.ndarray) -> None:
         if self.communicator.local_size > 1:
-            NodeMemory.of(self.communicator).reduce(buffer, self._shares)
+            NodeMemory.of(self.communicator).reduce(buffer, self._owned_ranges)
         if self._lane is not None:
-            self._lane.reduce(buffer[self._shares(buffer.size)[self.communicator.local_rank]])
+            self._lane.reduce(buffer[self._owned_ranges(buffer.size)[self.communicator.local_rank]])
 
     def _gather(self, buffer: np.ndarray) -> None:
         if self._lane is not None:
-            self._lane.gather(buffer[self._shares(buffer.size)[self.communicator.local_rank]])
+            self._lane.gather(buffer[self._owned_ranges(buffer.size)[self.communicator.local_rank]])
         if self.communicator.local_size > 1:
-            NodeMemory.of(self.communicator).gather(buffer, self._shares)
+            NodeMemory.of(self.communicator).gather(buffer, self._owned_ranges)
 
-    def _shares(self, length: int) -> list[slice]:
+    def _owned_ranges(self, length: int) -> list[slice]:
         """The lane of each local rank; empty for those that have none."""
         bounds = [length * lane // self._lanes for lane in range(self._lanes + 1)]
         bounds += [length] * (self.communicator.local_size - self._lanes)

@@ -34,4 +34,4 @@ class MpiCollectives(Exchange):
 
     def _bounds(self, length: int) -> np.ndarray:
         ranks = range(self.communicator.size)
-        return np.array([0] + [self._share(length, rank).stop for rank in ranks])
+        return np.array([0] + [self._owned_range(length, rank).stop for rank in ranks])

@@ -93,4 +93,4 @@ class Ring(Exchange):
 
     def _chunk(self, buffer: np.ndarray, rank: int) -> list[np.ndarray]:
         """The segments of the chunk that rank `rank`, counted around the ring, owns."""
-        return segments(buffer[self._share(buffer.size, rank % self.communicator.size)], SEGMENT_BYTES)
+        return segments(buffer[self._owned_range(buffer.size, rank % self.communicator.size)], SEGMENT_BYTES)

@@ -64,13 +64,13 @@ class SharedMemory(InNodeMemory):
         if self.communicator.size == 1 or buffer.dtype in HALF:
             super().allreduce(buffer)
         else:
-            NodeMemory.of(self.communicator).allreduce(buffer, self._shares)
+            NodeMemory.of(self.communicator).allreduce(buffer, self._owned_ranges)
 
     def _reduce(self, buffer: np.ndarray) -> None:
-        NodeMemory.of(self.communicator).reduce(buffer, self._shares)
+        NodeMemory.of(self.communicator).reduce(buffer, self._owned_ranges)
 
     def _gather(self, buffer: np.ndarray) -> None:
-        NodeMemory.of(self.communicator).gather(buffer, self._shares)
+        NodeMemory.of(self.communicator).gather(buffer, self._owned_ranges)
 
-    def _shares(self, length: int) -> list[slice]:
-        return [self._share(length, rank) for rank in range(self.communicator.size)]
+    def _owned_ranges(self, length: int) -> list[slice]:
+        return [self._owned_range(length, rank) for rank in range(self.communicator.size)]

@@ -27,7 +27,7 @@ class Ranks(Protocol):
 
     def ireceive(self, buffer: np.ndarray, source: int) -> Transfer: ...
 
-    def share(self, value: Any) -> list: ...
+    def all_gather_object(self, value: Any) -> list: ...
 
 
 class Owners(bucket.Lender, Protocol):
@@ -61,7 +61,7 @@ class Shards:
     Attributes:
         buckets: List of `Bucket`, whose slots have the numbers of the arrays.
         parts: List of slices, one for each array: which of its elements, counted flat, this rank owns.
-        everyones: For each rank a list of such slices.
+        all_parts: For each rank a list of such slices.
         ranges: For each rank a list of slices, one for each bucket: which of its elements the rank owns.
     """
 
@@ -89,15 +89,15 @@ class Shards:
                 self._places[slot.index] = slice(start, stop)
                 self.parts[slot.index] = slice(start - slot.start, stop - slot.start)
         bucket.lend_for_a_step(self.buckets, exchange)  # where there is no room, that shows now
-        everyones = exchange.communicator.share([[part.start, part.stop] for part in self.parts])
-        self.everyones = [[slice(*part) for part in parts] for parts in everyones]
-        everyones = exchange.communicator.share([[own.start, own.stop] for own in ranges])
-        self.ranges = [[slice(*own) for own in ranges] for ranges in everyones]
+        all_parts = exchange.communicator.all_gather_object([[part.start, part.stop] for part in self.parts])
+        self.all_parts = [[slice(*part) for part in parts] for parts in all_parts]
+        all_parts = exchange.communicator.all_gather_object([[own.start, own.stop] for own in ranges])
+        self.ranges = [[slice(*own) for own in ranges] for ranges in all_parts]
 
     def leave_out(self, lost: Sequence[int]) -> None:
         """Know the ranks by their new numbers: these, which owned nothing, are left out."""
-        for everyones in (self.everyones, self.ranges):
-            everyones[:] = [theirs for rank, theirs in enumerate(everyones) if rank not in lost]
+        for all_parts in (self.all_parts, self.ranges):
+            all_parts[:] = [theirs for rank, theirs in enumerate(all_parts) if rank not in lost]
 
     def own_parts(self, one: bucket.Bucket, vector: np.ndarray) -> dict[int, np.ndarray]:
         """Return this rank's parts of the arrays of one of `buckets`, laid out in `vector`, without a copy."""
@@ -152,7 +152,7 @@ class Shards:
         communicator, part = self._exchange.communicator, np.ascontiguousarray(part)
         others = [rank for rank in range(communicator.size) if rank != communicator.rank]
         takers = [rank for rank in others if root in (rank, None)]
-        parts = [everyones[index] for everyones in self.everyones]
+        parts = [all_parts[index] for all_parts in self.all_parts]
         is_taker = root in (communicator.rank, None)
         empty = memory.empty if is_taker and memory is not None else np.empty
         whole = empty(max(one.stop for one in parts), part.dtype)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import ml_dtypes  # noqa: F401  # whose types, such as bfloat16, NumPy then knows by name
 import numpy as np
 
-__all__ = ["Spec", "Variable", "kinds_of"]
+__all__ = ["Spec", "Variable", "specs_of"]
 
 
 class Spec(NamedTuple):
@@ -30,7 +30,7 @@ class Variable(Protocol):
     def assign(self, value: Any) -> Any: ...
 
 
-def kinds_of(variables: Sequence[Variable]) -> list[Spec]:
+def specs_of(variables: Sequence[Variable]) -> list[Spec]:
     """Return the `Spec` of each variable."""
     dtypes = [getattr(one.dtype, "as_numpy_dtype", one.dtype) for one in variables]  # TensorFlow's own, or a name
     return [Spec(tuple(one.shape), np.dtype(dtype)) for one, dtype in zip(variables, dtypes, strict=True)]

@@ -25,10 +25,10 @@ class AroundAnother(keras.optimizers.Optimizer):
 
     def build(self, variables: list) -> None:
         # The base class makes variables for these two, which the inner optimizer has.
-        mine = dict.fromkeys(("use_ema", "gradient_accumulation_steps"))
-        self.__dict__.update(mine)
+        local = dict.fromkeys(("use_ema", "gradient_accumulation_steps"))
+        self.__dict__.update(local)
         super().build(variables)
-        for name in mine:
+        for name in local:
             self.__dict__.pop(name)
 
     def __setattr__(self, name: str, value: Any) -> None:

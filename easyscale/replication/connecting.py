@@ -40,7 +40,7 @@ def connect(
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
     own = [connected.name, name, update or "auto", bucket_bytes]
     # One that replaces a worker takes what the others have chosen.
-    chosen = [own] if connected.communicator.membership.is_joining else connected.communicator.share(own)
+    chosen = [own] if connected.communicator.membership.is_joining else connected.communicator.all_gather_object(own)
     if any(other != chosen[0] for other in chosen):
         differs = next(rank for rank, other in enumerate(chosen) if other != chosen[0])
         raise DesyncError(

@@ -146,8 +146,8 @@ class Agreement:
         if _differ(rows["exchange"]):
             detail = f"exchanges so far on ranks 0 to {len(rows) - 1}: {rows['exchange'].tolist()}"
         elif agreed == Purpose.GRADIENTS:
-            everyones = self._communicator.share(list(kinds))
-            acting = {rank: theirs for rank, theirs in enumerate(everyones) if theirs}
+            all_ranks = self._communicator.all_gather_object(list(kinds))
+            acting = {rank: theirs for rank, theirs in enumerate(all_ranks) if theirs}
             detail = "gradients " + first_difference(acting)
         else:
             detail = f"details {rows['detail'].tolist()} of a {agreed.name.lower()}"

@@ -24,11 +24,11 @@ def start_equal(communicator: Communicator, backend: Backend, variables: Sequenc
                 "`model.build(...)`, or pass `easyscale.callbacks.Distribute()` to `fit()`"
             )
     values = [np.array(backend.view(variable), order="C") for variable in variables]
-    everyones = communicator.share([f"{value.shape} {value.dtype}" for value in values])
-    if any(other != everyones[0] for other in everyones):
+    all_ranks = communicator.all_gather_object([f"{value.shape} {value.dtype}" for value in values])
+    if any(other != all_ranks[0] for other in all_ranks):
         raise DesyncError(
             "all ranks must build the same model and optimizer. Received: variables "
-            f"{first_difference(dict(enumerate(everyones)))}. Run one script on all ranks"
+            f"{first_difference(dict(enumerate(all_ranks)))}. Run one script on all ranks"
         )
     for variable, value in zip(variables, values, strict=True):
         if value.size and value.dtype != object:
@@ -52,18 +52,19 @@ def check_equal(communicator: Communicator, backend: Backend, variables: Sequenc
         variables: The variables, the same on all ranks.
         step: Int. The step after which they are compared, for the error.
     """
-    mine = fingerprint(backend, variables)
-    digests = communicator.all_gather_rows(np.frombuffer(hashlib.blake2b(mine.tobytes(), digest_size=8).digest(), "i8"))
+    local = fingerprint(backend, variables)
+    digest = hashlib.blake2b(local.tobytes(), digest_size=8).digest()
+    digests = communicator.all_gather_rows(np.frombuffer(digest, "i8"))
     if (digests != digests[0]).any():
-        _explain(communicator, backend, variables, mine, step)
-    return mine
+        _explain(communicator, backend, variables, local, step)
+    return local
 
 
 def _explain(
-    communicator: Communicator, backend: Backend, variables: Sequence[Variable], mine: np.ndarray, step: int
+    communicator: Communicator, backend: Backend, variables: Sequence[Variable], local: np.ndarray, step: int
 ) -> None:
-    everyones = communicator.all_gather_rows(mine)
-    differs = everyones != everyones[0]
+    all_ranks = communicator.all_gather_rows(local)
+    differs = all_ranks != all_ranks[0]
     first = int(np.flatnonzero(differs.any(axis=0))[0])
     ranks = np.flatnonzero(differs[:, first]).tolist()
     value = np.array(backend.view(variables[first]))

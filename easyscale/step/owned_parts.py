@@ -6,7 +6,7 @@ import numpy as np
 
 from easyscale.communicator import Communicator
 from easyscale.layout.shards import Shards
-from easyscale.layout.specs import Spec, Variable, kinds_of
+from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.step.interfaces import Gradient, Tensor
 from easyscale.step.shared import Shared
 
@@ -33,7 +33,7 @@ def gather(
         return whole + [wholes[number].reshape(-1)[shards.parts[number]] for number in numbers]
 
     assigned = [*(variables[number] for number in numbers), *parts.values()]
-    values = shared.call(collect, list(parts.values()), kinds_of(assigned))
+    values = shared.call(collect, list(parts.values()), specs_of(assigned))
     for variable, value in zip(assigned, values, strict=True):
         assign(variable, value)
 

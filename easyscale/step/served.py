@@ -11,7 +11,7 @@ from easyscale.errors import EasyScaleError
 from easyscale.exchange import Exchange, ParameterServer
 from easyscale.layout import bucket
 from easyscale.layout.shards import Shards
-from easyscale.layout.specs import Spec, Variable, kinds_of
+from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.serving import Client, Server, Staleness, rule_of
 from easyscale.step.interfaces import OwnedWeights
 from easyscale.step.shared import Shared
@@ -146,9 +146,9 @@ class Served:
                 self._server.check()
             buckets = self._shards.buckets
             vectors, weights = (bucket.lend(buckets, self._exchange) for _ in range(2))
-            mine: dict[int, np.ndarray | float] = dict(zip(numbers, arrays, strict=False))
+            local: dict[int, np.ndarray | float] = dict(zip(numbers, arrays, strict=False))
             for one, vector in zip(buckets, vectors, strict=True):
-                one.pack(mine | absent, vector, 1.0)
+                one.pack(local | absent, vector, 1.0)
             if not self.client.step(vectors, weights, float(weight), float(rate), flags):
                 own = dict(enumerate(arrays[len(numbers) :]))
                 for one, vector, into in zip(buckets, vectors, weights, strict=True):
@@ -160,7 +160,7 @@ class Served:
             return [wholes[number] for number in range(len(wholes))]
 
         inputs = [weight, rate, *gradients.values(), *(variables if keeps else ())]
-        values = self._shared.call(call, inputs, kinds_of(variables))
+        values = self._shared.call(call, inputs, specs_of(variables))
         for variable, value in zip(variables, values, strict=True):
             self._shared.backend.assign(variable, value)
 
@@ -205,8 +205,8 @@ class Served:
         if self._server is not None:
             made = dict(self._server.server.lost)
             self._server.server.leave_out(lost)
-        everyones = [one for one in self._communicator.share(list(made.items())) if one]
-        return {worker: steps for one in everyones for worker, steps in one}
+        all_ranks = [one for one in self._communicator.all_gather_object(list(made.items())) if one]
+        return {worker: steps for one in all_ranks for worker, steps in one}
 
     def collect(self) -> list[np.ndarray]:
         """Return the whole variables, flat, behind `end_epoch`. All ranks must call this alike."""
@@ -215,5 +215,5 @@ class Served:
 
     def staleness(self) -> list[Staleness]:
         """Return what each server has counted in the last epoch. All ranks must call this alike."""
-        mine = self._server and self._server.server.rule.staleness.to_json()
-        return [Staleness.from_json(one) for one in self._communicator.share(mine) if one is not None]
+        local = self._server and self._server.server.rule.staleness.to_json()
+        return [Staleness.from_json(one) for one in self._communicator.all_gather_object(local) if one is not None]

@@ -16,7 +16,7 @@ from easyscale.keras_internals import improves, set_step
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.distribution import Distribution
 
-__all__ = ["WRITERS", "on_set_model", "share"]
+__all__ = ["WRITERS", "on_set_model", "attach"]
 
 # Only the chief has these: they show or write what is the same on all workers, and decide nothing.
 WRITERS = tuple(
@@ -72,7 +72,7 @@ class _Unwrapped:
         return value.inner_optimizer if isinstance(value, DistributedOptimizer) else value
 
 
-def share(callbacks: keras.callbacks.CallbackList, distribution: Distribution) -> None:
+def attach(callbacks: keras.callbacks.CallbackList, distribution: Distribution) -> None:
     """Make of a worker's list of callbacks one that acts with those of the other workers.
 
     - On other workers than the chief, callbacks that only show or write are left out, until it becomes the chief.

@@ -122,11 +122,11 @@ def put_back(
     """
     left, lost = list(saved), []
     for one in callbacks:
-        mine = next((other for other in left if other["class"] == _class_of(one)), None)
-        if mine is not None:
-            left.remove(mine)
-            lost += [f"{type(one).__name__}.{name}" for name in mine.get("texts", [])]
-            for name, value in mine["state"].items():
+        local = next((other for other in left if other["class"] == _class_of(one)), None)
+        if local is not None:
+            left.remove(local)
+            lost += [f"{type(one).__name__}.{name}" for name in local.get("texts", [])]
+            for name, value in local["state"].items():
                 if texts or (_may_set(one, name) and not _has_text(value, _texts_of(one), name)):
                     _set(one, name, _decode(value, arrays))
     if lost:
@@ -203,14 +203,14 @@ def _plain(callback: keras.callbacks.Callback, place: tuple[str, dict] | None) -
         return found
     for name, value in vars(callback).items():
         if _is_state(name):
-            mine: dict[str, np.ndarray] = {}
+            local: dict[str, np.ndarray] = {}
             value = dict(value) if isinstance(value, dict) else value
             try:
-                found[name] = _encode(value, place and f"{place[0]}/{name}", mine)
+                found[name] = _encode(value, place and f"{place[0]}/{name}", local)
             except TypeError:  # a function, a model, a file
                 continue
             if place is not None:
-                place[1].update(mine)
+                place[1].update(local)
     return found
 
 

@@ -39,7 +39,7 @@ class CheckpointSource:
             EasyScaleError: If there is none and must be one, or it is none of this EasyScale's.
         """
         found = self._find() if self._communicator.is_chief else None
-        about = self._communicator.share(found and found.about)[0]
+        about = self._communicator.all_gather_object(found and found.about)[0]
         if about is None:
             if self._required:
                 raise EasyScaleError(

@@ -132,7 +132,7 @@ class Fit:
 
     def _begin(self, deciding_hooks: list[str]) -> None:
         plan = {"epochs": self.progress.epochs, "first": initial_epoch(self._model), "decides": deciding_hooks}
-        all_ranks = self._communicator.share(plan)
+        all_ranks = self._communicator.all_gather_object(plan)
         first = all_ranks[0]
         different = [rank for rank, other in enumerate(all_ranks) if other["epochs"] != first["epochs"]]
         if different:
@@ -206,7 +206,7 @@ class Fit:
     def _merge(self, of_epoch: bool, logs: Mapping[str, Any]) -> dict:
         self._meetings.reach(Purpose.END)
         if of_epoch:
-            all_ranks = self._communicator.share([self.progress.steps, self._pass.has_ended])
+            all_ranks = self._communicator.all_gather_object([self.progress.steps, self._pass.has_ended])
             steps, ended = zip(*all_ranks[: self._communicator.workers], strict=True)
             self.progress.settle(max(steps))
             self._pass.end_epoch(all(ended))

@@ -76,7 +76,7 @@ class Saving:
         """
         self._writer.finish()
         checkpoint = None
-        if self._workers.communicator.share(self._has_room(steps))[0]:
+        if self._workers.communicator.all_gather_object(self._has_room(steps))[0]:
             checkpoint = self._state.collect(steps, ended)
         self._schedule.count_from(steps)
         if checkpoint is not None:

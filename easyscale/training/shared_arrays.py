@@ -9,7 +9,8 @@ __all__ = ["share_arrays"]
 
 def share_arrays(communicator: Communicator, arrays: dict[str, np.ndarray], giver: int) -> dict[str, np.ndarray]:
     """Return the arrays of the rank `giver` on all ranks. They must all call this."""
-    kinds = communicator.share({name: [_kind_of(array), list(array.shape)] for name, array in arrays.items()})[giver]
+    own = {name: [_kind_of(array), list(array.shape)] for name, array in arrays.items()}
+    kinds = communicator.all_gather_object(own)[giver]
     found = {}
     for name, (kind, shape) in kinds.items():
         found[name] = np.array(arrays[name]) if communicator.rank == giver else np.empty(shape, np.dtype(kind))

@@ -7,7 +7,7 @@ import keras
 from easyscale.backend import view_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
-from easyscale.layout.specs import Spec, kinds_of
+from easyscale.layout.specs import Spec, specs_of
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.parts import batch_normalization
 from easyscale.training.stateful import State
@@ -34,7 +34,7 @@ class Weights:
 
     def specs(self) -> list[Spec]:
         """Return shape and dtype of what `state` finds memory for."""
-        return kinds_of(self._model.weights)
+        return specs_of(self._model.weights)
 
     def describe(self) -> list[list]:
         """Return path and shape of each, for JSON."""

@@ -48,7 +48,7 @@ class WholeState:
             ended: Bool. Whether `fit()` has come to its end.
         """
         states = self._state.state({*_OF_CHIEF, *_OF_EACH, "progress", "decisions"})
-        all_ranks = self._communicator.share({name: states[name].about for name in _OF_EACH})
+        all_ranks = self._communicator.all_gather_object({name: states[name].about for name in _OF_EACH})
         if not self._communicator.is_chief:
             return None
         about = {

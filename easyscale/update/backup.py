@@ -60,14 +60,14 @@ def collect(communicator: Communicator, backup: Backup | None, own: Sequence[np.
         PeerError: If an owner has been lost, and the next worker as well.
     """
     offers = backup.offers(own) if backup is not None else {}
-    mine = [[owner, [one.nbytes for one in parts]] for owner, parts in offers.items()]
-    everyones = communicator.share([backup.owners if backup is not None else 0, mine])
+    local = [[owner, [one.nbytes for one in parts]] for owner, parts in offers.items()]
+    all_ranks = communicator.all_gather_object([backup.owners if backup is not None else 0, local])
     best: dict[int, tuple] = {}  # for each owner: the rank that gives its parts, and their lengths
     for place in (0, 1):  # those of owners first
-        for rank, (_, theirs) in enumerate(everyones):
+        for rank, (_, theirs) in enumerate(all_ranks):
             if theirs:
                 best.setdefault(theirs[place][0], (rank, theirs[place][1]))
-    owners = max(count for count, _ in everyones)
+    owners = max(count for count, _ in all_ranks)
     if len(best) < owners:
         raise PeerError(
             "a sharded update goes on without a worker if the next one, which holds a copy of its state, is there. "

@@ -10,7 +10,7 @@ from easyscale.backend import value_of, view_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
 from easyscale.layout.shards import Shards
-from easyscale.layout.specs import Spec, kinds_of
+from easyscale.layout.specs import Spec, specs_of
 from easyscale.update.twin import Twin
 
 __all__ = ["DividedState", "StateOfWholes"]
@@ -53,7 +53,7 @@ class DividedState:
 
     def specs(self) -> list[Spec]:
         """Return shape and dtype of what `collect` finds memory for."""
-        own = zip(kinds_of(self._twin.states), self._twin.numbers, strict=True)
+        own = zip(specs_of(self._twin.states), self._twin.numbers, strict=True)
         return [Spec((math.prod(self._shapes[number]),), dtype) for (_, dtype), number in own if number is not None]
 
     # Copies of parts: see `Backup`
@@ -65,7 +65,7 @@ class DividedState:
 
     def parts_of(self, rank: int, wholes: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return another rank's parts of whole states."""
-        parts = self._shards.everyones[rank]
+        parts = self._shards.all_parts[rank]
         owned = zip(self._twin.numbers, wholes, strict=True)
         return [whole.reshape(-1)[parts[number]] for number, whole in owned if number is not None]
 
@@ -76,7 +76,7 @@ class DividedState:
             value = value_of(state)
             if number is not None:
                 whole = np.empty(self._shapes[number], value.dtype)
-                for parts, theirs in zip(found, self._shards.everyones, strict=True):
+                for parts, theirs in zip(found, self._shards.all_parts, strict=True):
                     whole.reshape(-1)[theirs[number]] = parts[position].view(value.dtype)
                 value, position = whole, position + 1
             wholes.append(value)
@@ -104,7 +104,7 @@ class StateOfWholes(DividedState):
     def collect(self, root: int | None = None, memory: SnapshotMemory | None = None) -> list[np.ndarray]:
         communicator, wholes = self._communicator, [view_of(state) for state in self._twin.states]
         changed = [_digest(one) != was for one, was in zip(wholes, self._digests, strict=True)]
-        all_changed = communicator.share(changed)
+        all_changed = communicator.all_gather_object(changed)
         if root in (None, communicator.rank):
             wholes = [np.array(one) if memory is None else memory.copy(one) for one in wholes]
         for whole, by_rank in zip(wholes, zip(*all_changed, strict=True), strict=True):
@@ -124,7 +124,7 @@ class StateOfWholes(DividedState):
             state.assign(whole)
 
     def specs(self) -> list[Spec]:
-        return kinds_of(self._twin.states)
+        return specs_of(self._twin.states)
 
 
 def _digest(array: np.ndarray) -> str:

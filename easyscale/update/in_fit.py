@@ -126,7 +126,7 @@ class UpdateInFit:
         """
         replication = self._connect()
         communicator, is_divided = replication.communicator, self.now.divides_state
-        all_ranks = communicator.share("none" if has_joined else "part" if is_divided else "whole")
+        all_ranks = communicator.all_gather_object("none" if has_joined else "part" if is_divided else "whole")
         if "part" not in all_ranks:
             return
         if "whole" in all_ranks:  # on one that came further when another worker failed in the midst of this

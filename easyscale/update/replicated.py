@@ -5,7 +5,7 @@ import numpy as np
 
 from easyscale.backend import view_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
-from easyscale.layout.specs import Spec, kinds_of
+from easyscale.layout.specs import Spec, specs_of
 from easyscale.step.interfaces import StepContext
 from easyscale.update.accumulated import AccumulatedGradients, accumulation_of, unscaled
 from easyscale.update.base import Update
@@ -72,7 +72,7 @@ class ReplicatedUpdate(Update):
             self._apart.begin()
 
     def state_specs(self) -> list[Spec]:
-        return kinds_of(self._optimizer.variables)
+        return specs_of(self._optimizer.variables)
 
     def collect(self, memory: SnapshotMemory) -> list[np.ndarray]:
         if self._apart is not None:

@@ -76,7 +76,7 @@ class ServedUpdate(DividedUpdate):
         """Give all ranks the servers' weights, behind an epoch. All ranks must call this."""
         for variable, whole in zip(self._variables, self.servers.collect(), strict=True):
             variable.assign(whole.reshape(variable.shape))
-        steps = int(max(self._replication.communicator.share(int(self._optimizer.iterations))))
+        steps = int(max(self._replication.communicator.all_gather_object(int(self._optimizer.iterations))))
         self._optimizer.iterations.assign(steps)  # which the servers have counted
 
     def save_own_variables(self, store: dict) -> None:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from easyscale import backend
-from easyscale.layout.specs import kinds_of
+from easyscale.layout.specs import specs_of
 from easyscale.step import equality
 from easyscale.step.random_state import get_random_state, set_random_state
 
@@ -40,7 +40,7 @@ def test_a_view_stays_what_it_is_when_the_variable_changes(dtype):
     variable.assign(np.ones((2, 3)))
     assert not view.any() and not value.any()
     assert backend.view_of(variable).all()
-    assert kinds_of([variable]) == [((2, 3), view.dtype)]
+    assert specs_of([variable]) == [((2, 3), view.dtype)]
 
 
 def test_a_view_is_no_copy():
@@ -52,7 +52,7 @@ def test_a_view_is_no_copy():
 def test_texts_are_compared_as_well():
     variable = tf.Variable(["a", "b"])
     assert backend.view_of(variable).tolist() == [b"a", b"b"]
-    assert kinds_of([variable])[0].dtype == object
+    assert specs_of([variable])[0].dtype == object
 
 
 def test_what_a_call_returns_becomes_a_variables_memory():

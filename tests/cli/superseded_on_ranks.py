@@ -46,13 +46,13 @@ while is_first_chief or must_agree or comm.membership.initial_ranks != [2, 1]:
         if is_first_chief and begun.exists():
             die()
         if must_agree:
-            comm.share("here")
+            comm.all_gather_object("here")
             must_agree = False
             continue
         if comm.rank == 0:
             wrong = comm.membership.replace_lost("first" if is_first_chief else "second")
             assert wrong is None, wrong
-        newcomers = comm.share(comm.membership.ready("here"))[0]
+        newcomers = comm.all_gather_object(comm.membership.ready("here"))[0]
         if newcomers:
             comm.membership.admit(newcomers)
             must_agree = True

@@ -2,7 +2,7 @@
 
 import pytest
 
-from easyscale.cli.launch.worker import share, thread_settings
+from easyscale.cli.launch.worker import cores_of_rank, thread_settings
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
 def test_shares_are_contiguous_disjoint_and_complete(cores, size):
     have = list(range(10, 10 + cores))
-    shares = [share(have, rank, size) for rank in range(size)]
+    shares = [cores_of_rank(have, rank, size) for rank in range(size)]
     if cores < size:
         assert shares == [have] * size
     else:

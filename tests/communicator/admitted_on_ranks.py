@@ -48,7 +48,7 @@ must_agree, note = not is_first_chief, "first" if is_first_chief else "second"
 while is_first_chief or must_agree or comm.size < 3:
     try:
         if must_agree:
-            comm.share("here")
+            comm.all_gather_object("here")
             must_agree = False
             continue
         if comm.rank == 0:
@@ -57,10 +57,10 @@ while is_first_chief or must_agree or comm.size < 3:
         ready = comm.membership.ready("sums")
         if ready and is_first_chief and joined.exists():
             if told != "nobody":
-                comm.share(ready) if told == "others" else comm.membership.admit(ready)
+                comm.all_gather_object(ready) if told == "others" else comm.membership.admit(ready)
             time.sleep(0.2)
             die()
-        newcomers = comm.share(ready)[0]
+        newcomers = comm.all_gather_object(ready)[0]
         if newcomers:
             comm.membership.admit(newcomers)
             must_agree = True
@@ -68,7 +68,7 @@ while is_first_chief or must_agree or comm.size < 3:
     except LostError:
         comm.membership.revoke()
         must_agree = comm.membership.regroup(again=True).again
-members, end = comm.share(os.getpid()), time.monotonic() + 10
+members, end = comm.all_gather_object(os.getpid()), time.monotonic() + 10
 while others := [one for one in folder.glob("*.pid") if int(one.stem) not in members and is_there(int(one.stem))]:
     assert time.monotonic() < end, others
     time.sleep(0.1)

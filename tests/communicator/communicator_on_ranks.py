@@ -90,8 +90,9 @@ def check_all_gather_rows_has_every_row():
     np.testing.assert_array_equal(comm.all_gather_rows(columns), np.repeat(np.arange(SIZE), 4).reshape(SIZE, 2, 2))
 
 
-def check_share_returns_every_ranks_value():
-    assert comm.share({"rank": RANK, "name": "é" * RANK}) == [{"rank": r, "name": "é" * r} for r in range(SIZE)]
+def check_all_gather_object_returns_every_ranks_value():
+    expected = [{"rank": rank, "name": "é" * rank} for rank in range(SIZE)]
+    assert comm.all_gather_object({"rank": RANK, "name": "é" * RANK}) == expected
 
 
 def check_barrier_returns():
@@ -138,7 +139,7 @@ def check_a_second_thread_may_call():
             buffer = np.full(100_000, RANK, "float32")
             comm.all_reduce(buffer)
             assert (buffer == SIZE * (SIZE - 1) / 2).all()
-            assert comm.share(RANK) == list(range(SIZE))
+            assert comm.all_gather_object(RANK) == list(range(SIZE))
             into = np.zeros(3)
             arriving = comm.ireceive(into, LEFT)
             comm.send(np.full(3, RANK * 1.0), RIGHT)

@@ -39,7 +39,7 @@ def who_is_left():
     assert comm.membership.regroup().lost == []
     assert (comm.rank, comm.size) == (left.index(before), 3)
     assert comm.membership.initial_ranks == left
-    assert comm.share(before) == left
+    assert comm.all_gather_object(before) == left
     assert comm.nodes == [[0, 1, 2]]
     buffer = np.full(7, 1.0)
     comm.all_reduce(buffer)
@@ -129,7 +129,7 @@ def the_first_has_left():
         comm.membership.revoke()
     assert comm.membership.regroup(again=True) == ([1], [], True)
     assert comm.membership.initial_ranks == [2, 3]
-    assert comm.share(comm.rank) == [0, 1]
+    assert comm.all_gather_object(comm.rank) == [0, 1]
 
 
 def who_decides_is_killed():
@@ -157,7 +157,7 @@ def who_decides_is_killed():
         lost += [first_ranks[rank] for rank in comm.membership.regroup().lost]
     assert sorted(lost) == [0, 3], lost
     assert comm.membership.initial_ranks == [1, 2]
-    assert comm.share(comm.rank) == [0, 1]
+    assert comm.all_gather_object(comm.rank) == [0, 1]
 
 
 globals()[sys.argv[1]]()

@@ -32,7 +32,7 @@ def die_soon():
 def agree():
     """All have what the one has that has come furthest, and check that they all know each other."""
     global rounds, replaced
-    everyones = comm.share([rounds, replaced, comm.membership.initial_ranks])
+    everyones = comm.all_gather_object([rounds, replaced, comm.membership.initial_ranks])
     assert all(ranks == everyones[0][2] for _, _, ranks in everyones)
     assert len(set(comm.membership.initial_ranks)) == comm.size
     rounds, replaced = max(everyones)[:2]
@@ -47,7 +47,7 @@ def admit():
     if comm.rank == 0:
         wrong = comm.membership.replace_lost("what the spare needs to know")
         assert wrong is None, wrong
-    newcomers = comm.share(comm.membership.ready("the sums"))[0]
+    newcomers = comm.all_gather_object(comm.membership.ready("the sums"))[0]
     if newcomers:
         comm.membership.admit(newcomers)
         agree()
@@ -59,7 +59,7 @@ if comm.membership.is_joining:
     with comm.membership.rehearsing():
         vector = np.full(10_000, 7.0)
         ring.allreduce(vector)
-        assert comm.share("me") == ["me"] * comm.size
+        assert comm.all_gather_object("me") == ["me"] * comm.size
     assert comm.membership.join("the sums")
     assert comm.membership.initial_ranks[comm.rank] == joined_as
     if dies.random() < 0.9 and joined_as != 3:
@@ -83,8 +83,8 @@ while not end:
             ring.allreduce(vector)
             assert (vector == comm.size * (comm.size - 1) / 2).all()
             rounds += 1
-        end = comm.share(len(replaced) >= LOSSES and is_replaced(0))[0]
-        assert len(set(comm.share(rounds))) == 1
+        end = comm.all_gather_object(len(replaced) >= LOSSES and is_replaced(0))[0]
+        assert len(set(comm.all_gather_object(rounds))) == 1
     except LostError:
         comm.membership.revoke()
         again = True

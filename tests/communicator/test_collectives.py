@@ -69,9 +69,9 @@ def test_broadcast_sends_the_buffer_once_to_every_other_rank(run_ranks, size):
 
 
 @over_sizes
-def test_share_returns_every_ranks_value(run_ranks, size):
+def test_all_gather_object_returns_every_ranks_value(run_ranks, size):
     def on_rank(comm):
-        return comm.share({"rank": comm.rank, "ü": ["x" * comm.rank, None, True]})
+        return comm.all_gather_object({"rank": comm.rank, "ü": ["x" * comm.rank, None, True]})
 
     expected = [{"rank": rank, "ü": ["x" * rank, None, True]} for rank in range(size)]
     assert run_ranks(size, on_rank) == [expected] * size
@@ -79,7 +79,7 @@ def test_share_returns_every_ranks_value(run_ranks, size):
 
 def test_share_takes_only_what_json_takes(run_ranks):
     with pytest.raises(TypeError, match="not JSON serializable"):
-        communicator.get("local").share(object())
+        communicator.get("local").all_gather_object(object())
 
 
 @over_sizes

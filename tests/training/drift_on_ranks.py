@@ -51,7 +51,7 @@ def _desync(match, **options):
     message = str(raised.value)
     assert "\n" not in message
     assert re.search(match, message), message
-    assert len(set(comm.share(message))) == 1, "ranks say different things"
+    assert len(set(comm.all_gather_object(message))) == 1, "ranks say different things"
 
 
 def check_a_weight_assigned_on_one_rank_is_named_at_the_next_comparison():
@@ -212,7 +212,7 @@ def _not_finite(run):
         warnings.simplefilter("always")
         run()
     mine = [str(one.message) for one in caught if "losses must be finite" in str(one.message)]
-    return [(rank, message) for rank, said in enumerate(comm.share(mine)) for message in said]
+    return [(rank, message) for rank, said in enumerate(comm.all_gather_object(mine)) for message in said]
 
 
 def check_the_rank_whose_loss_is_first_not_finite_is_said_once_by_the_chief():

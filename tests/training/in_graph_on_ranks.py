@@ -219,7 +219,7 @@ def check_training_goes_on_from_a_checkpoint_as_if_it_had_not_been_interrupted()
     from easyscale import communicator
 
     comm = communicator.get()
-    folder = comm.share(tempfile.mkdtemp() if easyscale.is_chief() else None)[0]
+    folder = comm.all_gather_object(tempfile.mkdtemp() if easyscale.is_chief() else None)[0]
 
     def build():
         layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.5)]
@@ -242,6 +242,6 @@ def check_training_goes_on_from_a_checkpoint_as_if_it_had_not_been_interrupted()
     _raised(KeyboardInterrupt, lambda: train(Interrupted(), checkpoint=folder, every=2))
     for ours, theirs in zip(train(checkpoint=folder, every=2), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    comm.share(None)
+    comm.all_gather_object(None)
     if easyscale.is_chief():
         shutil.rmtree(folder)

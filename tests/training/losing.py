@@ -78,9 +78,9 @@ def workers_that_wait_for_each_other_go_on():
     assert communicator.membership.initial_ranks == [0, 3]
     assert int(model.optimizer.iterations) in (5 * 6 - 1, 5 * 6), int(model.optimizer.iterations)
     variables = [*model.get_weights(), *(keras.ops.convert_to_numpy(one) for one in model.optimizer.variables)]
-    everyones = communicator.share([one.tolist() for one in variables])
+    everyones = communicator.all_gather_object([one.tolist() for one in variables])
     assert everyones[0] == everyones[1]
-    assert communicator.share(history) == [history] * 2
+    assert communicator.all_gather_object(history) == [history] * 2
     assert history["loss"][-1] < history["loss"][0]
     pause = max(later - sooner for sooner, later in zip(steps[6:12], steps[7:13], strict=False))
     print(f"rank {FIRST_RANK} went on after {pause:.2f} s", flush=True)
@@ -91,7 +91,7 @@ def a_sharded_update_goes_on():
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(3 * 96, 4)).astype("float32"), generator.normal(size=(3 * 96, 1)).astype("float32")
     communicator, batch = easyscale.communicator.get(), 4
-    everyones = communicator.share(easyscale.shard(np.arange(len(x))).tolist())
+    everyones = communicator.all_gather_object(easyscale.shard(np.arange(len(x))).tolist())
     start = [generator.normal(size=shape).astype("float32") for shape in ((4, 5), (5,), (5, 1), (1,))]
 
     def build():
@@ -155,7 +155,7 @@ def checkpoints_stay_right():
     model.fit(
         x, y, batch_size=4, epochs=5 if resumes else 4, verbose=2, callbacks=[distribute, Unlucky()], shuffle=False
     )
-    communicator.share(None)  # the chief comes here when the last one is written
+    communicator.all_gather_object(None)  # the chief comes here when the last one is written
     found, wrong = easyscale.checkpoint.folder.Checkpoints(folder).read()
     assert not wrong
     assert found.about["ended"]

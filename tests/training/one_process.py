@@ -72,11 +72,11 @@ def train(callbacks, shard, data=DATA, build=small_net, **options):
 
 def new_folder():
     """An empty folder that all ranks see."""
-    return Path(comm.share(tempfile.mkdtemp() if easyscale.is_chief() else None)[0])
+    return Path(comm.all_gather_object(tempfile.mkdtemp() if easyscale.is_chief() else None)[0])
 
 
 def done_with(folder):
-    comm.share(None)
+    comm.all_gather_object(None)
     if easyscale.is_chief():
         shutil.rmtree(folder)
 

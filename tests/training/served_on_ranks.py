@@ -34,7 +34,7 @@ def fit(exchange, model=None, callbacks=(), data=DATA, checkpoint=None, **option
     callbacks = [easyscale.callbacks.Distribute(exchange, checkpoint=checkpoint, every=1), *callbacks]
     options = {"batch_size": BATCH, "epochs": 2, "verbose": 0, "shuffle": False, **options}
     history = model.fit(*easyscale.shard(*data), callbacks=callbacks, **options)
-    everyones = comm.share({name: list(map(str, values)) for name, values in history.history.items()})
+    everyones = comm.all_gather_object({name: list(map(str, values)) for name, values in history.history.items()})
     assert all(theirs == everyones[0] for theirs in everyones), "histories differ"
     assert_equal_ranks([*model.get_weights(), *map(np.array, model.optimizer.variables)])
     return model, history.history
@@ -119,7 +119,7 @@ def check_epochs_of_different_lengths():
 
 
 def check_a_saved_model_goes_on_in_stock_keras():
-    folder = Path(comm.share(tempfile.mkdtemp() if RANK == 0 else None)[0])
+    folder = Path(comm.all_gather_object(tempfile.mkdtemp() if RANK == 0 else None)[0])
     saving = keras.callbacks.ModelCheckpoint(folder / "model.keras")
     model, _ = fit("parameter_server:async", classify(conv_net(), keras.optimizers.Adam(1e-3)), [saving])
     saved = keras.models.load_model(folder / "model.keras")
@@ -180,7 +180,7 @@ def check_what_servers_cannot_do_is_refused_before_the_first_step():
 
 
 def check_optimizers_that_look_at_whole_weights_have_whole_weights_also_in_checkpoints():
-    folder = Path(comm.share(tempfile.mkdtemp())[0])
+    folder = Path(comm.all_gather_object(tempfile.mkdtemp())[0])
     makes = {
         "LARS": lambda: easyscale.optimizers.LARS(0.1),
         "Lamb": keras.optimizers.Lamb,

@@ -72,12 +72,12 @@ def check_the_code_after_fit_works_on_servers():
     model = classify(conv_net(), keras.optimizers.Adam())
     options = {"batch_size": 8, "verbose": 0, "callbacks": [easyscale.callbacks.Distribute("parameter_server")]}
     history = model.fit(*easyscale.shard(x, y), epochs=2, validation_data=easyscale.shard(x, y), **options).history
-    everyones = comm.share({name: [float(value) for value in values] for name, values in history.items()})
+    everyones = comm.all_gather_object({name: [float(value) for value in values] for name, values in history.items()})
     assert all(theirs == everyones[0] for theirs in everyones)
     together = model.evaluate(*easyscale.shard(x, y), **options)
     alone = model.evaluate(x, y, verbose=0)
     np.testing.assert_allclose(together, alone, rtol=1e-4)
-    assert len({str(one) for one in comm.share([float(value) for value in together])}) == 1
+    assert len({str(one) for one in comm.all_gather_object([float(value) for value in together])}) == 1
     assert_equal_ranks(model.get_weights())
     model.fit(*easyscale.shard(x, y), **options)
     assert int(model.optimizer.iterations) == 3 * len(easyscale.shard(x)) // 8

@@ -11,7 +11,7 @@ from easyscale.backend.tensorflow.rows import elements_of, parts_of
 from easyscale.choice import Choice, choose
 from easyscale.exchange import Exchange
 from easyscale.layout.shards import Shards
-from easyscale.layout.specs import Spec, Variable, kinds_of
+from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.step import owned_parts
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
@@ -58,7 +58,7 @@ class Gradients(GradientSync):
 
     def choose(self, variables: Sequence[Variable]) -> None:
         if self.choice is None and self.communicator.size > 1:
-            self.choice = choose(self.exchange, kinds_of(variables), self._fixed, self.bucket_bytes)
+            self.choice = choose(self.exchange, specs_of(variables), self._fixed, self.bucket_bytes)
             self.exchange, self.bucket_bytes = self.choice.exchange, self.choice.bucket_bytes
             self.communicator.progress.exchange = self.exchange.name
 
@@ -69,7 +69,7 @@ class Gradients(GradientSync):
         self.bucket_bytes, self.choice = bucket_bytes, Choice(self.exchange, bucket_bytes, [], "")
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
-        shards = Shards(self.exchange, kinds_of(variables), self.bucket_bytes, whole)
+        shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole)
         for exchange in self._exchanges.values():  # of an earlier division, over other workers
             exchange.divide(shards)
         self._compiled.forget()

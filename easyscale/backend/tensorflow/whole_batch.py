@@ -47,7 +47,7 @@ class BatchOfWorkers(WholeBatch):
             return vector
         inputs = [tf.cast(vector, tf.float64)]
         results = [(vector.shape, _FLOAT64)]
-        (total,) = self._shared.call(lambda mine: [self._rows(mine).sum(axis=0)], inputs, results)
+        (total,) = self._shared.call(lambda local: [self._rows(local).sum(axis=0)], inputs, results)
         return tf.cast(total, vector.dtype)
 
     @tf.autograph.experimental.do_not_convert

@@ -41,7 +41,7 @@ def give_state(state: TrainingState, communicator: Communicator, giver: int, has
         has_joined: Bool. Whether this worker is a newcomer.
     """
     given: dict[str, State] = state.state({*_TAKEN, "seeds"}) if communicator.rank == giver else {}
-    about = communicator.share({name: one.about for name, one in given.items()})[giver]
+    about = communicator.all_gather_object({name: one.about for name, one in given.items()})[giver]
     arrays = share_arrays(communicator, {name: a for one in given.values() for name, a in one.arrays.items()}, giver)
     if has_joined:
         state.load({name: State(about[name], arrays) for name in _TAKEN})

@@ -130,10 +130,10 @@ class Recovery:
         """
         progress = self._progress
         has_joined = progress.exchanges < 0
-        everyones = self._workers.communicator.share(
+        all_ranks = self._workers.communicator.all_gather_object(
             [self._workers.steps.exchanges, progress.exchanges, progress.steps]
         )
-        begun, done, steps = ([theirs[index] for theirs in everyones] for index in range(3))
+        begun, done, steps = ([theirs[index] for theirs in all_ranks] for index in range(3))
         furthest = done.index(max(done))
         if done[furthest] < 0:
             raise PeerError(

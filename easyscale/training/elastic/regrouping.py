@@ -170,7 +170,7 @@ class Regrouping:
 
     def _admit(self) -> None:
         self._replace()
-        newcomers = self._communicator.share(self._communicator.membership.ready(self._progress.number))[0]
+        newcomers = self._communicator.all_gather_object(self._communicator.membership.ready(self._progress.number))[0]
         if newcomers:
             self._communicator.membership.admit(newcomers)
             self._recovery.agree()
@@ -180,7 +180,7 @@ class Regrouping:
         communicator, progress = self._communicator, self._progress
         joining.give_state(self._state, communicator, giver, has_joined)
         own = communicator.membership.initial_ranks[communicator.rank] if has_joined else None
-        numbers = communicator.share(own)
+        numbers = communicator.all_gather_object(own)
         if has_joined:
             set_initial_epoch(self._model, progress.epoch)
             if self._checkpointing is not None:

@@ -34,9 +34,9 @@ class DataPass:
     def begin(self) -> None:
         """Let all workers count as many batches in a pass. All call this together."""
         self._own = None if self._iterator is None else batches_of(self._iterator)
-        everyones = self._communicator.share(self._own)[: self._communicator.workers]
-        if None not in everyones:
-            set_batches(self._iterator, max(everyones))
+        all_ranks = self._communicator.all_gather_object(self._own)[: self._communicator.workers]
+        if None not in all_ranks:
+            set_batches(self._iterator, max(all_ranks))
 
     def check(self, steps: int) -> None:
         """Raise `StopIteration` if this worker has no data for so many steps, and the others may have."""

@@ -71,9 +71,9 @@ class DividedData:
         if not self._is_used:
             return
         seed = zlib.crc32(repr(random.getstate()).encode())  # follows from the user's, and does not change it
-        mine = [self._whole is not None, self._batch, self._step, seed, self._global_batch]
-        everyones = self._communicator.share(mine)
-        known, batches, steps, seeds, global_batches = zip(*everyones, strict=True)
+        local = [self._whole is not None, self._batch, self._step, seed, self._global_batch]
+        all_ranks = self._communicator.all_gather_object(local)
+        known, batches, steps, seeds, global_batches = zip(*all_ranks, strict=True)
         self._step, self._seed = max(steps), seeds[0]
         self._instead = self._anew = None
         if self._whole is not None and all(known):
@@ -104,12 +104,12 @@ class DividedData:
         if given["shuffle"]:
             order = np.random.default_rng([self._seed, self._epoch]).permutation(samples)
         left = order[self._step * self._global_batch :]
-        mine = left[np.arange(len(left)) % self._global_batch % size == rank]
+        local = left[np.arange(len(left)) % self._global_batch % size == rank]
         batch = len(range(rank, self._global_batch, size))
-        self._end = self._step + -(-len(mine) // batch)
-        if not len(mine):
+        self._end = self._step + -(-len(local) // batch)
+        if not len(local):
             return iter(())
-        x, y, sample_weight = division.rows(data, mine)
+        x, y, sample_weight = division.rows(data, local)
         return iter(
             dataset_of(
                 type(given["epoch_iterator"])(
@@ -138,8 +138,8 @@ class DividedData:
         if whole.workers == sorted(self._communicator.membership.initial_ranks):
             return arguments
         rank, size = self._communicator.rank, self._communicator.workers
-        mine = division.rows(whole.data, np.arange(rank, division.count(whole.data), size))
-        return {**arguments, **dict(zip(names, mine, strict=True)), OF_FIT: False}
+        local = division.rows(whole.data, np.arange(rank, division.count(whole.data), size))
+        return {**arguments, **dict(zip(names, local, strict=True)), OF_FIT: False}
 
 
 def _has_fixed_batch(model: keras.Model) -> bool:

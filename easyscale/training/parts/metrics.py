@@ -39,12 +39,12 @@ def _merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator, 
     rows = communicator.all_gather_rows(np.concatenate([[float(differ)], *states]))[: communicator.workers]
     ends = np.cumsum([1, *(state.size for state in states)])
     flags, *parts = np.split(rows, ends[:-1], axis=1)
-    for metric, everyones in zip(metrics, parts, strict=True):
+    for metric, all_ranks in zip(metrics, parts, strict=True):
         if hasattr(metric, "merge_state"):
-            _set_state(metric, everyones[0])
-            metric.merge_state([_copy(metric, state) for state in everyones[1:]])
+            _set_state(metric, all_ranks[0])
+            metric.merge_state([_copy(metric, state) for state in all_ranks[1:]])
         else:
-            _set_state(metric, everyones.sum(axis=0), first=everyones[0], size=communicator.workers)
+            _set_state(metric, all_ranks.sum(axis=0), first=all_ranks[0], size=communicator.workers)
     return bool(flags.any())
 
 
@@ -85,11 +85,11 @@ class MetricStates:
         if not metrics:
             return
         ends = np.cumsum([_state(metric).size for metric in metrics])
-        for metric, everyones in zip(metrics, np.split(rows, ends[:-1], axis=1), strict=True):
+        for metric, all_ranks in zip(metrics, np.split(rows, ends[:-1], axis=1), strict=True):
             if len(rows) == communicator.workers:
-                _set_state(metric, everyones[min(communicator.rank, len(rows) - 1)])
+                _set_state(metric, all_ranks[min(communicator.rank, len(rows) - 1)])
             elif communicator.rank == 0:
-                _set_state(metric, everyones.sum(axis=0), first=everyones[0], size=len(rows))
+                _set_state(metric, all_ranks.sum(axis=0), first=all_ranks[0], size=len(rows))
             else:
                 metric.reset_state()
 
@@ -126,19 +126,21 @@ def _share_logs(logs: Mapping[str, Any], own: Mapping, merged: Mapping, communic
         merged: The same afterwards.
         communicator: The `Communicator`.
     """
-    mine = {name: _number(value).tolist() for name, value in logs.items()}
+    local = {name: _number(value).tolist() for name, value in logs.items()}
     results = [
-        name for name, value in mine.items() if name in own and np.allclose(value, _number(own[name]), equal_nan=True)
+        name for name, value in local.items() if name in own and np.allclose(value, _number(own[name]), equal_nan=True)
     ]
-    everyones = [
-        [theirs, names] for theirs, names in communicator.share([mine, results])[: communicator.workers] if theirs
+    all_ranks = [
+        [theirs, names]
+        for theirs, names in communicator.all_gather_object([local, results])[: communicator.workers]
+        if theirs
     ]
     shared = {}
-    for name in everyones[0][0] if everyones else merged:
-        if all(name in names for _, names in everyones):
+    for name in all_ranks[0][0] if all_ranks else merged:
+        if all(name in names for _, names in all_ranks):
             shared[name] = merged[name]
         else:
-            shared[name] = np.mean([theirs[name] for theirs, _ in everyones], axis=0)
+            shared[name] = np.mean([theirs[name] for theirs, _ in all_ranks], axis=0)
     return shared
 
 

@@ -55,7 +55,7 @@ class Seeds:
         The chief's go on as they are. Another worker's seeds are made from the chief's and its number, so that one
         `keras.utils.set_random_seed` on the chief makes all of them come again.
         """
-        self.derive(State(self._workers.communicator.share(self.state().about)[0]))
+        self.derive(State(self._workers.communicator.all_gather_object(self.state().about)[0]))
 
     def derive(self, state: State) -> None:
         """Make this worker's random numbers those that follow from another's."""

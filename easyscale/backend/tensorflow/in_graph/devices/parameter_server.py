@@ -37,7 +37,7 @@ class ParameterServer(DeviceExchange):
         parts, sums = self._parts(vectors), []
         for number, owner in enumerate(self.owners):
             with tf.device(owner):
-                sums.append(tf.add_n([mine[number] for mine in parts]))
+                sums.append(tf.add_n([local[number] for local in parts]))
         return sums
 
     def gather(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
