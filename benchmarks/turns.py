@@ -51,6 +51,9 @@ class Group:
         size: Int. How many processes there will be. Defaults to `None`: as many as commands.
         pinned: Bool. Whether each command has a core of its own. Defaults to `True`.
         environment: What each command gets beside the environment of this process, by its number. Defaults to nothing.
+
+    Attributes:
+        size: Int.
     """
 
     def __init__(
@@ -61,13 +64,13 @@ class Group:
         pinned: bool = True,
         environment: Callable[[int], dict[str, str]] = lambda rank: {},
     ):
-        self._name, self._size = name, size or len(commands)
+        self._name, self.size = name, size or len(commands)
         self._folder = tempfile.TemporaryDirectory(prefix="benchmark-")
         self._said = Path(self._folder.name, "said")
         path = str(Path(self._folder.name, "socket"))
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(path)
-        self._server.listen(self._size)
+        self._server.listen(self.size)
         self._processes, self._files = [], {}
         cores = sorted(os.sched_getaffinity(0))
         with self._said.open("w") as said:
@@ -89,14 +92,14 @@ class Group:
     def _meet(self) -> None:
         end = time.monotonic() + _START
         self._server.settimeout(1)
-        while len(self._files) < self._size:
+        while len(self._files) < self.size:
             with contextlib.suppress(TimeoutError):
                 connection, _ = self._server.accept()
                 connection.settimeout(_TURN)
                 file = connection.makefile("rw")
                 self._files[int(file.readline())] = file, connection
             if time.monotonic() > end or any(process.poll() for process in self._processes):
-                raise RuntimeError(f"{self._name}: {len(self._files)} of {self._size} processes came\n{self._tail()}")
+                raise RuntimeError(f"{self._name}: {len(self._files)} of {self.size} processes came\n{self._tail()}")
 
     def turn(self, alone: bool = False, **order: object) -> list[list[float]]:
         """Have all processes do `order`; return what each measured.
@@ -105,7 +108,7 @@ class Group:
             alone: Bool. Whether only the first does it. Defaults to `False`.
             order: What `serve` passes to its function. Numbers and strings.
         """
-        files = [self._files[rank][0] for rank in range(1 if alone else self._size)]
+        files = [self._files[rank][0] for rank in range(1 if alone else self.size)]
         with self._killed_if_it_fails():
             for file in files:
                 print(json.dumps(order), file=file, flush=True)

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["CLASSES", "SETTLING", "WORKLOADS", "Workload", "steps_of"]
+__all__ = ["CLASSES", "SETTLING", "SMALL", "SMALL_BATCH", "SMALL_STEPS", "WORKLOADS", "Workload", "steps_of"]
 
 CLASSES = 10
+SMALL, SMALL_BATCH = (64, 64, 10), 32  # the widths of a net whose step takes a millisecond
+SMALL_STEPS = 500  # in an epoch
 SETTLING = 2  # steps at the begin of each turn that do not count
 
 

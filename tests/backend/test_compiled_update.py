@@ -5,11 +5,13 @@ import pytest
 import tensorflow as tf
 
 from easyscale import communicator
+from easyscale.backend.tensorflow import compiled_update
 from easyscale.backend.tensorflow.compiled_update import CompiledUpdate
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-def test_an_update_is_traced_once_until_it_is_forgotten(compiles):
+def test_an_update_is_traced_once_until_it_is_forgotten(compiles, monkeypatch):
+    monkeypatch.setattr(compiled_update, "XLA_FROM", 2)
     update, traced = CompiledUpdate(communicator.get("local"), has_copies=False), []
     variable, untouched = tf.Variable([1.0, 2.0]), tf.Variable([5.0])
 
@@ -31,7 +33,20 @@ def test_an_update_is_traced_once_until_it_is_forgotten(compiles):
     np.testing.assert_allclose(untouched.numpy(), [5.0])
 
 
-def test_rows_are_not_compiled():
+def test_few_elements_are_not_compiled():
+    update, traced = CompiledUpdate(communicator.get("local"), has_copies=False), []
+    for length, graphs in ((compiled_update.XLA_FROM // 2 - 1, 0), (compiled_update.XLA_FROM // 2, 1)):
+        pair = [tf.Variable(tf.zeros(length)) for _ in range(2)]
+        for _ in range(2):
+            update(lambda gradients, _: traced.append(gradients), [tf.zeros(length)] * 2, pair, compiles=True)
+        assert (
+            sum(isinstance(gradients[0], tf.Tensor) and tf.is_symbolic_tensor(gradients[0]) for gradients in traced)
+            == graphs
+        )
+
+
+def test_rows_are_not_compiled(monkeypatch):
+    monkeypatch.setattr(compiled_update, "XLA_FROM", 0)
     update, variable = CompiledUpdate(communicator.get("local"), has_copies=False), tf.Variable([[1.0], [2.0]])
     seen = []
     rows = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), tf.constant([2, 1]))

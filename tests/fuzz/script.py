@@ -82,14 +82,16 @@ def render(case: Case, perturbed: bool = False) -> str:
         title="What one process and several do differently.",
         options=" ".join(launch_options(case)),
         case=case,
-        imports="from easyscale import optimizers as easyscale_optimizers\n"
-        * ("easyscale" in case.source("optimizer")),
+        imports="from easyscale import optimizers as easyscale_optimizers\n" * ("easyscale" in case.source("optimizer"))
+        + "from easyscale.backend.tensorflow import compiled_update\n" * bool(case.source("compiled")),
         floatx="float64" if precision == "float64" else "float32",
         policy=precision,
         seed=case.seed,
         batch=GLOBAL_BATCH,
     )
+    compiled_from = case.source("compiled")
     parts = [
+        f"if easyscale:\n    compiled_update.XLA_FROM = {compiled_from}" if compiled_from else "",
         data.data(case),
         in_scope(case, model.model(case)),
         calls.compile_model(case, perturbed),

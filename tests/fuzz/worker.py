@@ -52,7 +52,9 @@ def main(address: str) -> None:
     easyscale = None
     if "EASYSCALE_FUZZ_PLAIN" not in os.environ:
         import easyscale
+        from easyscale.backend.tensorflow import compiled_update
 
+        compiled_from = compiled_update.XLA_FROM
         _emulate_nodes(int(os.environ.get("EASYSCALE_FUZZ_NODE_SIZE", "0")))
     _spare_autotuning()
     rank = easyscale.communicator.get().rank if easyscale else 0
@@ -65,6 +67,8 @@ def main(address: str) -> None:
             keras.config.set_floatx("float32")
             keras.config.set_dtype_policy("float32")
             gc.collect()
+            if easyscale:
+                compiled_update.XLA_FROM = compiled_from  # which a script may set
             connection.send(_train(task, easyscale, os.path.join(folder, f"case{number}.py")))
 
 

@@ -1,6 +1,7 @@
 """P processes take the steps of one, as in `equality_on_ranks.py`: optimizers, and what they do to gradients."""
 
 import functools
+from unittest import mock
 
 import keras
 import numpy as np
@@ -8,8 +9,14 @@ import tensorflow as tf
 from models import TOLERANCE, assert_as_one_process, assert_equal_ranks, conv, dense, digits, equal, in_scope, sgd
 
 import easyscale
+from easyscale.backend.tensorflow import compiled_update
 
 # Optimizers and what they do to gradients
+
+
+def check_an_update_that_xla_compiles():
+    with mock.patch.object(compiled_update, "XLA_FROM", 0):
+        return equal(dense(lambda: keras.optimizers.AdamW(weight_decay=0.1, global_clipnorm=0.1)))
 
 
 def check_lars():

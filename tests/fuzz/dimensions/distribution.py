@@ -60,6 +60,8 @@ DIMENSIONS = [
     Dimension("update", {"default": "", **_quoted("replicated", "sharded")}, 0.4, "distribute"),
     Dimension("bucket_bytes", {"default": "", "16": "16", "300": "300", "4096": "4096"}, 0.25, "distribute"),
     Dimension("check_every", {"100": "", "1": "1", "2": "2"}, 0.15, "distribute"),
+    # Whether XLA compiles the update of a small model, too.
+    Dimension("compiled", {"by size": "", "always": "0"}, 0.3),
     # Who wraps the optimizer: `Distribute`, or the script by hand.
     Dimension("wrapped", {"by Distribute": "", "by hand": "by hand"}, 0.15),
 ]
