@@ -172,8 +172,8 @@ class WholeBatch(Protocol):
     def total(self, vector: Tensor) -> Tensor:
         """Return the sum of all workers' `vector`, in the graph, without a gradient."""
 
-    def moments(self, mean: Tensor, variance: Tensor, count: Any) -> tuple[Tensor, Tensor]:
-        """Return the mean and variance of all workers' data together, in the graph and with their gradients.
+    def moments(self, mean: Tensor, variance: Tensor, count: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean, variance and number of all workers' data together, in the graph and with their gradients.
 
         Args:
             mean: Vector. The mean of this worker's data, for each channel.

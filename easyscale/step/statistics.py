@@ -5,8 +5,8 @@ import numpy as np
 __all__ = ["unite"]
 
 
-def unite(rows: np.ndarray, own: np.ndarray) -> list[np.ndarray]:
-    """Return the mean and variance of all workers' data, and the share of this worker's data in all.
+def unite(rows: np.ndarray) -> list[np.ndarray]:
+    """Return the mean and variance of all workers' data, and how many they are.
 
         mean = sum_r(n_r mean_r) / sum_r(n_r)
         variance = sum_r(n_r (variance_r + (mean_r - mean)^2)) / sum_r(n_r)
@@ -15,16 +15,15 @@ def unite(rows: np.ndarray, own: np.ndarray) -> list[np.ndarray]:
 
     Args:
         rows: Float64 array of one row for each worker: the number of data, their means, and as many variances.
-        own: This worker's row.
 
     Example:
 
-    >>> mean, variance, share = unite(np.array([[1, 2.0, 0.0], [3, 6.0, 4.0]]), np.array([1, 2.0, 0.0]))
-    >>> mean.tolist(), variance.tolist(), share.tolist()
-    ([5.0], [6.0], 0.25)
+    >>> mean, variance, count = unite(np.array([[1, 2.0, 0.0], [3, 6.0, 4.0]]))
+    >>> mean.tolist(), variance.tolist(), count.tolist()
+    ([5.0], [6.0], 4.0)
     """
     counts, means, variances = rows[:, :1], *np.split(rows[:, 1:], 2, axis=1)
     total = max(counts.sum(), np.finfo(float).tiny)
     mean = (counts * means).sum(axis=0) / total
     variance = (counts * (variances + np.square(means - mean))).sum(axis=0) / total
-    return [mean, variance, np.asarray(own[0] / total)]
+    return [mean, variance, counts.sum()]

@@ -40,6 +40,7 @@ FOUND = [
     '"reduction": "mean_with_sample_weight", "weights": "random"}',
     '{"seed": 80091, "outputs": "dict", "samples": "31", "run_eagerly": "yes"}',
     '{"seed": 100028, "replication": "in_graph", "wrapped": "by hand", "precision": "mixed_float16"}',
+    '{"seed": 120094, "body": "words", "norm": "synchronized batch, slow", "loss": "CosineSimilarity"}',
     '{"seed": 100141, "servers": "1", "third": "train_on_batch, fit"}',
 ]
 

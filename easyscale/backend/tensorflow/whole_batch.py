@@ -51,28 +51,30 @@ class BatchOfWorkers(WholeBatch):
         return tf.cast(total, vector.dtype)
 
     @tf.autograph.experimental.do_not_convert
-    def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        count = tf.cast(count, tf.float64)
         if self._communicator.size == 1:
-            return mean, variance
+            return mean, variance, tf.cast(count, mean.dtype)
         weight = tf.cast(self._step.context.weight, mean.dtype)
 
         @tf.custom_gradient
-        def united(mean: tf.Tensor, variance: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable]:
+        def united(mean: tf.Tensor, variance: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable]:
             rows = [tf.reshape(tf.cast(one, tf.float64), [-1]) for one in (count, mean, variance)]
             results = self._shared.call(
-                lambda row: statistics.unite(self._rows(row), row),
+                lambda row: statistics.unite(self._rows(row)),
                 [tf.concat(rows, 0)],
                 [(mean.shape, _FLOAT64), (mean.shape, _FLOAT64), ((), _FLOAT64)],
             )
-            joint_mean, joint_variance, share = (tf.cast(one, mean.dtype) for one in results)
+            joint_mean, joint_variance, all_data = (tf.cast(one, mean.dtype) for one in results)
+            share = tf.cast(tf.math.divide_no_nan(count, results[2]), mean.dtype)
 
-            def gradient(by_mean: tf.Tensor, by_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def gradient(by_mean: tf.Tensor, by_variance: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 # The loss is the workers' mean by samples, and each worker's batch moves everybody's moments.
                 sums = self.total(tf.concat([by_mean, by_variance], 0) * weight) * (share / weight)
                 by_mean, by_variance = tf.split(sums, 2)
                 return by_mean + 2 * (mean - joint_mean) * by_variance, by_variance
 
-            return (joint_mean, joint_variance), gradient
+            return (joint_mean, joint_variance, all_data), gradient
 
         return united(mean, variance)
 

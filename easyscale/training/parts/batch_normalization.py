@@ -8,6 +8,7 @@ import numpy as np
 
 from easyscale import keras_internals
 from easyscale.communicator import Communicator
+from easyscale.step.interfaces import WholeBatch
 from easyscale.training.current_step import workers_of_step
 from easyscale.training.parts.metrics import average
 
@@ -59,6 +60,20 @@ def _moments(layer: keras.layers.BatchNormalization, original: Callable, inputs:
         layer.synchronized = True
     if mask is None:
         count = keras.ops.size(inputs) / keras.ops.size(mean)
-    else:
-        count = keras.ops.sum(keras.ops.cast(mask, "float32"))
-    return workers.moments(mean, variance, count)
+        return workers.moments(mean, variance, count)[:2]
+    return _masked_moments(workers, mean, variance, keras.ops.sum(keras.ops.cast(mask, mean.dtype)))
+
+
+def _masked_moments(workers: WholeBatch, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
+    """Return what Keras makes of all workers' masked data, of what it makes of this worker's.
+
+    It divides by their number and an epsilon, so what it calls moments are none, by one part in 10 million.
+    """
+    epsilon = keras.config.epsilon()
+    own = keras.ops.divide_no_nan(count + epsilon, count)
+    exact_mean = mean * own
+    exact_variance = variance * own - keras.ops.square(exact_mean - mean)
+    exact_mean, exact_variance, count = workers.moments(exact_mean, exact_variance, count)
+    all_data = count / (count + epsilon)
+    mean = exact_mean * all_data
+    return mean, (exact_variance + keras.ops.square(exact_mean - mean)) * all_data

@@ -92,7 +92,7 @@ def feed(*data):
 """,
     "generator": """
 def batches(data):
-    rank, size = (easyscale.rank(), easyscale.size()) if easyscale else (0, 1)
+    rank, size = (easyscale.rank(), easyscale.size()) if BETWEEN else (0, 1)
     count = len(keras.tree.flatten(data)[0])
     while True:
         for start in range(0, count, GLOBAL):
@@ -106,4 +106,8 @@ def feed(*data):
 
 
 def _feed(case: Case) -> str:
-    return _FEEDS[case["source"]].strip("\n").replace("GLOBAL", str(GLOBAL_BATCH)) + "\n"
+    words = {"GLOBAL": str(GLOBAL_BATCH), "BETWEEN": "easyscale" if case["replication"] == "between_graph" else "False"}
+    source = _FEEDS[case["source"]].strip("\n")
+    for word, replacement in words.items():
+        source = source.replace(word, replacement)
+    return source + "\n"

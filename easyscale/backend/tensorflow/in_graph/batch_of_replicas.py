@@ -47,14 +47,14 @@ class BatchOfReplicas(BatchOfWorkers):
         return tf.cast(replica.merge_call(merged, args=(vector,)), vector.dtype)
 
     @tf.autograph.experimental.do_not_convert
-    def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         if self._strategy.replica is None:
             return super().moments(mean, variance, count)
         weight = tf.cast(self._step.context.weight, mean.dtype)
         wide = tf.where(weight > 0, tf.cast(count, tf.float64), 0)
 
         @tf.custom_gradient
-        def united(mean: tf.Tensor, variance: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable]:
+        def united(mean: tf.Tensor, variance: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable]:
             means, variances = tf.cast(mean, tf.float64), tf.cast(variance, tf.float64)
             sums = self.total(tf.concat([[wide], wide * means], 0))
             all_data, joint_mean = sums[0], sums[1:] / sums[0]
@@ -62,12 +62,12 @@ class BatchOfReplicas(BatchOfWorkers):
             joint_mean, joint_variance = tf.cast(joint_mean, mean.dtype), tf.cast(joint_variance, mean.dtype)
             share = tf.cast(wide / all_data, mean.dtype)
 
-            def gradient(by_mean: tf.Tensor, by_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def gradient(by_mean: tf.Tensor, by_variance: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 # The loss is the workers' mean by samples, and each worker's batch moves everybody's moments.
                 sums = self.total(tf.math.multiply_no_nan(tf.concat([by_mean, by_variance], 0), weight))
                 by_mean, by_variance = tf.split(sums * tf.math.divide_no_nan(share, weight), 2)
                 return by_mean + 2 * (mean - joint_mean) * by_variance, by_variance
 
-            return (joint_mean, joint_variance), gradient
+            return (joint_mean, joint_variance, tf.cast(all_data, mean.dtype)), gradient
 
         return united(mean, variance)
