@@ -12,7 +12,8 @@ class Compression(abc.ABC):
     """A form in which float32 vectors travel, and how they are packed and unpacked.
 
     Ranks sum in float32. What a rank sends it packs, and what it receives it unpacks, so a sum that passes through
-    several ranks is rounded at each. What was unpacked packs to the same message again.
+    several ranks is rounded at each. What was unpacked packs to the same message again. What is not finite stays so,
+    whatever bits a NaN has: by it a step is known to have failed.
 
     Attributes:
         name: String. By which users know it.

@@ -49,8 +49,10 @@ def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
         raise ValueError(
             "`unshard` must be given each worker's part of one array, as `shard` divides it. Received: "
             + "; ".join(
-                f"{dtype} of shape {tuple(shape)} on worker {rank}" for rank, (dtype, *shape) in enumerate(descriptions)
+                f"{np.dtype(dtype).name} of shape {tuple(shape)} on worker {rank}"
+                for rank, (dtype, *shape) in enumerate(descriptions)
             )
+            + ". Pass an array with a row for each sample of this worker's part"
         )
     if part.dtype.hasobject:
         raise TypeError(

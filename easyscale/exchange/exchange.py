@@ -23,7 +23,7 @@ class Cost(NamedTuple):
     """What an `allreduce` costs the busiest rank.
 
     Attributes:
-        steps: Int. Messages that have to follow one another.
+        steps: Int. Messages that have to follow one another: a rank sends one at a time, and receives one at a time.
         messages: Int. Messages that the rank sends.
         bytes: Int. Bytes that the rank sends.
     """

@@ -8,7 +8,7 @@ from easyscale import exchange
 from easyscale.backend.tensorflow.in_graph import devices
 from easyscale.backend.tensorflow.in_graph.strategy import exchange_for
 
-NAMES = ["parameter_server", "ring", "tree"]  # those that need no GPU
+NAMES = [name for name in devices.available() if not devices.get(name).only_on_gpus]
 
 
 def _names(count):
@@ -73,7 +73,7 @@ def test_a_server_device_owns_everything():
 
 
 def test_available_devices_exchanges_are_the_files_of_the_folder():
-    assert devices.available() == ["nccl", "parameter_server", "ring", "tree"]
+    assert {"nccl", "parameter_server", "ring", "tree"} <= set(devices.available())
     assert devices.get("mpi") is None
 
 

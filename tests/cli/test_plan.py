@@ -162,9 +162,8 @@ def _fit_json(path, model="mlp"):
 
 def test_a_plan_is_a_table_json_and_a_plot(cli, tmp_path):
     files = ["--json", tmp_path / "a.json", "--plot", tmp_path / "a.png"]
-    result = cli(
-        "plan", "--model", "resnet50", "--ranks", "1,8,64,1024", "--bandwidth", "10Gbit", "--latency", "20us", *files
-    )
+    machine = ["--bandwidth", "10Gbit", "--latency", "20us", "--exchanges", "ring,tree"]
+    result = cli("plan", "--model", "resnet50", "--ranks", "1,8,64,1024", *machine, *files)
     assert result.exit_code == 0, result.stderr
     assert "resnet50, 25.6 M weights" in result.stdout
     assert "fastest from 2 ranks on: ring" in result.stdout

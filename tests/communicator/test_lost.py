@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from launches import environment, mpirun, run
 
+from easyscale import exchange
+
 LOST = Path(__file__).with_name("lost_on_ranks.py")
+ELASTIC = [name for name in exchange.available() if exchange.get(name).is_elastic]
 
 REPLACED = Path(__file__).with_name("replaced_on_ranks.py")
 ADMITTED = Path(__file__).with_name("admitted_on_ranks.py")
@@ -24,11 +27,7 @@ pytestmark = pytest.mark.timeout(150)
         ("who_decides_is_killed", 0),
         ("the_first_has_left", 0),
         ("a_server_goes_on", 1),
-        ("exchanges_go_on 0", 0),
-        ("exchanges_go_on 1", 0),
-        ("exchanges_go_on 2", 0),
-        ("exchanges_go_on 3", 0),
-        ("exchanges_go_on 4", 0),
+        *[(f"exchange_goes_on {name} {lost % 2}", 0) for lost, name in enumerate(ELASTIC)],
     ],
 )
 def test_the_others_go_on_without_a_rank_that_is_killed(case, servers):

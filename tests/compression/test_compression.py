@@ -21,10 +21,13 @@ class Steps(Compression):
 
     def pack(self, vector):
         step = np.float32(2.0 ** np.ceil(np.log2(max(np.abs(vector).max(initial=0), 1e-30) / 127)))
-        return np.concatenate([np.array([step]).view(np.uint8), np.rint(vector / step).astype(np.int8).view(np.uint8)])
+        with np.errstate(invalid="ignore"):  # of what is not finite `step` is not, either
+            steps = np.rint(vector / step).astype(np.int8)
+        return np.concatenate([np.array([step]).view(np.uint8), steps.view(np.uint8)])
 
     def unpack(self, message, vector):
-        vector[:] = message[:4].view("float32") * message[4:].view(np.int8)
+        with np.errstate(invalid="ignore"):
+            vector[:] = message[:4].view("float32") * message[4:].view(np.int8)
 
 
 ALL = {**FORMS, "steps": Steps}
@@ -48,6 +51,18 @@ def test_what_is_no_number_stays_none(name):
     back = np.empty_like(vector)
     form.unpack(form.pack(vector), back)
     np.testing.assert_array_equal(back, vector)
+
+
+NAN_OF_ALL_BITS = np.array([0x7FFFFFFF], "uint32").view("float32")[0]  # one more in its last bit is -0.0
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("value", [np.nan, NAN_OF_ALL_BITS, np.inf, -np.inf], ids=["nan", "all bits", "inf", "-inf"])
+def test_what_is_not_finite_stays_so(name, value):
+    form, vector = ALL[name](), np.array([0, value, 1], "float32")
+    back = np.empty_like(vector)
+    form.unpack(form.pack(vector), back)
+    assert not np.isfinite(back[1])
 
 
 @pytest.mark.parametrize("form", ALL)

@@ -58,3 +58,12 @@ def test_objects_are_refused(run_ranks):
         easyscale.unshard(np.array([{}, {}]))
     with pytest.raises(ValueError, match="Received: nothing"):
         easyscale.unshard()
+
+
+def test_a_number_is_not_a_part_and_the_error_says_what_is():
+    with pytest.raises(ValueError) as raised:
+        easyscale.unshard(np.int64(3))
+    assert str(raised.value) == (
+        "`unshard` must be given each worker's part of one array, as `shard` divides it. Received: int64 of shape () "
+        "on worker 0. Pass an array with a row for each sample of this worker's part"
+    )

@@ -153,4 +153,4 @@ def test_the_class_says_what_it_is(name):
     cls = type(exchange.get(name))
     assert cls.name == name
     assert repr(exchange.get(name)) == f"<{cls.__name__} exchange>"
-    assert "Reference:" in cls.__doc__
+    assert "Reference:" in cls.__doc__, f"the docstring of {cls.__name__} must end with `Reference:` and the paper"

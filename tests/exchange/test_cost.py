@@ -118,7 +118,8 @@ def test_the_last_message_comes_after_the_steps_that_the_cost_says(run_ranks, na
         exchange.get(name, timed).allreduce(np.ones(840, "float32"))
         return max(timed.sent_at, timed.received_at)
 
-    assert max(run_ranks(size, on_rank)) == type(exchange.get(name)).cost(size, 3360).steps
+    steps = type(exchange.get(name)).cost(size, 3360).steps
+    assert max(run_ranks(size, on_rank)) == steps, "a rank sends one message at a time, and receives one at a time"
 
 
 def test_a_cost_that_is_not_known_is_none():

@@ -89,7 +89,7 @@ def test_a_registered_class_is_available_by_name(monkeypatch):
         ("Tree", ". Did you mean 'tree'?"),
         ("hierarchical:rign", ". Did you mean 'hierarchical:ring'?"),
         ("ring:tree", ". Did you mean 'tree'?"),
-        ("star", ""),
+        ("comet", ""),
         (3, ""),
         (int, ""),
     ],

@@ -11,6 +11,11 @@ class BySign(ReplicatedUpdate):
     """Each weight moves by the sign of the mean gradient."""
 
     name = "by_sign"
+    needs = "an optimizer that does not accumulate gradients"
+
+    @classmethod
+    def why_not(cls, optimizer, variables):
+        return "it does" if optimizer.gradient_accumulation_steps else None
 
     def apply(self, context, gradients, variables):
         replication = self._connect()
@@ -30,6 +35,18 @@ def check_an_update_is_asked_for_by_its_name():
     moved = (model.get_weights()[0] - before) / 0.25
     assert {*np.rint(moved).ravel()} <= {-2, 0, 2}
     np.testing.assert_allclose(moved, np.rint(moved), atol=1e-5)
+
+
+def check_an_update_says_with_which_optimizers_it_cannot_be_used():
+    try:
+        easyscale.DistributedOptimizer(keras.optimizers.SGD(gradient_accumulation_steps=2), update="by_sign")
+    except ValueError as error:
+        assert str(error) == (
+            "`update='by_sign'` needs an optimizer that does not accumulate gradients. Received: SGD; it does. "
+            "Use `update='replicated'`"
+        ), error
+    else:
+        raise AssertionError("it was taken")
 
 
 def check_a_name_that_is_not_there_is_told_those_that_are():

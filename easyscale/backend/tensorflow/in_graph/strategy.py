@@ -82,6 +82,7 @@ class Replicas(tf.distribute.MirroredStrategy):
         if count == 1:
             return dataset
 
+        @tf.autograph.experimental.do_not_convert  # or TensorFlow warns of what it calls
         def divide(*elements: Any) -> Any:
             batch = elements[0] if len(elements) == 1 and not isinstance(dataset.element_spec, tuple) else elements
             return tf.nest.map_structure(
