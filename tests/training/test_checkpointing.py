@@ -180,6 +180,15 @@ def test_a_folder_must_have_a_name():
     easyscale.callbacks.Distribute(checkpoint="run", every=np.int64(5))
 
 
+@pytest.mark.parametrize("argument", [{"every": 5}, {"every": "90s"}, {"keep": 1}])
+def test_how_often_and_how_many_need_a_folder(argument):
+    (name,) = argument
+    with pytest.raises(
+        ValueError, match=rf"`{name}` needs `checkpoint`, .* Received: {name}=.*, checkpoint=None\. Pass"
+    ):
+        easyscale.callbacks.Distribute(**argument)
+
+
 def test_gradients_that_ranks_accumulate_are_all_in_a_checkpoint(run_ranks):
     """The chief goes on with the sum, which is what counts when they are exchanged."""
 
