@@ -100,12 +100,13 @@ def exception_in_a_callback():
     fit(callbacks=[Raising()])
 
 
-def caught(*ranks):
+def caught(*ranks, exchange="ring"):
     try:
-        fit(callbacks=[RaisingOn(*ranks)], epochs=2)
+        fit(exchange, callbacks=[RaisingOn(*ranks)], epochs=2)
     except KeyError:
         print("caught", flush=True)
-        fit()
+        time.sleep(5 if len(ranks) > 1 and UNLUCKY else 0)  # others wait for it longer than for one that has left
+        fit(exchange)
 
 
 def caught_on_rank_0():
@@ -118,6 +119,11 @@ def caught_on_rank_1():
 
 def caught_on_all_ranks():
     caught(0, 1)
+    print("came to its end", flush=True)
+
+
+def caught_on_all_ranks_that_serve():
+    caught(0, 1, exchange="parameter_server:async")
     print("came to its end", flush=True)
 
 
