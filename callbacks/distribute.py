@@ -22,6 +22,8 @@ from easyscale.training.distribution import Distribution
 
 __all__ = ["Distribute"]
 
+_EVERY, _KEEP = "10min", 3
+
 
 class Distribute(keras.callbacks.Callback):
     """Train one model on all workers: pass this callback to `fit()`, on every worker.
@@ -56,8 +58,8 @@ class Distribute(keras.callbacks.Callback):
             training goes on from the last one. Each `fit()` has a folder of its own. Defaults to `None`: none are
             written.
         every: Int, or string. A checkpoint is written after so many steps, or so much time: `"90s"`, `"10min"`,
-            `"1h"`. Defaults to `"10min"`.
-        keep: Int. So many checkpoints stay, the last ones; fewer on a full disk. Defaults to `3`.
+            `"1h"`. Defaults to `None`: `"10min"`.
+        keep: Int. So many checkpoints stay, the last ones; fewer on a full disk. Defaults to `None`: `3`.
 
     Raises:
         ValueError: If an argument is none of those that it can be, or the model's optimizer is already distributed in
@@ -79,8 +81,8 @@ class Distribute(keras.callbacks.Callback):
         communicator: str | Communicator | None = None,
         check_every: int = 100,
         checkpoint: str | os.PathLike | None = None,
-        every: int | str = "10min",
-        keep: int = 3,
+        every: int | str | None = None,
+        keep: int | None = None,
     ):
         super().__init__()
         if not isinstance(check_every, int) or check_every < 1:
@@ -95,19 +97,25 @@ class Distribute(keras.callbacks.Callback):
         DistributedOptimizer("sgd", **self._options)  # a wrong argument shows here and not in fit()
         self._check_every = check_every
         self._taken: keras.callbacks.CallbackList | None = None
-        steps, seconds = _interval(every)
-        if not isinstance(keep, int) or keep < 1:
+        steps, seconds = _interval(_EVERY if every is None else every)
+        if keep is not None and (not isinstance(keep, int) or keep < 1):
             raise ValueError(f"`keep` must be a positive integer. Received: {keep=}")
         if checkpoint == "" or not isinstance(checkpoint, (str, os.PathLike, type(None))):
             raise TypeError(f"`checkpoint` must be the path of a folder. Received: {checkpoint=}")
         if checkpoint is not None and os.path.exists(checkpoint) and not os.path.isdir(checkpoint):
             raise ValueError(f"`checkpoint` must be a folder. Received: '{checkpoint}', which is a file")
+        for name, value in (("every", every), ("keep", keep)):
+            if checkpoint is None and value is not None:
+                raise ValueError(
+                    f"`{name}` needs `checkpoint`, the folder that checkpoints are written to. Received: "
+                    f"{name}={value!r}, {checkpoint=}. Pass `checkpoint='run'` as well, or leave `{name}` out"
+                )
         resume = Settings.read().resume
         source = resume or checkpoint
         self._checkpoint: dict[str, Any] | None = None  # arguments of `Checkpointing`
         if source is not None:
             self._checkpoint = {
-                "written": None if checkpoint is None else Checkpoints(Path(checkpoint), keep),
+                "written": None if checkpoint is None else Checkpoints(Path(checkpoint), keep or _KEEP),
                 "source": Checkpoints(Path(source)),
                 "required": resume is not None,
                 "steps": steps,

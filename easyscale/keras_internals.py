@@ -38,6 +38,7 @@ __all__ = [
     "initial_epoch",
     "inputs_of",
     "keeps_batches",
+    "last_batch_of",
     "layers_of",
     "learning_rate_of",
     "replace_in_losses",
@@ -233,6 +234,14 @@ def inputs_of(dataset: Any) -> list:
 def batch_size_of(dataset: Any) -> int | None:
     """Return the size of the batches that a `tf.data.Dataset` makes of its input; `None` if it makes none."""
     return int(dataset._batch_size) if hasattr(dataset, "_batch_size") else None
+
+
+def last_batch_of(dataset: Any) -> int | None:
+    """Return the size of the batches that were made last of a `tf.data.Dataset`; `None` if it is not known."""
+    if (size := batch_size_of(dataset)) is not None:
+        return size
+    inputs = inputs_of(dataset)
+    return last_batch_of(inputs[0]) if len(inputs) == 1 else None
 
 
 def keeps_batches(dataset: Any) -> bool:

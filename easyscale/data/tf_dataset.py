@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division
-from easyscale.keras_internals import batch_size_of, inputs_of, keeps_batches
+from easyscale.keras_internals import batch_size_of, inputs_of, keeps_batches, last_batch_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -36,7 +36,7 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
         return dataset.shard(size, rank)
 
     if rank == 0:
-        called.warn_if_divided_twice(_batch_size(dataset))
+        called.warn_if_divided_twice(last_batch_of(dataset))
 
     def place_now() -> tuple:
         return (rank, size) if is_fixed else tf.numpy_function(place, [], (tf.int64, tf.int64))
@@ -82,14 +82,6 @@ def _count(dataset: "tf.data.Dataset", rank: int, size: int) -> int | None:
     batches = -(-samples // batch)
     before = (batches - 1) * batch
     return batches if samples - before > (rank - before) % size else batches - 1
-
-
-def _batch_size(dataset: "tf.data.Dataset") -> int | None:
-    """Return the size of the batches that were made last; `None` if it is not known."""
-    if (size := batch_size_of(dataset)) is not None:
-        return size
-    inputs = inputs_of(dataset)
-    return _batch_size(inputs[0]) if len(inputs) == 1 else None
 
 
 def _are_batches(dataset: "tf.data.Dataset", shapes: list) -> bool:

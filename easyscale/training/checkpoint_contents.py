@@ -47,4 +47,7 @@ def _is_complete(about: dict) -> bool:
 
 
 def _is_position(place: Any, is_count: Callable[[Any], bool]) -> bool:
-    return isinstance(place, dict) and all(is_count(place.get(name)) for name in ("iterators", "batches", "calls"))
+    if not isinstance(place, dict) or not isinstance(batch := place.get("batch", {}), dict):
+        return False
+    counts = [place.get(name) for name in ("iterators", "batches", "calls")]
+    return all(map(is_count, [*counts, *batch.values()]))

@@ -106,7 +106,7 @@ class Checkpointing:
         about = checkpoint.about
         self._state.check(about, folder)
         self._resumed = checkpoint, folder
-        self._data.load(self._state.place_in_data(about))
+        self._data.load(self._state.place_in_data(about, self._data.batch, folder))
         epoch = about["epoch"]
         if about["ended"] and about["stopped"]:
             epoch = max(epoch, self._progress.epochs)

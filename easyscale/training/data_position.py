@@ -1,6 +1,6 @@
 """Where in its data a rank is: how many iterators it has seen, and how many batches it has taken from the last one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from easyscale.keras_internals import dataset_of_iterator, inputs_of
@@ -15,9 +15,13 @@ class DataPosition:
     Keras begins a resumed run with a new iterator. If the dataset is shuffled anew in each epoch, as many iterators are
     made as there had been, so that a seeded shuffle comes to the order that it had. Then the batches that were taken
     are taken again, and dropped.
+
+    Args:
+        batch: Dict. What `whole_batches.local_batch` has returned. Defaults to `None`: it is not known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, batch: Mapping[str, int] | None = None) -> None:
+        self.batch = dict(batch or {})
         self._iterators = self._batches = self._calls = 0  # calls: executions in this epoch
         self._goal: dict[str, int] | None = None  # until this is there again
         self._skipped = 0
@@ -26,11 +30,13 @@ class DataPosition:
 
     def state(self) -> State:
         """Return the place."""
-        return State({"iterators": self._iterators, "batches": self._batches, "calls": self._calls})
+        return State(
+            {"iterators": self._iterators, "batches": self._batches, "calls": self._calls, "batch": self.batch}
+        )
 
     def load(self, state: State) -> None:
         """Find this place again, from the begin."""
-        self._goal = dict(state.about)
+        self._goal = {name: state.about[name] for name in ("iterators", "batches", "calls")}
 
     def begin_epoch(self) -> None:
         """Take in that an epoch begins."""

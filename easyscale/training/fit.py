@@ -29,6 +29,7 @@ from easyscale.training.served_steps import ServedSteps
 from easyscale.training.synchronous_steps import SynchronousSteps
 from easyscale.training.train_function import TrainFunction
 from easyscale.training.training_state import TrainingState
+from easyscale.training.whole_batches import local_batch
 
 __all__ = ["Fit"]
 
@@ -71,7 +72,8 @@ class Fit:
         self.progress, console = FitProgress(workers), Console(self._communicator, verbose)
         self._meetings = Meetings(optimizers, self.progress)
         self._decisions = Decisions(model, optimizers, self._meetings)
-        callback_states, position = CallbackStates(callbacks or []), DataPosition()
+        callback_states = CallbackStates(callbacks or [])
+        position = DataPosition(local_batch(model, self._communicator))
         state = TrainingState(model, optimizers, self.progress, self._decisions, position, callback_states)
         self._replicated = ReplicatedModel(model, optimizers, state, self._meetings, console)
         self._checkpointing: Checkpointing | None = None

@@ -9,6 +9,7 @@ import numpy as np
 from easyscale.checkpoint.folder import Checkpoint
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.training import whole_batches
 from easyscale.training.checkpoint_contents import VERSION
 from easyscale.training.stateful import State
 from easyscale.training.training_state import TrainingState
@@ -112,9 +113,27 @@ class WholeState:
             self._state.load({"metrics": states["metrics"]})
         self._state.load({"callbacks": states["callbacks"]})
 
-    def place_in_data(self, about: dict) -> State:
-        """Return the place in its data from which this rank goes on."""
-        return State(about["data"][self._rank_in(about["data"])])
+    def place_in_data(self, about: dict, batch: dict[str, int], folder: Path) -> State:
+        """Return the place in its data from which this rank goes on: that behind the same samples. All ranks call this.
+
+        Args:
+            about: Dict. What the checkpoint says of itself.
+            batch: Dict. What `whole_batches.local_batch` has returned on this rank.
+            folder: `Path`. Where the checkpoint was.
+        """
+        places = about["data"]
+        before, now = [one.get("batch", {}) for one in places], self._communicator.all_gather_object(batch)
+        found = whole_batches.sizes(before, now)
+        if found is None or found[0] == found[1]:
+            return State(places[self._rank_in(places)])
+        place, rest = whole_batches.place_among(places, *found)
+        if rest and place["calls"] and self._optimizer.is_synchronous:
+            self._warn(
+                "a checkpoint should lie between two batches. Received: another global batch than when that in "
+                f"'{folder}' was written, which lies within batch {place['calls'] + 1} of epoch {about['epoch'] + 1} "
+                "now. This batch is trained on as a whole. Use the same global batch, or one that goes into it evenly"
+            )
+        return State(place)
 
     def _rank_in(self, all_ranks: list) -> int:
         """Return which of a checkpoint's ranks this one goes on from: the chief if there were more, or fewer."""

@@ -9,8 +9,9 @@ import numpy as np
 from fuzz.case import Case
 from fuzz.dimensions.distribution import waits
 from fuzz.dimensions.models import unsynchronized
+from fuzz.dimensions.resume import is_cut_off
 
-__all__ = ["TOLERANCE", "Difference", "compare", "compare_ranks"]
+__all__ = ["TOLERANCE", "Difference", "compare", "compare_ranks", "compare_resumed"]
 
 # What numbers may differ by, relative to their size where that is more than 1. In float64 as in `easyscale verify`.
 TOLERANCE = {"float64": 1e-8, "float32": 2e-4, "mixed_float16": 0.03, "mixed_bfloat16": 0.1}
@@ -59,6 +60,26 @@ def compare_ranks(case: Case, results: Mapping[int, Mapping]) -> str:
         for path, value in leaves.items():
             if not np.array_equal(value, chief[path], equal_nan=True):
                 return f"{_name(path)} is another on rank {rank} than on rank 0"
+    return ""
+
+
+def compare_resumed(case: Case, seen: Mapping) -> str:
+    """Return the first difference between training in one go and from a checkpoint, which are to be the same bits.
+
+    Gradients that are accumulated, and metrics of several devices, are only to rounding: docs/reliability.md. So is all
+    where "auto" may have chosen another exchange.
+    """
+    chooses = case["exchange"] == "auto" and case["workers"] not in ("1", "2")
+    if not (is_cut_off(case) and waits(case)) or chooses or case["gradient_accumulation_steps"] != "none":
+        return ""
+    resumed = dict(_leaves(seen["resumed"]))
+    for path, value in _leaves(seen["uninterrupted"]):
+        if case["replication"] == "in_graph" and "history" in path:
+            continue
+        if path not in resumed:
+            return f"{_name(path)} is there only in one go"
+        if not np.array_equal(value, resumed[path], equal_nan=True):
+            return f"{_name(path)} has other bits behind a checkpoint"
     return ""
 
 

@@ -4,7 +4,7 @@ import textwrap
 
 from fuzz.case import Case
 from fuzz.dimensions.data import GLOBAL_BATCH
-from fuzz.sources import calls, data, model
+from fuzz.sources import calls, data, model, resume
 from fuzz.sources.forms import in_scope
 
 __all__ = ["environment", "launch_options", "render"]
@@ -18,6 +18,7 @@ _HEAD = '''"""{title}
 
 import contextlib
 import io
+import itertools
 import pathlib
 import tempfile
 import zipfile
@@ -27,9 +28,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-{imports}
+{imports}{before}
 
-def train(easyscale, folder):
+def {begin}:
     """Train without EasyScale where `easyscale` is None, and return what can be seen of it."""
     keras.config.set_floatx("{floatx}")
     keras.config.set_dtype_policy("{policy}")
@@ -78,12 +79,15 @@ def render(case: Case, perturbed: bool = False) -> str:
         perturbed: Bool. Whether weights and losses are a rounding error away. Defaults to `False`.
     """
     precision = case["precision"]
+    before, train = resume.train(case) if case["resume"] != "no" else ("", "")
     head = _HEAD.format(
         title="What one process and several do differently.",
         options=" ".join(launch_options(case)),
         case=case,
         imports="from easyscale import optimizers as easyscale_optimizers\n" * ("easyscale" in case.source("optimizer"))
         + "from easyscale.backend.tensorflow import compiled_update\n" * bool(case.source("compiled")),
+        before=before,
+        begin="script(easyscale, folder, ends)" if train else "train(easyscale, folder)",
         floatx="float64" if precision == "float64" else "float32",
         policy=precision,
         seed=case.seed,
@@ -96,12 +100,14 @@ def render(case: Case, perturbed: bool = False) -> str:
         in_scope(case, model.model(case)),
         calls.compile_model(case, perturbed),
         calls.perturb(case) if perturbed else "",
+        "numbers = itertools.count(1)" if train else "",
         calls.fit(case),
         calls.others(case),
         "compile_model()\nfit()",
         case.source("second"),
         case.source("third"),
+        calls.see_files(case),
         "return seen",
     ]
     body = "\n".join(textwrap.indent(part.strip("\n"), "    ") for part in parts if part)
-    return head + body + "\n" + _FOOT
+    return head + body + "\n" + train + _FOOT

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fuzz.case import Case, draw
-from fuzz.compare import compare, compare_ranks
+from fuzz.compare import compare, compare_ranks, compare_resumed
 from fuzz.dimensions import DIMENSIONS
 from fuzz.pool import Broken, Job, Pool
 from fuzz.script import launch_options, render
@@ -42,6 +42,7 @@ FOUND = [
     '{"seed": 100028, "replication": "in_graph", "wrapped": "by hand", "precision": "mixed_float16"}',
     '{"seed": 120094, "body": "words", "norm": "synchronized batch, slow", "loss": "CosineSimilarity"}',
     '{"seed": 100141, "servers": "1", "third": "train_on_batch, fit"}',
+    '{"seed": 200000, "samples": "25", "optimizer": "Adam", "resume": "behind step 2"}',
 ]
 
 # Draws
@@ -85,6 +86,12 @@ def test_differences_are_those_that_are_not_promised():
     assert difference.gap == 0.25
     assert difference.text == "fit / weights / 0 / 1 differs by 2.5e-01 (tolerance 1e-08)"
     assert compare(case.but(norm="batch"), seen, far) is None
+    both = {"uninterrupted": seen, "resumed": near}
+    assert compare_resumed(case, both) == ""
+    assert (
+        compare_resumed(case.but(resume="behind step 1"), both)
+        == "fit / weights / 0 / 1 has other bits behind a checkpoint"
+    )
     assert compare_ranks(case, {0: seen, 1: near}) == "fit / weights / 0 / 1 is another on rank 1 than on rank 0"
     assert compare(case, seen, {"fit": {"weights": [[1.0, 2.0]]}}).text.endswith("is there on one side only")
 
@@ -182,6 +189,22 @@ def test_an_exchange_that_drops_an_element_is_found_and_shrunk(pool, tmp_path):
     verdict = search.look(Case(2, {"exchange": "ring", "update": "replicated", "samples": "31", "rate": "cosine"}))
     assert verdict.kind == "differs"
     assert [small.chosen for small, _ in search.found] == [{"exchange": "ring"}]
+
+
+# As it was once: a worker without data for the checkpoint's step has the checkpoint's state an epoch late.
+PUTS_BACK_LATE = """
+from easyscale.training.checkpointing import Checkpointing
+
+Checkpointing.end_data = lambda checkpointing: None
+"""
+
+
+@_marked
+def test_state_that_comes_late_from_a_checkpoint_is_found(tmp_path):
+    case = Case(2, {"samples": "25", "optimizer": "Adam", "resume": "behind step 2"})
+    with Pool() as faulty:
+        verdict = Trial(faulty, PUTS_BACK_LATE).run(case)
+    assert verdict.fails, verdict
 
 
 @_marked

@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from fuzz.case import Case
-from fuzz.compare import Difference, compare, compare_ranks
+from fuzz.compare import Difference, compare, compare_ranks, compare_resumed
 from fuzz.pool import Broken, Pool
 from fuzz.script import environment, launch_options, render
 from fuzz.worker import Reply, Task
@@ -22,7 +22,7 @@ class Verdict:
     Attributes:
         kind: String. `"equal"`; `"refused"`, by EasyScale, on all ranks, in one line; `"skipped"`, because Keras
             refuses it; `"ill-conditioned"`, because rounding alone changes the result; or a failure: `"differs"`,
-            `"ranks differ"`, `"error"`, `"hang"`, `"death"`.
+            `"ranks differ"`, `"goes on differently"`, `"error"`, `"hang"`, `"death"`.
         detail: String. What differs, or the message.
         more: String. A traceback, or what the job has written.
         before: Tuple of the sources that the same processes had trained.
@@ -89,6 +89,8 @@ class Trial:
         workers = {rank: found[rank].seen for rank in sorted(found) if rank < int(case["workers"])}
         if difference := compare_ranks(case, workers):
             return Verdict("ranks differ", difference)
+        if difference := compare_resumed(case, found[0].seen):
+            return Verdict("goes on differently", difference)
         difference = compare(case, expected.seen, found[0].seen)
         if difference is None:
             return Verdict("equal")

@@ -20,6 +20,16 @@ class Raising(keras.callbacks.Callback):
             raise KeyError("in a callback")
 
 
+class RaisingOn(keras.callbacks.Callback):
+    def __init__(self, *ranks):
+        super().__init__()
+        self.ranks = ranks
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1 and easyscale.rank() in self.ranks:
+            raise KeyError("in a callback")
+
+
 class RaisingExchange(easyscale.exchange.Exchange):
     calls = 0
 
@@ -88,6 +98,33 @@ def exception_where_nobody_waits():
 
 def exception_in_a_callback():
     fit(callbacks=[Raising()])
+
+
+def caught(*ranks, exchange="ring"):
+    try:
+        fit(exchange, callbacks=[RaisingOn(*ranks)], epochs=2)
+    except KeyError:
+        print("caught", flush=True)
+        time.sleep(5 if len(ranks) > 1 and UNLUCKY else 0)  # others wait for it longer than for one that has left
+        fit(exchange)
+
+
+def caught_on_rank_0():
+    caught(0)
+
+
+def caught_on_rank_1():
+    caught(1)
+
+
+def caught_on_all_ranks():
+    caught(0, 1)
+    print("came to its end", flush=True)
+
+
+def caught_on_all_ranks_that_serve():
+    caught(0, 1, exchange="parameter_server:async")
+    print("came to its end", flush=True)
 
 
 def exception_inside_an_exchange():

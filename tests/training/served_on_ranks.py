@@ -31,7 +31,8 @@ class Slow(keras.callbacks.Callback):
 def fit(exchange, model=None, callbacks=(), data=DATA, checkpoint=None, **options):
     keras.utils.set_random_seed(1)
     model = model or classify(conv_net(), keras.optimizers.SGD(0.02))
-    callbacks = [easyscale.callbacks.Distribute(exchange, checkpoint=checkpoint, every=1), *callbacks]
+    every = None if checkpoint is None else 1
+    callbacks = [easyscale.callbacks.Distribute(exchange, checkpoint=checkpoint, every=every), *callbacks]
     options = {"batch_size": BATCH, "epochs": 2, "verbose": 0, "shuffle": False, **options}
     history = model.fit(*easyscale.shard(*data), callbacks=callbacks, **options)
     everyones = comm.all_gather_object({name: list(map(str, values)) for name, values in history.history.items()})

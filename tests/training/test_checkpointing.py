@@ -5,6 +5,7 @@ import collections
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import easyscale
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
@@ -24,9 +25,10 @@ def model(optimizer="adam", built=True, dropouts=0):
     return made
 
 
-def fit(made, folder, *callbacks, epochs=2, batch_size=8, verbose=0):
+def fit(made, folder, *callbacks, epochs=2, batch_size=8, verbose=0, samples=24):
     callbacks = [easyscale.callbacks.Distribute(checkpoint=folder, every=2), *callbacks]
-    return made.fit(X, Y, batch_size=batch_size, epochs=epochs, shuffle=False, verbose=verbose, callbacks=callbacks)
+    options = {"epochs": epochs, "shuffle": False, "verbose": verbose, "callbacks": callbacks}
+    return made.fit(X[:samples], Y[:samples], batch_size=batch_size, **options)
 
 
 @pytest.mark.parametrize("built", [True, False])
@@ -85,14 +87,47 @@ def test_steps_of_other_length_lose_no_data(tmp_path):
     assert longer.optimizer.iterations == 6
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_samples_that_were_trained_on_are_passed_over_in_batches_of_another_size(tmp_path, batch_size):
+    with pytest.raises(KeyboardInterrupt):
+        fit(model(), tmp_path, Stops(3), batch_size=4)  # after a checkpoint of two batches
+    again, expected = model(), model()
+    fit(again, tmp_path, epochs=1, batch_size=batch_size)
+    expected.fit(X[:8], Y[:8], batch_size=4, shuffle=False, verbose=0)
+    expected.fit(X[8:], Y[8:], batch_size=batch_size, shuffle=False, verbose=0)
+    assert again.optimizer.iterations == 2 + 16 // batch_size
+    for mine, theirs in zip(again.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_batches_of_a_dataset_may_have_another_size(tmp_path):
+    def train(batch_size, *callbacks):
+        made, data = model(), tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch_size).prefetch(1)
+        made.fit(data, verbose=0, callbacks=[easyscale.callbacks.Distribute(checkpoint=tmp_path, every=2), *callbacks])
+        return int(made.optimizer.iterations)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(4, Stops(3))  # after a checkpoint of two batches
+    assert train(2) == 2 + 8
+
+
+def test_a_batch_within_which_a_checkpoint_lies_is_trained_on_as_a_whole_and_that_is_said(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        fit(model(), tmp_path, Stops(5), batch_size=4)  # after a checkpoint of four batches
+    again = model()
+    with pytest.warns(EasyScaleWarning, match="between two batches.* lies within batch 3 of epoch 1 now.* as a whole"):
+        fit(again, tmp_path, epochs=1, batch_size=6)
+    assert again.optimizer.iterations == 4 + 2
+
+
 def test_an_epoch_that_has_become_shorter_is_over_and_that_is_said(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(model(), tmp_path, Stops(5), batch_size=4)  # of six batches, after a checkpoint of four
     again = model()
     with pytest.warns(EasyScaleWarning, match=r"as many steps .* Received: 4 of epoch 1 in .*, and an epoch of 3 now"):
-        rest = fit(again, tmp_path, batch_size=8)
+        rest = fit(again, tmp_path, batch_size=4, samples=12)
     assert again.optimizer.iterations == 4 + 3
-    assert rest.epoch == [0, 1] and rest.history["loss"][0] > rest.history["loss"][1] > 0
+    assert rest.epoch == [0, 1] and min(rest.history["loss"]) > 0
 
 
 class Stops(keras.callbacks.Callback):
@@ -178,6 +213,15 @@ def test_a_folder_must_have_a_name():
     with pytest.raises(TypeError, match="`checkpoint` must be the path of a folder"):
         easyscale.callbacks.Distribute(checkpoint="")
     easyscale.callbacks.Distribute(checkpoint="run", every=np.int64(5))
+
+
+@pytest.mark.parametrize("argument", [{"every": 5}, {"every": "90s"}, {"keep": 1}])
+def test_how_often_and_how_many_need_a_folder(argument):
+    (name,) = argument
+    with pytest.raises(
+        ValueError, match=rf"`{name}` needs `checkpoint`, .* Received: {name}=.*, checkpoint=None\. Pass"
+    ):
+        easyscale.callbacks.Distribute(**argument)
 
 
 def test_gradients_that_ranks_accumulate_are_all_in_a_checkpoint(run_ranks):

@@ -7,8 +7,9 @@ from fuzz.dimensions.data import GLOBAL_BATCH
 from fuzz.dimensions.losses import LOSSES
 from fuzz.dimensions.optimizers import OPTIMIZERS
 from fuzz.sources.forms import in_scope, structure
+from fuzz.sources.resume import in_fit
 
-__all__ = ["compile_model", "fit", "others", "perturb"]
+__all__ = ["compile_model", "fit", "others", "perturb", "see_files"]
 
 
 def compile_model(case: Case, perturbed: bool = False) -> str:
@@ -76,21 +77,33 @@ def fit(case: Case) -> str:
     )
     callbacks = ", ".join(filter(None, [case.source("callback"), case.source("second_callback")]))
     saves = "ModelCheckpoint" in callbacks
-    files = '"files": files(),\n        ' if saves else ""
+    # What the first start of a script has written stays until the second writes it again.
+    files = '"files": files(),\n        ' if saves and case["resume"] == "no" else ""
+    resumed = in_fit(case)
+    arguments = ", ".join(filter(None, [arguments, resumed.argument]))
+    begin, before, behind = (
+        f"{line}\n    " if line else "" for line in (resumed.begin, resumed.before, resumed.behind)
+    )
     return f"""{_FILES if saves else ""}
 def fit(**options):
-    callbacks = [{callbacks}]
+    {begin}callbacks = [{callbacks}]
     if easyscale:
         callbacks.append(easyscale.callbacks.Distribute({arguments}))
-    options = dict(epochs={case["epochs"]}, shuffle=False, verbose=0{options}{case.arguments_of("fit")}, **options)
-    history = model.fit(**{{**feed(*data), **options}}, callbacks=callbacks)
-    optimizer = model.optimizer.inner_optimizer if easyscale else model.optimizer
+    options = dict(epochs={case["epochs"]}, shuffle=False, verbose=0{options}{case.arguments_of("fit")}) | options
+    {before}history = model.fit(**{{**feed(*data), **options}}, callbacks=callbacks)
+    {behind}optimizer = model.optimizer.inner_optimizer if easyscale else model.optimizer
     seen[f"after {{len(seen)}} others, fit"] = {{
         {files}"history": {{name: history.history[name] for name in sorted(history.history)}},
         "weights": model.get_weights(),
         "optimizer": [keras.ops.convert_to_numpy(variable) for variable in optimizer.variables],
     }}
 """
+
+
+def see_files(case: Case) -> str:
+    """Return the source of what is seen of files at the end, if each `fit()` does not."""
+    saves = "ModelCheckpoint" in case.source("callback") + case.source("second_callback")
+    return 'seen["files"] = files()' if saves and case["resume"] != "no" else ""
 
 
 def others(case: Case) -> str:

@@ -1,0 +1,69 @@
+"""How the place in the data of a checkpoint is found again by batches of another size."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from easyscale.communicator import Communicator
+from easyscale.keras_internals import inputs_of, last_batch_of
+from easyscale.training.keras_fit import KERAS_BATCH, locals_of_fit
+
+__all__ = ["local_batch", "place_among", "sizes"]
+
+_ARRAYS, _DATASET = "arrays", "dataset"
+
+
+def local_batch(model: keras.Model, communicator: Communicator) -> dict[str, int]:
+    """Return the samples in a batch of this worker's `fit()`, by what makes it; none where only the data know."""
+    given = locals_of_fit(model)
+    x, is_server = given.get("x"), communicator.is_server
+    if communicator.membership.is_elastic:  # whose workers take other parts of a batch when some have failed
+        return {}
+    if inputs_of(x):
+        size = last_batch_of(x)
+        return {} if size is None else {_DATASET: 0 if is_server else size}
+    leaves = keras.tree.flatten(x)
+    if not leaves or not all(hasattr(one, "shape") for one in leaves):
+        return {}
+    return {_ARRAYS: 0 if is_server else int(given.get("batch_size") or KERAS_BATCH)}
+
+
+def sizes(before: Sequence[Mapping[str, int]], now: Sequence[Mapping[str, int]]) -> tuple[int, int] | None:
+    """Return two numbers that are to each other as the global batches before and now; `None` if that is not known.
+
+    A dataset's batches may be one worker's or, divided afterwards, those of all. That is the same on as many ranks.
+
+    Args:
+        before: For each rank, what `local_batch` has returned there.
+        now: The same, of the ranks of now.
+
+    Example:
+
+    >>> sizes([{"arrays": 6}, {"arrays": 6}], [{"arrays": 4}, {"arrays": 4}, {"arrays": 4}])
+    (12, 12)
+    """
+    for kind in [_ARRAYS, _DATASET][: 1 + (len(before) == len(now))]:
+        if all(kind in one for one in (*before, *now)):
+            totals = sum(one[kind] for one in before), sum(one[kind] for one in now)
+            return totals if all(totals) else None
+    return None
+
+
+def place_among(places: Sequence[Mapping[str, Any]], before: int, now: int) -> tuple[dict[str, Any], int]:
+    """Return the ranks' common place in the data among batches of another size, and the samples that are gone through
+    once more: those of the batch in which the place lies.
+
+    Args:
+        places: For each rank, what `DataPosition.state` has returned. One that had no data left is behind the others.
+        before: Int. The samples in a batch in which it was counted.
+        now: Int. The samples in a batch from now on.
+
+    Example:
+
+    >>> place_among([{"iterators": 1, "batches": 5, "calls": 5}], before=12, now=8)
+    ({'iterators': 1, 'batches': 7, 'calls': 7}, 4)
+    """
+    furthest = max(places, key=lambda place: (place["iterators"], place["batches"]))
+    batches, rest = divmod(furthest["batches"] * before, now)
+    return {**furthest, "batches": batches, "calls": furthest["calls"] * before // now}, rest
