@@ -114,7 +114,7 @@ def test_optimizers_of_keras_see_the_mean_gradient(check):
     check()
 
 
-@over_ranks(HERE / "servers_on_ranks.py", sizes=[2], limit=600, servers=1, full=[4], group="served")
+@over_ranks(HERE / "servers_on_ranks.py", sizes=[], limit=600, servers=1, full=[2, 4], group="served")
 def test_workers_with_a_server_take_the_steps_of_one_process(check):
     check()
 
