@@ -9,7 +9,7 @@ import pytest
 
 # Tests import `launches` by name; with --import-mode=importlib their folder is not on the path by itself.
 sys.path.insert(0, str(Path(__file__).parent))
-# What the tests start, and this process, imports Keras without other packages; see `startup/sitecustomize.py`.
+# What the tests start, and this process, imports Keras sooner; see `startup/sitecustomize.py`.
 STARTUP = str(Path(__file__).with_name("startup"))
 os.environ["PYTHONPATH"] = os.pathsep.join([STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])])
 runpy.run_path(str(Path(STARTUP, "sitecustomize.py")))

@@ -32,9 +32,9 @@ def test_a_worker_that_servers_do_not_wait_for_is_lost_and_the_others_go_on():
 @pytest.mark.parametrize(
     ("exchange", "update", "batch"),
     [
-        ("auto", "replicated", "local"),
+        pytest.param("auto", "replicated", "local", marks=pytest.mark.full),
         ("tree", "replicated", "global"),
-        ("mpi", "replicated", "local"),
+        pytest.param("mpi", "replicated", "local", marks=pytest.mark.full),
         ("ring", "sharded", "local"),
         ("mpi", "sharded", "global"),
     ],
