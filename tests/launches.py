@@ -148,8 +148,8 @@ def over_ranks(
         devices: Int. If not 0, each worker is a process that drives so many, in-graph.
         starts: List of ways to start them. Defaults to the mpirun beside this Python.
         full: List of numbers of workers for which the checks are marked `full`.
-        has_rows: Bool. Whether `make test-all` shows more with the same checks, which are marked `full` then: all rows
-            of products, see `covering.py`, and graphs as TensorFlow rewrites them, see `run_checks.py`.
+        has_rows: Bool. Whether the file has fewer rows than its products, see `covering.py`; with all of them its
+            checks are marked `full`.
         group: String. Files of one group share a launch. Defaults to `""`: the file is on its own.
     """
     tree = ast.parse(checks.read_text())

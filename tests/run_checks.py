@@ -13,8 +13,6 @@ import time
 import traceback
 from pathlib import Path
 
-from covering import IS_FULL
-
 from easyscale import called, communicator
 
 TESTS = Path(__file__).parent
@@ -31,14 +29,6 @@ def spare_autotuning():
         return with_options(dataset, options, name)
 
     tf.data.Dataset.with_options = untuned
-
-
-def spare_optimizing():
-    """Turn off what rewrites graphs: it takes a fifth of a check's time. What is marked `full` is run with it."""
-    import tensorflow as tf
-
-    if not IS_FULL:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def next_task(number):
@@ -68,7 +58,6 @@ def run(path, report_path):
         end()
     if "tensorflow" in sys.modules and not hasattr(run, "is_spared"):
         spare_autotuning()
-        spare_optimizing()
         run.is_spared = True
     for name, check in checks.items():
         if name.startswith("check_"):
