@@ -34,6 +34,7 @@ __all__ = [
     "dataset_of_iterator",
     "excluded_from_weight_decay",
     "has_ended",
+    "hold_losses",
     "improves",
     "initial_epoch",
     "inputs_of",
@@ -80,6 +81,7 @@ _NAMES: Names = {
     ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
     ("keras", "Variable"): ("_value",),
     ("keras.layers", "BatchNormalization"): ("_moments",),
+    ("keras.layers", "Layer"): ("_losses",),
     ("keras.optimizers", "Optimizer"): (
         "_accumulated_gradients",
         *_EXCLUSIONS,
@@ -271,6 +273,13 @@ def replace_moments(layer: "keras.layers.BatchNormalization", replacement: Calla
     """Let a layer call `replacement(layer, original, inputs, mask)` for the moments of a batch. Only once."""
     if "_moments" not in vars(layer):
         object.__setattr__(layer, "_moments", functools.partial(replacement, layer, layer._moments))
+
+
+def hold_losses(model: "keras.Model", make: Callable[[], list]) -> None:
+    """Let each layer of a model keep what it adds to the loss in a list that `make()` returns. Only once."""
+    for layer in layers_of(model):
+        if type(layer._losses).__module__.startswith("keras."):
+            object.__setattr__(layer, "_losses", make())
 
 
 def replace_in_losses(name: str, replace: Callable[[Callable], Callable]) -> None:

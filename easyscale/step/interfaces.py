@@ -40,6 +40,9 @@ class Model(Protocol):
 
     name: str
 
+    @property
+    def metrics_variables(self) -> Sequence[Variable]: ...
+
 
 @dataclasses.dataclass(frozen=True)
 class StepContext:
@@ -266,8 +269,8 @@ class ModelScope(Protocol):
     def check_model(self, model: Model) -> None:
         """Raise `ValueError` if the model cannot be trained by this replication."""
 
-    def run(self, step: Callable[[Any], T], data: Any, samples: Tensor, states: Sequence[Variable]) -> T:
-        """Return `step(data)`, for a batch of `samples`. `states` are the variables of metrics."""
+    def run(self, step: Callable[[Any], T], data: Any, samples: Tensor, model: Model) -> T:
+        """Return `step(data)`, a step of `model`, for a batch of `samples`."""
 
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         """Call `apply(context, gradients, variables)`, once for all replicas of this process."""

@@ -28,4 +28,4 @@ def run_step(
             totals = finite_losses.totals(model) if watches else ()
             steps.enter_context(optimizer.workers.current_step.of(StepContext(samples, batch, moving, totals)))
         steps.enter_context(step_of(workers.batch))
-        return workers.replicas.run(step, data, samples, model.metrics_variables)
+        return workers.replicas.run(step, data, samples, model)

@@ -83,7 +83,7 @@ class BetweenGraph(ModelScope):
                 "easyscale.scope():`, and start it by `easyscale launch --devices D` for several devices of a process"
             )
 
-    def run(self, step: Callable[[Any], T], data: Any, samples: tf.Tensor, states: Sequence[Variable]) -> T:
+    def run(self, step: Callable[[Any], T], data: Any, samples: tf.Tensor, model: Model) -> T:
         return step(data)
 
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:

@@ -36,7 +36,7 @@ DIMENSIONS = [
     Dimension(
         "replication",
         {"between_graph": "", "in_graph": "in_graph"},
-        0.08,
+        0.15,
         fits=lambda case: case["workers"] in ("2", "3"),
     ),
     Dimension(

@@ -8,6 +8,7 @@ first device's copies of the weights, from which all others get theirs.
 
 import concurrent.futures
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -23,11 +24,12 @@ from easyscale.backend.tensorflow.in_graph import devices
 from easyscale.backend.tensorflow.in_graph import strategy as strategies
 from easyscale.backend.tensorflow.in_graph.batch_of_replicas import BatchOfReplicas
 from easyscale.backend.tensorflow.in_graph.local_optimizer import make_local
+from easyscale.backend.tensorflow.in_graph.losses_of_replicas import LossesOfReplicas
 from easyscale.backend.tensorflow.internals import outside
 from easyscale.backend.tensorflow.whole_batch import BatchOfWorkers
 from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
-from easyscale.keras_internals import strategy_of
+from easyscale.keras_internals import hold_losses, strategy_of
 from easyscale.layout.specs import Variable
 from easyscale.settings import Settings
 from easyscale.step import equality
@@ -105,14 +107,15 @@ class InGraph(BetweenGraph):
 
     # A replica's part of a step
 
-    def run(self, step: Callable[[Any], T], data: Any, samples: tf.Tensor, states: Sequence[Variable]) -> T:
-        """Return `step(data)` of one replica. One without data computes with zeros, which change no `states`."""
+    def run(self, step: Callable[[Any], T], data: Any, samples: tf.Tensor, model: Model) -> T:
+        """Return `step(data)` of one replica. One without data computes with zeros, which change no metric."""
         if self.strategy.replica is None:
             return step(data)
+        hold_losses(model, functools.partial(LossesOfReplicas, self.strategy))
         has_data = tf.cast(samples, tf.int64) > 0
-        before = [tf.identity(one) for one in states]
+        before = [tf.identity(one) for one in model.metrics_variables]
         result = step(tf.nest.map_structure(_fill, data))
-        for state, value in zip(states, before, strict=True):
+        for state, value in zip(model.metrics_variables, before, strict=True):
             state.assign(tf.where(has_data, state, value))
         return result
 
