@@ -100,13 +100,12 @@ def exception_in_a_callback():
     fit(callbacks=[Raising()])
 
 
-def caught(*ranks, exchange="ring"):
+def caught(*ranks):
     try:
-        fit(exchange, callbacks=[RaisingOn(*ranks)], epochs=2)
+        fit(callbacks=[RaisingOn(*ranks)], epochs=2)
     except KeyError:
         print("caught", flush=True)
-        time.sleep(5 if len(ranks) > 1 and UNLUCKY else 0)  # others wait for it longer than for one that has left
-        fit(exchange)
+        fit()
 
 
 def caught_on_rank_0():
@@ -119,11 +118,6 @@ def caught_on_rank_1():
 
 def caught_on_all_ranks():
     caught(0, 1)
-    print("came to its end", flush=True)
-
-
-def caught_on_all_ranks_that_serve():
-    caught(0, 1, exchange="parameter_server:async")
     print("came to its end", flush=True)
 
 

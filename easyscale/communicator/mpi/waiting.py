@@ -90,9 +90,7 @@ class Waiting:
                 if ranks.is_in_vain(wait.notices):
                     raise self._lost(what)
                 if left is None:
-                    away = self._departures.left
-                    if wait.stalls:  # else it serves, beside training or between two `fit()`s, and needs nobody
-                        away = away | self._departures.left_fit
+                    away = self._departures.left | self._departures.left_fit
                     gone = map(ranks.places.index, away.intersection(ranks.places))
                     left = next((rank for rank in gone if missing is None or rank in missing()), None)
                     left_at = None if left is None else time.monotonic()
