@@ -5,13 +5,9 @@ end, `MPI_Finalize`, does, and the rank's exit code would never be seen. So a ra
 waits, as MPI would, until every rank has come to its end; but if one of them answers that it still needs it, it ends
 at once, with its own exit code and without `MPI_Finalize`, which ends the job.
 
-A rank whose script has caught an exception of `fit()` says that, too, before it meets the others again: they may still
-be in that `fit()`, and need it there.
-
 A rank that fails cannot say so. MPI tells of it in a job that is elastic; any other has ended by then.
 """
 
-import collections
 import time
 from collections.abc import Callable, Iterable
 
@@ -19,7 +15,7 @@ from easyscale.elastic.mail import Mail
 
 __all__ = ["Departures"]
 
-_LEFT_TAG, _NEEDED_TAG, _LEFT_FIT_TAG = 2, 3, 10  # those of data, and of `Members` and `Spares`, are others
+_LEFT_TAG, _NEEDED_TAG = 2, 3  # those of data, and of `Members` and `Spares`, are others
 _NAP_SECONDS, _LONG_NAP_SECONDS = 0.0005, 0.02
 
 
@@ -33,7 +29,6 @@ class Departures:
     def __init__(self, mail: Mail):
         self._mail = mail
         self._left: set[int] = set()
-        self._left_fit: collections.Counter[int] = collections.Counter()  # place -> how often
 
     @property
     def left(self) -> set[int]:
@@ -42,30 +37,9 @@ class Departures:
             self._left.add(word[0])
         return self._left
 
-    @property
-    def left_fit(self) -> set[int]:
-        """The places that have left a `fit()` by an exception, as far as this one has heard, and this one has not."""
-        while (word := self._mail.hear(_LEFT_FIT_TAG)) is not None:
-            self._left_fit[word[0]] += 1
-        return {place for place, times in self._left_fit.items() if times > 0}
-
-    def leave_fit(self, places: Iterable[int]) -> None:
-        """Tell these places that this one has left a `fit()` by an exception."""
-        for place in {*places} - {self._mail.own}:
-            self._mail.send(place, _LEFT_FIT_TAG)
-
-    def forget_fit(self, places: Iterable[int]) -> None:
-        """Take in that these places have left the same `fit()` as this one."""
-        self._left_fit.subtract({*places} - {self._mail.own})
-
     def need(self, place: int) -> None:
         """Tell a place that has left that it was needed."""
         self._mail.send(place, _NEEDED_TAG)
-
-    def needed_by(self) -> int | None:
-        """Return a place that still needs this one, which has left; `None` if none has said so."""
-        word = self._mail.hear(_NEEDED_TAG)
-        return None if word is None else word[0]
 
     def leave(self, places: Iterable[int], meanwhile: Callable[[], None]) -> bool:
         """Tell these places that this one ends; return when all do (true) or one of them needs it (false).

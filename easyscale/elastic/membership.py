@@ -35,7 +35,6 @@ class Membership(abc.ABC):
         respawns: Bool. Whether ranks that have failed are replaced.
         is_joining: Bool. Whether this process replaces a rank and has not joined the others yet; see `join`.
         rehearses: Bool. Whether it is in `rehearsing()`.
-        has_left_fit: Bool. Whether this rank has left a `fit()` by an exception, and met no other rank since.
         note: What the others have noted for it.
     """
 
@@ -50,7 +49,6 @@ class Membership(abc.ABC):
     respawns: bool = False
     is_joining: bool = False
     rehearses: bool = False
-    has_left_fit: bool = False
     note: Any = None
     _fits: int = 0
 
@@ -78,10 +76,6 @@ class Membership(abc.ABC):
         """Return 1 in the first `fit()` of all ranks, then 2, ..."""
         self._fits += 1
         return self._fits
-
-    def leave_fit(self) -> None:
-        """Take in that a `fit()` has raised an exception on this rank: the others may still be in it."""
-        self.has_left_fit = not self.is_elastic  # else they go on without it
 
     # Ranks that fail
 

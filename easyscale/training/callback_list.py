@@ -97,7 +97,7 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Distribution) 
             try:
                 replacement(original, *args, **kwargs)
             except EasyScaleError:
-                distribution.leave()
+                distribution.stop()
                 raise
             except BaseException:
                 distribution.fail(name)

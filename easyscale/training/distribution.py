@@ -152,7 +152,7 @@ class Distribution:
     def _train(self, train_function: TrainFunction, iterator: Iterator) -> Any:
         if not self._training:
             return train_function.function(iterator)
-        with self._workers.steps.explained(on_failure=self.leave):
+        with self._workers.steps.explained(on_failure=self.stop):
             return self._fit.step(train_function, iterator)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -208,16 +208,10 @@ class Distribution:
         if self._training and (hook in ("on_epoch_begin", "on_epoch_end") or self._fit.decides_in(hook)):
             with contextlib.suppress(Exception):  # the callback's exception is the one to be shown
                 self._fit.decide()
-        self.leave()
-
-    def leave(self) -> None:
-        """Leave a `fit()` by an exception, without the other workers: they may still be in it."""
-        if self._training:
-            self._workers.communicator.membership.leave_fit()
         self.stop()
 
     def stop(self) -> None:
-        """Leave a `fit()`."""
+        """Leave a `fit()`; if it was not ended, without the other workers."""
         self._training = False
         if self._last_fit is not None:
             self._last_fit.stop()

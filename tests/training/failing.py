@@ -20,16 +20,6 @@ class Raising(keras.callbacks.Callback):
             raise KeyError("in a callback")
 
 
-class RaisingOn(keras.callbacks.Callback):
-    def __init__(self, *ranks):
-        super().__init__()
-        self.ranks = ranks
-
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == 1 and easyscale.rank() in self.ranks:
-            raise KeyError("in a callback")
-
-
 class RaisingExchange(easyscale.exchange.Exchange):
     calls = 0
 
@@ -98,27 +88,6 @@ def exception_where_nobody_waits():
 
 def exception_in_a_callback():
     fit(callbacks=[Raising()])
-
-
-def caught(*ranks):
-    try:
-        fit(callbacks=[RaisingOn(*ranks)], epochs=2)
-    except KeyError:
-        print("caught", flush=True)
-        fit()
-
-
-def caught_on_rank_0():
-    caught(0)
-
-
-def caught_on_rank_1():
-    caught(1)
-
-
-def caught_on_all_ranks():
-    caught(0, 1)
-    print("came to its end", flush=True)
 
 
 def exception_inside_an_exchange():

@@ -23,7 +23,6 @@ class LibraryCollectives:
 
     def all_gather_rows(self, row: np.ndarray) -> np.ndarray:
         """See `Communicator`."""
-        self._waiting.rejoin()
         rows = np.empty((self._intra.size, *row.shape), row.dtype)
         request = self._intra.Iallgather([as_bytes(np.ascontiguousarray(row)), MPI.BYTE], [as_bytes(rows), MPI.BYTE])
         self._waiting.wait(request, "waits for the other ranks")

@@ -74,7 +74,6 @@ class Mpi(Communicator):
         data, ranks = as_bytes(buffer), self.membership
         if ranks.is_joining:
             return self._rehearse()
-        self._waiting.rejoin()
         self.sent.add(data.size)
         what = f"sends to rank {ranks.initial_ranks[to]}"
         try:
@@ -88,7 +87,6 @@ class Mpi(Communicator):
         if ranks.is_joining:
             buffer[...] = 0
             return self._rehearse()
-        self._waiting.rejoin()
         what = f"waits for rank {ranks.initial_ranks[source]}"
         try:
             requests = [self._intra.Irecv([part, MPI.BYTE], ranks.places[source], ranks.tag) for part in parts]

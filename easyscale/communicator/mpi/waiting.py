@@ -37,38 +37,6 @@ class Waiting:
 
     def __init__(self, membership: Membership, departures: Departures, progress: Progress):
         self.membership, self._departures, self._progress = membership, departures, progress
-        self._apart: str | None = None  # why ranks cannot meet any more
-
-    def rejoin(self) -> None:
-        """If this rank has left a `fit()` by an exception, return when all others have. Called before each exchange.
-
-        Raises:
-            PeerError: If another rank is still in it: what it exchanges there would get mixed with what comes now.
-        """
-        if self._apart is not None:
-            raise PeerError(self._apart)
-        if not self.membership.has_left_fit:
-            return
-        self.membership.has_left_fit = False
-        ranks, departures = self.membership, self._departures
-        departures.leave_fit(ranks.places)
-
-        def missing() -> list[int]:
-            left = departures.left_fit
-            return [rank for rank, place in enumerate(ranks.places) if place not in left and rank != ranks.rank]
-
-        def have_left() -> bool:
-            if (place := departures.needed_by()) is not None:
-                self._apart = (
-                    f"{ranks.name} a `fit()` must end alike on all ranks. Received: an exception that the script has "
-                    f"caught on this rank, and rank {ranks.initial_ranks[ranks.places.index(place)]} still in `fit()`. "
-                    "Let the exception end the script"
-                )
-                raise PeerError(self._apart)
-            return not missing()
-
-        self.poll(have_left, Wait("waits for the other ranks to leave `fit()`, which has raised an exception", missing))
-        departures.forget_fit(ranks.places)
 
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:
         """See `Communicator.poll`."""
@@ -90,23 +58,18 @@ class Waiting:
                 if ranks.is_in_vain(wait.notices):
                     raise self._lost(what)
                 if left is None:
-                    away = self._departures.left | self._departures.left_fit
-                    gone = map(ranks.places.index, away.intersection(ranks.places))
+                    gone = map(ranks.places.index, self._departures.left.intersection(ranks.places))
                     left = next((rank for rank in gone if missing is None or rank in missing()), None)
                     left_at = None if left is None else time.monotonic()
                 elif waited > _GRACE_SECONDS:
                     if missing is not None and left not in missing():  # what it had sent came late
                         left = left_at = None
                         continue
-                    has_ended = ranks.places[left] in self._departures.left
-                    error = (
-                        f"{ranks.name} every rank must take part to the end. Rank {ranks.initial_ranks[left]} has "
-                        f"{'ended' if has_ended else 'left `fit()` by an exception'} while this rank {what}"
+                    raise PeerError(
+                        f"{ranks.name} every rank must take part to the end. "
+                        f"Rank {ranks.initial_ranks[left]} has ended while this rank {what}",
+                        left,
                     )
-                    if not has_ended:
-                        self._apart = error
-                        self._departures.need(ranks.places[left])
-                    raise PeerError(error, left)
         finally:
             self._progress.moved()
             if place is not None:
@@ -128,7 +91,6 @@ class Waiting:
     @contextlib.contextmanager
     def inside_mpi(self, what: str) -> Iterator[None]:
         """A context in which MPI itself waits, busily."""
-        self.rejoin()
         self._progress.moved()
         try:
             yield
