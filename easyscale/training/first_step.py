@@ -47,22 +47,22 @@ class FirstStep:
             )
         if self._workers.steps.same_batch() and communicator.rank == 0:
             warnings.warn(
-                "each worker should have its own part of the data. Received: the same first batch on all "
-                f"{communicator.size} workers. Divide the data: `x, y = easyscale.shard(x, y)`",
+                "each process should have its own part of the data. Received: the same first batch in all "
+                f"{communicator.workers} processes. Divide the data: `x, y = easyscale.shard(x, y)`",
                 EasyScaleWarning,
                 stacklevel=2,
             )
-        if self._is_verbose and self._workers.size > 1:
-            self._say_batch()
+        if self._is_verbose and communicator.workers > 1:
+            self._say_batch(communicator.workers)
 
-    def _say_batch(self) -> None:
+    def _say_batch(self, processes: int) -> None:
         """Say how many samples are in a step, if the script has divided arrays, and called nothing that tells it."""
         given = locals_of_fit(self._model)
         is_known = hasattr(given.get("x"), "shape") and not {"local_batch", "scaled_lr"} & called.names
         if is_known and "shard" in called.names:
-            batch, size = given["batch_size"] or KERAS_BATCH, self._workers.size
+            batch = given["batch_size"] or KERAS_BATCH
             print(
-                f"EasyScale: each step has {batch * size} samples, {batch} of each of {size} workers. "
+                f"EasyScale: each step has {batch * processes} samples, {batch} of each of {processes} processes. "
                 f"`batch_size=easyscale.local_batch({batch})` would make it {batch} of all together",
                 flush=True,
             )

@@ -202,7 +202,7 @@ def test_what_is_random_or_rounds_or_writes_is_switched_off(ranks, script, tmp_p
 @pytest.mark.parametrize(
     ("lines", "hint"),
     [
-        ({"shard": "", "batch": BATCH}, "Received: the same first batch on all 2 workers. Divide the data: "),
+        ({"shard": "", "batch": BATCH}, "Received: the same first batch in all 2 processes. Divide the data: "),
         ({"shard": SHARD, "batch": "batch = 16"}, "in step 1 one process trains on 16 samples, 2 processes on 32"),
     ],
 )

@@ -193,7 +193,7 @@ def check_the_same_data_on_all_ranks_is_warned_of_once_by_the_chief():
     found = _warnings(data=digits(96), epochs=2)
     assert len(found) == easyscale.is_chief()
     if found:
-        assert "the same first batch on all" in found[0] and "easyscale.shard(x, y)" in found[0]
+        assert "the same first batch in all" in found[0] and "easyscale.shard(x, y)" in found[0]
 
 
 def check_divided_data_is_not_warned_of():
