@@ -1,5 +1,7 @@
 """Ranks that drift apart are told so: by how much, in which weight, after which step."""
 
+import contextlib
+import io
 import re
 import warnings
 
@@ -199,6 +201,14 @@ def check_the_same_data_on_all_ranks_is_warned_of_once_by_the_chief():
 def check_divided_data_is_not_warned_of():
     assert _warnings() == []
     assert _warnings(data=easyscale.shard(np.ones((96, 8, 8, 1)), np.ones(96, "int32"))) == []  # too plain to tell
+
+
+def check_the_size_of_a_step_is_said_where_it_may_be_another_than_is_meant():
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        _fit(verbose=2)
+    size = f"each step has {8 * comm.size} samples, 8 of each of {comm.size} processes. "
+    assert (size in said.getvalue()) == easyscale.is_chief()
 
 
 def check_different_data_on_ranks_is_not_warned_of():
