@@ -140,7 +140,7 @@ def check_two_steps_in_an_epoch_and_data_for_three():
 
 def _normalized(synchronized=True, axis=-1):
     def build():
-        layers = [keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3, activity_regularizer="l2")]
+        layers = [keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3, activity_regularizer=keras.regularizers.L2(1e-4))]
         layers += [keras.layers.BatchNormalization(synchronized=synchronized), keras.layers.ReLU()]
         layers += [keras.layers.Flatten(), keras.layers.Dense(8)]
         layers += [keras.layers.BatchNormalization(synchronized=synchronized), keras.layers.Dense(10)]
