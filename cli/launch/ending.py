@@ -62,6 +62,16 @@ class Ending(NamedTuple):
         return bool(self.signal or self.code) or self.leave == Leave.TOO_EARLY
 
     @property
+    def is_killed(self) -> bool:
+        """Whether somebody has killed the rank, or mpirun has, which ends those that do not end by themselves."""
+        return self.signal == signal.SIGKILL and not self.is_cut_short
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the rank said nothing of its end, as one that MPI ends where another is gone."""
+        return self.leave == Leave.NONE or self.is_of_another
+
+    @property
     def is_of_another(self) -> bool:
         """Whether the rank ended because of what another one did."""
         return self.leave == Leave.GAVE_UP or (self.signal == signal.SIGTERM and not self.is_cut_short)
@@ -183,6 +193,9 @@ class Endings:
         # One that ended while others needed it made those fail that say so.
         if early := [one for one in failures if one.is_early]:
             return early[0]
+        # mpirun kills ranks behind the end of another one. One that was killed first made MPI end those that are silent.
+        if failures and failures[0].is_killed and all(one.is_silent for one in failures):
+            return failures[0]
         # One that was killed may have been killed by mpirun, because another had failed.
         if by_themselves := [one for one in failures if one.signal not in (signal.SIGTERM, signal.SIGKILL)]:
             return by_themselves[0]

@@ -40,6 +40,13 @@ def test_the_first_that_failed_by_itself_is_named(statuses, said, expected):
     assert not found.is_success
 
 
+def test_a_rank_that_was_killed_first_made_mpi_end_those_that_say_nothing():
+    killed, ended_by_mpi = ended(1, 9, when=1, leave=Leave.NONE), ended(2, 14 * 256, when=2, leave=Leave.NONE)
+    assert endings(ended_by_mpi, killed).cause(None) == killed
+    exited, killed_by_mpirun = ended(2, 3 * 256, when=1, leave=Leave.NONE), ended(1, 9, when=2, leave=Leave.NONE)
+    assert endings(killed_by_mpirun, exited).cause(None) == exited
+
+
 def test_reports_count_in_the_order_in_which_ranks_ended_not_in_that_in_which_they_came():
     assert endings(ended(0, 3 * 256, when=5), ended(2, 4 * 256, when=3)).cause(None).rank == 2
 
