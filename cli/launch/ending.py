@@ -193,7 +193,7 @@ class Endings:
         # One that ended while others needed it made those fail that say so.
         if early := [one for one in failures if one.is_early]:
             return early[0]
-        # mpirun kills ranks behind the end of another one. One that was killed first made MPI end those that are silent.
+        # mpirun kills ranks behind the end of another. One that was killed first made MPI end those that are silent.
         if failures and failures[0].is_killed and all(one.is_silent for one in failures):
             return failures[0]
         # One that was killed may have been killed by mpirun, because another had failed.
