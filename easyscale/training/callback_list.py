@@ -16,7 +16,7 @@ from easyscale.keras_internals import improves, set_step
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.distribution import Distribution
 
-__all__ = ["WRITERS", "on_set_model", "attach"]
+__all__ = ["WRITERS", "attach", "on_set_model"]
 
 # Only the chief has these: they show or write what is the same on all workers, and decide nothing.
 WRITERS = tuple(

@@ -40,7 +40,8 @@ FOUND = [
     '"reduction": "mean_with_sample_weight", "weights": "random"}',
     '{"seed": 80091, "outputs": "dict", "samples": "31", "run_eagerly": "yes"}',
     '{"seed": 100028, "replication": "in_graph", "wrapped": "by hand", "precision": "mixed_float16"}',
-    '{"seed": 120094, "body": "words", "norm": "synchronized batch, slow", "loss": "CosineSimilarity"}',
+    '{"seed": 120094, "body": "words", "norm": "synchronized batch, slow", "loss": "CosineSimilarity", '
+    '"optimizer": "easyscale.SGD"}',
     '{"seed": 201004, "replication": "in_graph", "norm": "synchronized batch", "add_loss": "mean"}',
     '{"seed": 100141, "servers": "1", "third": "train_on_batch, fit"}',
     '{"seed": 200000, "samples": "25", "optimizer": "Adam", "resume": "behind step 2"}',

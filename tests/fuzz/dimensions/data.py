@@ -29,10 +29,8 @@ def _is_divisible(case):
 def _source_fits(case):
     if case["source"] == "generator":  # of a worker without a part of the last batch it is a batch ahead
         last = int(case["samples"]) % GLOBAL_BATCH
-        built = case["replication"] != "in_graph" or case["style"] not in (
-            "unbuilt",
-            "subclassed",
-        )  # else Keras drops some
+        # Of a model that is not built yet Keras loses some, in-graph.
+        built = case["replication"] != "in_graph" or case["style"] not in ("unbuilt", "subclassed")
         return case["outputs"] != "list" and built and (last == 0 or last >= int(case["workers"]))
     return case["outputs"] != "list" or case["source"] == "arrays"  # datasets have no lists
 
