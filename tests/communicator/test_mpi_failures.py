@@ -4,8 +4,12 @@ The limit is for a hang: an exception ends all ranks at once, a rank that leaves
 seconds, and starting takes one to three.
 """
 
+import os
 import re
+import select
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +53,20 @@ def test_an_exception_on_all_ranks_is_shown_once():
     assert code == 1
     assert err.count("Traceback (most recent call last)") == 1
     assert err.count("ValueError: everywhere") == 1
+
+
+def test_a_rank_does_not_end_the_job_before_its_error_has_been_read(tmp_path):
+    errors = tmp_path / "errors"
+    os.mkfifo(errors)
+    reader = os.open(errors, os.O_RDONLY | os.O_NONBLOCK)
+    ranks = f"exec {sys.executable} {_SCRIPT} exception_on_one_rank 2> {errors}"
+    with subprocess.Popen([*mpirun(2), "sh", "-c", ranks], stderr=subprocess.DEVNULL, env=environment()) as job:
+        select.select([reader], [], [], _LIMIT)
+        time.sleep(1.0)
+        assert job.poll() is None
+        assert b"ValueError: only here" in os.read(reader, 1 << 16)
+        assert job.wait(_LIMIT) == 1
+    os.close(reader)
 
 
 def test_an_error_of_easyscale_is_one_line_without_a_traceback():

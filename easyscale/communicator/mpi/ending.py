@@ -1,7 +1,10 @@
 """How a process ends: the others may be waiting for it."""
 
+import fcntl
 import os
+import stat
 import sys
+import termios
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -17,6 +20,7 @@ __all__ = ["Ending"]
 
 _LONG_NAP_SECONDS = 0.005
 _LAST_WORD_SECONDS = 15.0  # that a rank which has left too early has to end, on a busy machine, with its own exit code
+_READER_SECONDS = 3.0  # that who reads what this process has written has for it
 
 
 class Ending:
@@ -85,5 +89,16 @@ class Ending:
             os._exit(code)
         if self._progress.pid and not is_elastic:  # who watches tells the launcher; some mpirun would kill it before
             os._exit(code)
+        _wait_until_read(2)  # an mpiexec that is told to end need not read what it has not read yet
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what was to be said has been said; MPI would add a page
         MPI.COMM_WORLD.Abort(code)
+
+
+def _wait_until_read(descriptor: int) -> None:
+    """Wait, for a short time, until what has been written to a pipe has been read."""
+    end = time.monotonic() + _READER_SECONDS
+    while stat.S_ISFIFO(os.fstat(descriptor).st_mode) and time.monotonic() < end:
+        unread = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+        if unread == bytes(4):
+            return
+        time.sleep(_LONG_NAP_SECONDS)
