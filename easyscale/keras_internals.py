@@ -39,6 +39,7 @@ __all__ = [
     "initial_epoch",
     "inputs_of",
     "keeps_batches",
+    "keeps_count",
     "last_batch_of",
     "layers_of",
     "learning_rate_of",
@@ -66,6 +67,7 @@ _TRAINER = "keras.src.backend.tensorflow.trainer"
 _OPTIMIZER = "keras.src.optimizers.base_optimizer"  # what all backends have in common
 
 _KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps of tf.data that leave batches as they are
+_KEEPING_COUNT = (*_KEEPING, "_MapDataset", "_ParallelMapDataset")  # that have as many elements as their input
 _EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 _FOR_EACH_COPY = (  # the steps of an optimizer that TensorFlow's makes for each copy of a variable by itself
     "_apply_weight_decay",
@@ -249,6 +251,11 @@ def last_batch_of(dataset: Any) -> int | None:
 def keeps_batches(dataset: Any) -> bool:
     """Return whether a step of tf.data passes on the batches of its input."""
     return type(dataset).__name__ in _KEEPING
+
+
+def keeps_count(dataset: Any) -> bool:
+    """Return whether a step of tf.data has as many elements as its input."""
+    return type(dataset).__name__ in _KEEPING_COUNT
 
 
 # Callbacks

@@ -8,10 +8,11 @@ import numpy as np
 
 from easyscale.communicator import Communicator
 from easyscale.data import arrays
-from easyscale.keras_internals import inputs_of
+from easyscale.keras_internals import inputs_of, keeps_count
 
 __all__ = [
     "Whole",
+    "batches_of_whole",
     "count",
     "divides_itself",
     "is_finite",
@@ -52,7 +53,7 @@ class Whole(NamedTuple):
 
 _wholes: dict[int, Whole] = {}  # by the identity of an array that is a part
 _marked: weakref.WeakSet = weakref.WeakSet()
-_finite: weakref.WeakSet = weakref.WeakSet()
+_finite: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def remember(part: Any, whole: Any, workers: list[int]) -> None:
@@ -105,9 +106,9 @@ def divides_itself(dataset: Any) -> bool:
     return _is_made_of(dataset, _marked)
 
 
-def mark_as_finite(dataset: Any) -> None:
-    """Note that what a dataset was taken from has an end, though nobody knows how many batches it has itself."""
-    _finite.add(dataset)
+def mark_as_finite(dataset: Any, batches: int) -> None:
+    """Note that what a dataset was taken from has so many batches, though nobody knows how many it has itself."""
+    _finite[dataset] = batches
 
 
 def is_finite(dataset: Any) -> bool:
@@ -115,7 +116,14 @@ def is_finite(dataset: Any) -> bool:
     return _is_made_of(dataset, _finite)
 
 
-def _is_made_of(dataset: Any, some: weakref.WeakSet) -> bool:
+def batches_of_whole(dataset: Any) -> int | None:
+    """Return how many batches that has of which all workers have parts, as `dataset`; `None` if that is not known."""
+    while keeps_count(dataset) and dataset not in _finite:
+        (dataset,) = inputs_of(dataset)
+    return _finite.get(dataset) if inputs_of(dataset) else None
+
+
+def _is_made_of(dataset: Any, some: weakref.WeakSet | weakref.WeakKeyDictionary) -> bool:
     try:
         return dataset in some or any(_is_made_of(one, some) for one in inputs_of(dataset))
     except TypeError:  # arrays and lists have no hash

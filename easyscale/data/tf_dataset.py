@@ -66,8 +66,8 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     shards = shards.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)
     if is_fixed and (count := _count(dataset, rank, size)) is not None:
         shards = shards.apply(tf.data.experimental.assert_cardinality(count))
-    elif int(dataset.cardinality()) >= 0:
-        division.mark_as_finite(shards)
+    elif (batches := int(dataset.cardinality())) >= 0:
+        division.mark_as_finite(shards, batches)
     return marked(shards)
 
 

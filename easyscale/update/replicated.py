@@ -21,7 +21,7 @@ class ReplicatedUpdate(Update):
         w, state = optimizer(w, state, g)                               update
 
     The state is the same on all workers, and in the optimizer, but for gradients that it sums up over several steps:
-    those are each worker's own during a `fit()`.
+    those are each worker's own during a `fit()`, and exchanged together. Outside of it each step's are exchanged.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`.
@@ -41,7 +41,8 @@ class ReplicatedUpdate(Update):
 
     def apply(self, context: StepContext, gradients: list, variables: list[keras.Variable]) -> None:
         replication, optimizer = self._connect(), self._optimizer
-        means = replication.reduce(context, gradients, variables, accumulation_of(optimizer, variables))
+        accumulation = None if self._apart is None else accumulation_of(optimizer, variables)
+        means = replication.reduce(context, gradients, variables, accumulation)
         replication.update(optimizer.apply, means, variables, is_of_keras(optimizer))
 
     def end(self) -> None:

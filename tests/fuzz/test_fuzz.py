@@ -45,6 +45,8 @@ FOUND = [
     '{"seed": 201004, "replication": "in_graph", "norm": "synchronized batch", "add_loss": "mean"}',
     '{"seed": 100141, "servers": "1", "third": "train_on_batch, fit"}',
     '{"seed": 200000, "samples": "25", "optimizer": "Adam", "resume": "behind step 2"}',
+    '{"seed": 140218, "source": "mapped dataset", "steps_per_epoch": "2"}',
+    '{"seed": 140319, "gradient_accumulation_steps": "2", "second": "train_on_batch, fit"}',
 ]
 
 # Draws

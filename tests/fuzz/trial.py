@@ -5,6 +5,7 @@ import re
 
 from fuzz.case import Case
 from fuzz.compare import Difference, compare, compare_ranks, compare_resumed
+from fuzz.dimensions.distribution import waits
 from fuzz.pool import Broken, Pool
 from fuzz.script import environment, launch_options, render
 from fuzz.worker import Reply, Task
@@ -13,6 +14,7 @@ __all__ = ["Trial", "Verdict"]
 
 _REFUSALS = ("ValueError", "TypeError", "NotImplementedError")
 _MAGNIFIED = 1000.0  # times as large as by rounding alone, a difference is a mistake
+_MAGNIFIED_HALF = 3.0  # the same of half types, whose rounding is near what is promised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Trial:
         try:
             found, before = self._pool.train(launch_options(case), Task(source, self._setup), alone, environment(case))
         except Broken as error:
-            verdict = _broken(error, expected)
+            verdict = _broken(case, error, expected)
             return dataclasses.replace(verdict, before=tuple(task.source for task in error.before))
         verdict = self._judge(case, expected, found)
         return dataclasses.replace(verdict, before=tuple(task.source for task in before))
@@ -82,8 +84,7 @@ class Trial:
                 return Verdict("skipped", f"{expected.error}: {expected.message}")
             if len({_without_numbers(reply.message) for reply in errors.values()}) > 1:
                 return Verdict("error", f"ranks say different things: {detail}", first.trace)
-            is_refusal = first.is_ours and first.error in _REFUSALS and re.fullmatch(".* Received: .*", first.message)
-            return Verdict("refused" if is_refusal else "error", detail, first.trace)
+            return Verdict("refused" if _refuses(first) else "error", detail, first.trace)
         if expected.error:
             return Verdict("skipped", f"one process alone: {expected.error}: {expected.message}", expected.trace)
         workers = {rank: found[rank].seen for rank in sorted(found) if rank < int(case["workers"])}
@@ -95,7 +96,8 @@ class Trial:
         if difference is None:
             return Verdict("equal")
         rounding = self._rounding(case, expected)
-        if rounding is not None and rounding.gap * _MAGNIFIED > difference.gap:
+        magnified = _MAGNIFIED_HALF if case["precision"].startswith("mixed") else _MAGNIFIED
+        if rounding is not None and rounding.gap * magnified > difference.gap:
             return Verdict("ill-conditioned", f"{difference.text}; by rounding alone: {rounding.text}")
         return Verdict("differs", difference.text)
 
@@ -108,13 +110,20 @@ class Trial:
         return None if other.error else compare(case, expected.seen, other.seen, tolerance=0.0)
 
 
-def _broken(error: Broken, expected: Reply) -> Verdict:
+def _refuses(reply: Reply) -> bool:
+    is_whole = re.fullmatch(".* Received: .*", reply.message) is not None
+    return reply.is_ours and reply.error in _REFUSALS and is_whole
+
+
+def _broken(case: Case, error: Broken, expected: Reply) -> Verdict:
     failed = {rank: reply for rank, reply in error.replies.items() if reply.error}
     if failed:
         reply = failed[min(failed)]
         others = "the others wait" if error.kind != "death" else "another died"
         if expected.error:
             return Verdict("skipped", f"{expected.error}: {expected.message}")
+        if not waits(case) and all(map(_refuses, failed.values())):  # which ends the job, where nobody catches it
+            return Verdict("refused", f"{reply.error}: {reply.message}", reply.trace)
         return Verdict("error", f"on rank {min(failed)} only, {others}: {reply.error}: {reply.message}", reply.trace)
     return Verdict(error.kind, f"{len(error.replies)} ranks came to the end", error.output)
 

@@ -5,6 +5,7 @@ import warnings
 import keras
 
 from easyscale.communicator import Communicator
+from easyscale.data import division
 from easyscale.keras_internals import batches_of, has_ended, set_batches, steps_of_pass
 from easyscale.training.keras_fit import locals_of_fit
 
@@ -28,13 +29,15 @@ class DataPass:
     def __init__(self, model: keras.Model, communicator: Communicator):
         self._communicator, given = communicator, locals_of_fit(model)
         self._iterator = given["epoch_iterator"] if given.get("steps_per_epoch") is not None else None
+        self._data = given.get("x")
         self._waits = False
         self._own: int | None = None  # so many batches a pass has for this worker, if that is known
 
     def begin(self) -> None:
         """Let all workers count as many batches in a pass. All call this together."""
         self._own = None if self._iterator is None else batches_of(self._iterator)
-        all_ranks = self._communicator.all_gather_object(self._own)[: self._communicator.workers]
+        count = division.batches_of_whole(self._data) if self._own is None else self._own
+        all_ranks = self._communicator.all_gather_object(count)[: self._communicator.workers]
         if None not in all_ranks:
             set_batches(self._iterator, max(all_ranks))
 

@@ -152,7 +152,7 @@ def perturb(case: Case) -> str:
 
     Weights alone do not: where a loss has the same gradient whatever they are, its parts may cancel exactly.
     """
-    scale = {"float64": "1e-15"}.get(case["precision"], "1e-7")
+    scale = {"float64": "1e-15", "mixed_float16": "5e-4", "mixed_bfloat16": "4e-3"}.get(case["precision"], "1e-7")
     return f"""
 def rounded(loss):
     exact = loss.call
