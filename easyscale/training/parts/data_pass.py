@@ -35,8 +35,9 @@ class DataPass:
 
     def begin(self) -> None:
         """Let all workers count as many batches in a pass. All call this together."""
-        self._own = None if self._iterator is None else batches_of(self._iterator)
-        count = division.batches_of_whole(self._data) if self._own is None else self._own
+        self._own = count = None if self._iterator is None else batches_of(self._iterator)
+        if self._iterator is not None and count is None:
+            count = division.batches_of_whole(self._data)
         all_ranks = self._communicator.all_gather_object(count)[: self._communicator.workers]
         if None not in all_ranks:
             set_batches(self._iterator, max(all_ranks))
