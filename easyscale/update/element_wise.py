@@ -1,5 +1,6 @@
 """Which optimizers treat each element of a weight by itself, so that each worker can update a part of it."""
 
+import json
 from typing import Any
 
 import keras
@@ -8,6 +9,8 @@ import numpy as np
 from easyscale.update.accumulated import unscaled
 
 __all__ = ["copy_of", "is_element_wise", "is_of_keras", "why_not_elsewhere"]
+
+_tried: dict[tuple[type, str], bool] = {}  # a trial takes as long as many steps of a small model
 
 
 def why_not_elsewhere(optimizer: keras.optimizers.Optimizer, variables: list) -> str | None:
@@ -31,8 +34,19 @@ def is_element_wise(optimizer: keras.optimizers.Optimizer) -> bool:
     """Return whether the optimizer does with a part of a matrix what it does with that part of the whole.
 
     It is tried: two steps on a matrix, and on its two halves as vectors. Clipping by norms is left out, which the
-    workers do together.
+    workers do together. An optimizer of the same class and configuration is not tried again.
     """
+    try:
+        config = {**optimizer.get_config(), "name": None, "learning_rate": None}
+        key = type(optimizer), json.dumps(config, sort_keys=True, default=repr)
+    except Exception:  # an optimizer of the user's own, which cannot be copied
+        return False
+    if key not in _tried:
+        _tried[key] = _try(optimizer)
+    return _tried[key]
+
+
+def _try(optimizer: keras.optimizers.Optimizer) -> bool:
     generator = np.random.default_rng(0)
     weights, *gradients = generator.normal(size=(3, 4, 6)).astype("float32")
     parts: list[list[slice]] = [[slice(0, 24)], [slice(0, 10), slice(10, 24)]]
