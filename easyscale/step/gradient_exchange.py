@@ -102,6 +102,7 @@ class GradientExchange:
         shared: The `Shared` of its communicator.
         what: The `Signature`.
         variables: The variables that the gradients belong to, first those of dense, then those of sparse ones.
+        places: For each of these variables its place among those of a step.
         moving: The variables of the moving statistics.
         bucket_bytes: Int or `None`. See `bucket.plan`.
         densify: Bool. Whether rows may travel as a whole matrix where that is less.
@@ -119,13 +120,14 @@ class GradientExchange:
         shared: Shared,
         what: Signature,
         variables: Sequence[Variable],
+        places: Sequence[int],
         moving: Sequence[Variable],
         bucket_bytes: int | None,
         densify: bool,
         owned: Owned | None,
     ):
         self._exchange, self._shared, self.what, self._densify = exchange, shared, what, densify
-        self.variables, self.moving = variables, moving
+        self.variables, self.places, self.moving = variables, places, moving
         self._kinds = what.kinds
         self.signature = signature([*self._kinds, str(what.variables)])
         self._bucket_bytes, self._owned = bucket_bytes, owned

@@ -47,6 +47,8 @@ FOUND = [
     '{"seed": 200000, "samples": "25", "optimizer": "Adam", "resume": "behind step 2"}',
     '{"seed": 140218, "source": "mapped dataset", "steps_per_epoch": "2"}',
     '{"seed": 140319, "gradient_accumulation_steps": "2", "second": "train_on_batch, fit"}',
+    '{"seed": 150235, "servers": "1", "body": "large embedding", "norm": "unit", "activity_regularizer": "l2", '
+    '"optimizer": "Muon", "clip": "global norm"}',
 ]
 
 # Draws

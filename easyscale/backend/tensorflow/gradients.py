@@ -163,10 +163,19 @@ class Gradients(GradientSync):
         is_sharded = shards is not None
         what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, is_sharded, self._number, numbers)
         if what not in self._exchanges:
-            chosen = [variables[index] for index in [*dense, *in_rows]]
+            places = [*dense, *in_rows]
+            chosen = [variables[index] for index in places]
             owned = None if shards is None else Owned(shards, dense)
             exchange = GradientExchange(
-                self.exchange, self._shared, what, chosen, context.moving, self.bucket_bytes, self._densify, owned
+                self.exchange,
+                self._shared,
+                what,
+                chosen,
+                places,
+                context.moving,
+                self.bucket_bytes,
+                self._densify,
+                owned,
             )
             self._exchanges[what] = self._by_signature[exchange.signature] = exchange
         return self._exchanges[what]
@@ -192,11 +201,14 @@ class Gradients(GradientSync):
         if exchange is None:
             return False
         if exchange.idle_step is None:
-            context = StepContext(moving=exchange.moving)
+            context, places = StepContext(moving=exchange.moving), exchange.places
+            order = sorted(range(len(places)), key=places.__getitem__)  # as in the others' step: clipping sums in it
+            variables = [exchange.variables[position] for position in order]
 
             @tf.function(autograph=False)
             def idle_step() -> None:
-                apply(context, _nothing(exchange.what), list(exchange.variables))
+                nothing = _nothing(exchange.what)
+                apply(context, [nothing[position] for position in order], variables)
 
             exchange.idle_step = idle_step.get_concrete_function()
         self._shared.agreed = agreed
