@@ -19,6 +19,7 @@ from report import STACKS, SUMS, plot_sums, plot_training, read, sums_table, tra
 from turns import Group
 from workloads import WORKLOADS
 
+from easyscale import onednn
 from easyscale.bench.machine import describe_cpu
 
 HERE = Path(__file__).parent
@@ -53,7 +54,9 @@ def peer_group(script: str, ranks: int, *arguments: str, pinned: bool = True) ->
 
 
 def imports() -> dict[str, str]:
-    return {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # TensorFlow computes with the same kernels whoever starts it.
+    return {"PYTHONPATH": path} | onednn.variables("auto", os.environ)
 
 
 def _free_ports(count: int) -> list[int]:

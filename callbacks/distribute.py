@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from easyscale import backend
 from easyscale import communicator as communicators
 from easyscale.checkpoint.folder import Checkpoints
 from easyscale.communicator import Communicator
@@ -18,6 +19,7 @@ from easyscale.optimizer import DistributedOptimizer
 from easyscale.settings import Settings
 from easyscale.training.callback_list import attach, on_set_model
 from easyscale.training.callback_state import remember
+from easyscale.training.console import Console
 from easyscale.training.distribution import Distribution
 
 __all__ = ["Distribute"]
@@ -150,6 +152,9 @@ class Distribute(keras.callbacks.Callback):
                 "`Distribute` must stand in the list of callbacks that `fit()` gets, and the model must have an "
                 "optimizer among its attributes. Call `model.compile(...)`, then `model.fit(callbacks=[Distribute()])`"
             )
+        if (advice := backend.get().advice()) is not None:
+            communicator = Distribution.of(self.model).optimizers[0].workers.communicator
+            Console(communicator, bool(self.params.get("verbose"))).say_once(advice)
 
 
 def _interval(every: int | str) -> tuple[int, float]:

@@ -62,6 +62,12 @@ def _batch(text: str) -> str:
     return text
 
 
+def _onednn(text: str) -> str:
+    if text not in ("auto", "on", "off"):
+        raise ValueError
+    return text
+
+
 def _setting(
     default: Any,
     about: str,
@@ -132,6 +138,11 @@ class Settings:
     resume: str | None = _setting(
         None, "Folder of the checkpoints to go on from", option="--resume", shown="that of `Distribute`"
     )
+    onednn: str = _setting(
+        "auto", "Whether ranks that `easyscale launch` starts compute with oneDNN's kernels: `on`, `off`, or `auto`, "
+        "where they are faster and `TF_ENABLE_ONEDNN_OPTS` is not set", _onednn, "'auto', 'on' or 'off'", "auto",
+        "--onednn", "`auto`",
+    )  # fmt: skip
     # What processes of one job tell each other.
     launched: int | None = _setting(None, "The process that `launch` has become, the only one of its job", _number(1))
     rank_process: int | None = _setting(None, "The process that is a rank; its children are none", _number(1))

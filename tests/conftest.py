@@ -14,6 +14,7 @@ STARTUP = str(Path(__file__).with_name("startup"))
 os.environ["PYTHONPATH"] = os.pathsep.join([STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])])
 runpy.run_path(str(Path(STARTUP, "sitecustomize.py")))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # tests compute, and say, the same on each processor
 
 import launches  # noqa: E402
 

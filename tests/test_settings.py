@@ -22,6 +22,7 @@ SAID = Settings(
     spares=3,
     stall_timeout=7.123456789,
     resume="/checkpoints",
+    onednn="off",
     launched=10,
     rank_process=11,
     output="easyscale-1",
@@ -66,6 +67,7 @@ def test_a_record_stays_as_it_is():
         ("ELASTIC_BATCH", "all", "must be 'global' or 'local'. Received: 'all'. Use global"),
         ("STALL_TIMEOUT", "-1", "must be a number of seconds, or 0. Received: '-1'. Use 60"),
         ("STALL_TIMEOUT", "inf", "must be a number of seconds, or 0. Received: 'inf'. Use 60"),
+        ("ONEDNN", "fast", "must be 'auto', 'on' or 'off'. Received: 'fast'. Use auto"),
         ("STALL_TIMEOUT", "a minute", "must be a number of seconds, or 0. Received: 'a minute'. Use 60"),
     ],
 )

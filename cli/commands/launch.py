@@ -61,6 +61,11 @@ __all__ = ["command"]
     help="Start the job again if it fails, up to N times, after a pause of 1 s, then 2 s, 4 s, up to 30 s. Default: 0.",
 )  # fmt: skip
 @click.option("--resume", metavar="DIR", help="Go on from the last checkpoint in DIR. It must have one.")
+@click.option(
+    "--onednn", type=click.Choice(["auto", "on", "off"]),
+    help="Whether TensorFlow computes with oneDNN's kernels. Default: auto, where they are faster on this processor "
+    "and TF_ENABLE_ONEDNN_OPTS is not set.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the command line that would run, and end.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in `python -m`.")
 @click.argument("script")

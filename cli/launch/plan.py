@@ -2,9 +2,11 @@
 
 import os
 import shlex
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from easyscale import onednn
 from easyscale.cli.launch.hosts import Host
 from easyscale.settings import Settings, without
 
@@ -42,7 +44,7 @@ class LaunchPlan:
 
     def __str__(self) -> str:
         """The line for a shell."""
-        shown = self.settings.variables() if self.runtime is None else self.runtime.environment()
+        shown = self._alone() if self.runtime is None else self.runtime.environment()
         return " ".join([f"{name}={shlex.quote(value)}" for name, value in shown.items()] + [shlex.join(self.command)])
 
     @property
@@ -51,12 +53,19 @@ class LaunchPlan:
 
     def run(self) -> int:
         """Start it, and return the exit code. Without MPI this process becomes the only rank."""
+        if self.settings.onednn == "auto" and onednn.are_off(os.environ):
+            line = "easyscale: TensorFlow computes with oneDNN here; not so with --onednn off"
+            print(line, file=sys.stderr, flush=True)
         if self.runtime is None:
-            told = replace(self.settings, launched=os.getpid())
-            os.execve(self.command[0], self.command, {**without(os.environ), **told.variables()})
+            told = replace(self, settings=replace(self.settings, launched=os.getpid()))
+            os.execve(self.command[0], self.command, {**without(os.environ), **told._alone()})
         from easyscale.cli.launch import job
 
         return job.run(self._job, self.restarts)
+
+    def _alone(self) -> dict[str, str]:
+        """The environment variables of a rank that no worker starts."""
+        return self.settings.variables() | onednn.variables(self.settings.onednn, os.environ)
 
     def _job(self) -> "Job":
         from easyscale.cli.launch.job import Job

@@ -40,6 +40,7 @@ class LaunchOptions:
     stall_timeout: float | None = None
     restarts: int = 0
     resume: str | None = None
+    onednn: str | None = None
 
 
 def plan(options: LaunchOptions) -> LaunchPlan:
@@ -70,6 +71,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         elastic_batch=_elastic_batch(options, said),
         spares=_spares(options, workers, bool(hosts)),
         stall_timeout=_stall_timeout(options, said),
+        onednn=options.onednn or said.onednn,
         resume=said.resume if options.resume is None else _resume(options.resume),
     )
     start = scripts.start(options.script, options.module) + list(options.arguments)

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from easyscale import launchers
+from easyscale import launchers, onednn
 from easyscale.cli.launch import leftovers
 from easyscale.cli.launch.messages import Message
 from easyscale.cli.launch.watch import Watch
@@ -223,6 +223,7 @@ def main() -> None:
         connection = _take_output(output, rank, is_spare) if output else None
     cores = sorted(os.sched_getaffinity(0))
     os.environ.update(thread_settings(os.environ, _take_cores(launcher, spares, is_spare), rank))
+    os.environ.update(onednn.variables(told.onednn, os.environ))
 
     def say(message: Message) -> None:
         line = json.dumps(message)

@@ -50,6 +50,10 @@ class Backend(abc.ABC):
     name: ClassVar[str]
     end_of_data: ClassVar[tuple[type[BaseException], ...]] = (StopIteration,)
 
+    def advice(self) -> str | None:
+        """Return what would have this process compute faster, for the user; `None` if nothing is known."""
+        return None
+
     # Steps
 
     @abc.abstractmethod

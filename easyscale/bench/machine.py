@@ -7,6 +7,7 @@ import platform
 import numpy as np
 
 import easyscale
+from easyscale import onednn
 from easyscale.communicator import Communicator
 
 __all__ = ["describe_cpu", "describe_machine"]
@@ -19,6 +20,7 @@ def describe_machine(communicator: Communicator) -> dict:
         "servers": communicator.servers,
         "cores": os.cpu_count(),
         "cpu": describe_cpu(),
+        "onednn": onednn.are_on(os.environ),
         "system": platform.platform(),
         "python": platform.python_version(),
         "numpy": np.__version__,

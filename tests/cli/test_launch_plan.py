@@ -100,10 +100,11 @@ def test_a_script_that_is_not_there_is_no_plan(tmp_path):
 
 
 def test_the_only_rank_takes_the_place_of_the_launcher_and_belongs_to_no_other_job(monkeypatch):
-    monkeypatch.setattr(os, "environ", {"EASYSCALE_ELASTIC": "2", "EASYSCALE_SPARES": "1", "HOME": "/"})
+    others = {"HOME": "/", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    monkeypatch.setattr(os, "environ", {"EASYSCALE_ELASTIC": "2", "EASYSCALE_SPARES": "1", **others})
     started = []
     monkeypatch.setattr(os, "execve", lambda *words: started.append(words) or sys.exit(0))
     with pytest.raises(SystemExit):
         LaunchPlan(Settings(exchange="ring"), ("python", "train.py")).run()
-    variables = {"EASYSCALE_EXCHANGE": "ring", "EASYSCALE_LAUNCHED": str(os.getpid()), "HOME": "/"}
+    variables = {"EASYSCALE_EXCHANGE": "ring", "EASYSCALE_LAUNCHED": str(os.getpid()), **others}
     assert started == [("python", ("python", "train.py"), variables)]

@@ -1,13 +1,14 @@
 """TensorFlow, as EasyScale asks for it."""
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from easyscale import keras_internals
+from easyscale import keras_internals, onednn
 from easyscale.backend.base import Backend
 from easyscale.backend.tensorflow import data, rows, variables
 from easyscale.backend.tensorflow.compiled_update import CompiledUpdate
@@ -29,6 +30,10 @@ class TensorFlow(Backend):
 
     name = "tensorflow"
     end_of_data = (StopIteration, tf.errors.OutOfRangeError)
+
+    def advice(self) -> str | None:
+        slow = onednn.are_off(os.environ) and not tf.config.list_logical_devices("GPU")
+        return onednn.ADVICE if slow else None
 
     def host_calls(self) -> HostCalls:
         return HostCalls()
