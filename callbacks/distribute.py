@@ -51,7 +51,7 @@ class Distribute(keras.callbacks.Callback):
         replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: what `easyscale launch
             --replication` said, else `"between_graph"`.
         update: String. `"replicated"` or `"sharded"`; see `DistributedOptimizer`. Defaults to `None`: `"sharded"` where
-            the model's optimizer allows it and the job is not elastic.
+            the model's optimizer allows it, there are 64 KB of weights or more, and the job is not elastic.
         bucket_bytes: Int. Gradients travel in vectors of about this size, while the backward pass goes on. Defaults to
             `None`: one vector behind it on one node, and what is found to be good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.

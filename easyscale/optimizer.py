@@ -49,8 +49,8 @@ class DistributedOptimizer(AroundAnother):
         update: String. `"replicated"`: every worker updates all weights. `"sharded"`: each worker updates the part of
             them that it owns, and only there the inner optimizer has state; so it is between the begin and the end of a
             `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer is one of Keras's own
-            and allows it, and the job is not elastic. One of your own must make the same step of any part of a weight,
-            and from its configuration.
+            and allows it, there are 64 KB of weights or more, and the job is not elastic. One of your own must make the
+            same step of any part of a weight, and from its configuration.
         bucket_bytes: Int. Gradients travel in vectors of about this size, while the backward pass goes on. Defaults to
             `None`: one vector behind it on one node, and what is found to be good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.

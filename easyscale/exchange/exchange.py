@@ -14,7 +14,7 @@ import numpy as np
 from easyscale.communicator import Communicator
 from easyscale.compression import PackedMessages
 from easyscale.exchange.lending import Lending
-from easyscale.exchange.vectors import HALF, aligned, capacity, check
+from easyscale.exchange.vectors import HALF, aligned, check
 
 __all__ = ["Cost", "Exchange", "Path"]
 
@@ -73,8 +73,8 @@ class Exchange(abc.ABC):
     _communicator: Communicator | None = None
 
     @functools.cached_property
-    def _lendings(self) -> dict[tuple, Lending]:
-        return {}
+    def _lending(self) -> Lending:
+        return Lending()
 
     @functools.cached_property
     def _left_behind(self) -> list:
@@ -143,17 +143,14 @@ class Exchange(abc.ABC):
             common: Bool. Whether the ranks of a node may be given one and the same vector, if the exchange has such: to
                 write what they own to and `gather` it. Defaults to `False`.
         """
-        key = capacity(length), np.dtype(dtype)
-        if key not in self._lendings:
-            self._lendings[key] = Lending()
-        return self._lendings[key].lend(lambda: self.allocate(*key))[:length]
+        return self._lending.lend(length, np.dtype(dtype), self.allocate)
 
     def leave_out(self) -> None:
         """Go on with the communicator's new ranks. All of them must call this alike.
 
         Memory that was lent is not lent again: what the lost rank had begun to send may still arrive there.
         """
-        self._left_behind.append(vars(self).pop("_lendings", None))
+        self._left_behind.append(vars(self).pop("_lending", None))
 
     def over(self, wrap: Callable[[Communicator], Communicator]) -> "Exchange":
         """Return this exchange, on the same ranks and with the same memory, over another communicator.

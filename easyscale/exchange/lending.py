@@ -1,9 +1,12 @@
 """Memory that is lent, to TensorFlow for one, and comes back by itself."""
 
+import collections
 import weakref
 from collections.abc import Callable
 
 import numpy as np
+
+from easyscale.exchange.vectors import capacity
 
 __all__ = ["Lending", "loan"]
 
@@ -16,16 +19,19 @@ class Lending:
     """
 
     def __init__(self) -> None:
-        self._free: list[np.ndarray] = []
+        self._free: dict[tuple[int, np.dtype], list[np.ndarray]] = collections.defaultdict(list)
 
-    def lend(self, allocate: Callable[[], np.ndarray]) -> np.ndarray:
+    def lend(self, length: int, dtype: np.dtype, allocate: Callable[[int, np.dtype], np.ndarray]) -> np.ndarray:
         """Return a vector with undefined values. It comes back when no view of it is left.
 
         Args:
-            allocate: Function that returns a new vector, if none has come back.
+            length: Int. The number of elements. Vectors of nearly one length use the same memory.
+            dtype: The dtype of the elements.
+            allocate: Function of a length and a dtype that returns a new vector, if none has come back.
         """
-        vector = self._free.pop() if self._free else allocate()
-        return loan(vector, lambda: self._free.append(vector))
+        free = self._free[key := (capacity(length), dtype)]
+        vector = free.pop() if free else allocate(*key)
+        return loan(vector, lambda: free.append(vector))[:length]
 
 
 def loan(vector: np.ndarray, come_back: Callable[[], None]) -> np.ndarray:

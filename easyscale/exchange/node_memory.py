@@ -12,7 +12,7 @@ from easyscale.exchange.lending import loan
 from easyscale.exchange.vectors import capacity
 from easyscale.layout.bucket import ALIGNMENT
 
-__all__ = ["NodeMemory"]
+__all__ = ["SHORT_BYTES", "NodeMemory"]
 
 BLOCK_BYTES = 1 << 17  # of each rank's vector at a time: what is summed up stays in the second-level cache
 SHORT_BYTES = 1 << 16  # vectors up to this length are summed up by every rank: that takes one meeting instead of three

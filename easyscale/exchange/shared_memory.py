@@ -7,9 +7,9 @@ import numpy as np
 from easyscale.communicator import Communicator
 from easyscale.exchange.exchange import Cost, Exchange, Path
 from easyscale.exchange.in_node import InNodeMemory
-from easyscale.exchange.node_memory import NodeMemory
+from easyscale.exchange.node_memory import SHORT_BYTES, NodeMemory
 from easyscale.exchange.registry import register
-from easyscale.exchange.vectors import HALF, check
+from easyscale.exchange.vectors import HALF, aligned, check
 
 
 @register("shared_memory")
@@ -58,6 +58,11 @@ class SharedMemory(InNodeMemory):
 
     def over(self, wrap: Callable[[Communicator], Communicator]) -> Exchange:
         return self  # nothing is sent
+
+    def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray:
+        if not common and length * np.dtype(dtype).itemsize <= SHORT_BYTES:  # copied anyway: no need of a window
+            return self._lending.lend(length, np.dtype(dtype), aligned)
+        return super().lend(length, dtype, common)
 
     def allreduce(self, buffer: np.ndarray) -> None:
         check(buffer)

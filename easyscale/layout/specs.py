@@ -1,5 +1,6 @@
 """What has to be known of an array to find memory for it, and of a variable."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,10 @@ class Spec(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Variable(Protocol):

@@ -47,6 +47,7 @@ _ROW = np.dtype(
         ("batch", "f8"),
     ]
 )
+_WORDS = 4  # of a row, by which it is the same on all ranks as long as they do the same
 
 
 class Agreed(NamedTuple):
@@ -115,7 +116,20 @@ class Agreement:
         progress.purpose, progress.exchanges = _PURPOSES[purpose], self.count
         row = np.zeros(1, _ROW)
         row[0] = self.phase, purpose + _ASKED * self._was_asked, detail, self.count, weight, batch
-        rows = self._communicator.all_gather_rows(row)[:, 0]
+        acting = rows = self._communicator.all_gather_rows(row)[:, 0]
+        agreed, words = purpose, rows.view("i8").reshape(len(rows), -1)[:, :_WORDS]
+        if self._was_asked or (words != words[0]).any():  # else all ranks do the same, as in nearly every step
+            agreed, acting = self._compare(rows, kinds)
+        if agreed == Purpose.GRADIENTS:
+            self.count += 1
+            self.not_finite = self.not_finite or np.flatnonzero(np.isnan(rows["batch"])).tolist()
+        total = rows["weight"].sum()
+        share = np.nan if np.isnan(total) else weight / total if total > 0 else 0.0
+        same = acting.size > 1 and acting["batch"][0] != 0 and not _differ(acting["batch"])
+        return Agreed(agreed, int(acting["detail"][0]), float(share), bool(same))
+
+    def _compare(self, rows: np.ndarray, kinds: Sequence[str]) -> tuple[Purpose, np.ndarray]:
+        """Return what ranks that do not all do the same are about to do, and the rows of those that act."""
         if (rows["purpose"] >= _ASKED).any():
             self.asked_to_end = True
             rows["purpose"] %= _ASKED
@@ -126,13 +140,7 @@ class Agreement:
             self._explain_phases(rows)
         if _differ(rows["exchange"]) or _differ(acting["detail"]):
             self._explain_details(agreed, kinds, rows)
-        if agreed == Purpose.GRADIENTS:
-            self.count += 1
-            self.not_finite = self.not_finite or np.flatnonzero(np.isnan(rows["batch"])).tolist()
-        total = rows["weight"].sum()
-        share = np.nan if np.isnan(total) else weight / total if total > 0 else 0.0
-        same = acting.size > 1 and acting["batch"][0] != 0 and not _differ(acting["batch"])
-        return Agreed(agreed, int(acting["detail"][0]), float(share), bool(same))
+        return agreed, acting
 
     def _explain_phases(self, rows: np.ndarray) -> None:
         other = next(rank for rank, row in enumerate(rows) if tuple(row)[:2] != tuple(rows[0])[:2])

@@ -20,6 +20,7 @@ from easyscale.step.agreement import Agreed, Purpose, signature
 from easyscale.step.interfaces import Gradient
 from easyscale.step.owned_parts import length_of
 from easyscale.step.shared import Shared
+from easyscale.step.statistics import describe
 
 __all__ = ["GradientExchange", "Owned", "Signature"]
 
@@ -164,12 +165,15 @@ class GradientExchange:
             add(one, positions, self._exchange.allreduce, one.unpack)
         return routes
 
-    def __call__(self, weight: Any, batch: Any, due: Any, tensors: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self, weight: Any, losses: Sequence[Any], data: Sequence[Any], due: Any, tensors: Sequence[Any]
+    ) -> list[Any]:
         """Return the means, as tensors.
 
         Args:
             weight: The number of samples in this worker's gradients, a float64.
-            batch: A float64 that stands for this worker's data; 0 for none.
+            losses: Scalars that are finite as long as this worker's losses are.
+            data: Vectors with which this worker's batch begins.
             due: Bool. Whether gradients are exchanged in this step, or only added to what has been accumulated.
             tensors: Dense gradients, moving statistics; if it accumulates, what has been accumulated so far for each
                 dense gradient; then, for each sparse gradient, the values of its rows and their int64 indices.
@@ -178,13 +182,21 @@ class GradientExchange:
             Dense gradients, moving statistics, values and indices of sparse gradients, and whether there was an
             exchange.
         """
-        count = len(self.what.dense + self.what.moving)
-        results = self._results()
+        results, watched, known = self._results(), len(losses), len(losses) + len(data)
+        inputs = [weight, *losses, *data]
+
+        def agree(weight: np.ndarray, *arrays: np.ndarray) -> Agreed:
+            return self._agree(float(weight), arrays[:watched], arrays[watched:known])
+
+        def step(due: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+            return self._step(agree(*arrays[: 1 + known]), due, arrays[1 + known :])
+
         if not self._overlaps:
-            return self._shared.call(self._step, [weight, batch, due, *tensors], results)
-        self._shared.call(self._begin, [weight, batch], [])
+            return self._shared.call(step, [due, *inputs, *tensors], results)
+        self._shared.call(functools.partial(self._begin, agree), inputs, [])
         for number, route in reversed(list(enumerate(self._routes))):
             self._shared.call(functools.partial(self._send, number), route.select(tensors), [])
+        count = len(self.what.dense + self.what.moving)
         return self._shared.call(self._finish, tensors[count:], results)
 
     def _results(self) -> list[tuple[Sequence[int | None], np.dtype]]:
@@ -198,9 +210,8 @@ class GradientExchange:
             results += [((None, *shape[1:]), dtype), ((None,), np.dtype("int64"))]
         return [*results, ((), np.dtype("bool"))]
 
-    def _step(self, weight: np.ndarray, batch: np.ndarray, due: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+    def _step(self, agreed: Agreed, due: np.ndarray, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """A step in one piece, behind the backward pass."""
-        agreed = self._agree(float(weight), float(batch))
         exchanges = bool(due) and not np.isnan(agreed.share)
         gradients, count = len(self.what.dense), len(self.what.dense) + len(self.what.moving)
         flat, rest = arrays[:count], arrays[count:]
@@ -219,11 +230,13 @@ class GradientExchange:
 
     # A step in pieces, between which the backward pass goes on
 
-    def _begin(self, weight: np.ndarray, batch: np.ndarray) -> None:
-        def agree(weight: float, batch: float) -> tuple[float, list[np.ndarray]]:
-            return self._agree(weight, batch).share, self._lend()
+    def _begin(self, agree: Callable[..., Agreed], *arrays: np.ndarray) -> None:
+        known = [np.array(one) for one in arrays]  # the graph's memory is its own again after this call
 
-        self._begun = self._shared.background.submit(agree, float(weight), float(batch))
+        def begin() -> tuple[float, list[np.ndarray]]:
+            return agree(*known).share, self._lend()
+
+        self._begun = self._shared.background.submit(begin)
         self._sent = []
 
     def _send(self, number: int, *arrays: np.ndarray) -> None:
@@ -249,9 +262,11 @@ class GradientExchange:
             results |= {position: came[index] for index, position in route.positions.items()}
         return [results[position] for position in range(len(results))]
 
-    def _agree(self, weight: float, batch: float) -> Agreed:
+    def _agree(self, weight: float, losses: Sequence[np.ndarray], data: Sequence[np.ndarray]) -> Agreed:
         agreed, self._shared.agreed = self._shared.agreed, None
         if agreed is None:
+            batch = 0.0 if self._shared.same_batch is not None else describe(data)
+            batch = batch if all(map(math.isfinite, losses)) else math.nan
             agreed = self._shared.meet(Purpose.GRADIENTS, self.signature, weight, batch, self._kinds)
         if self._shared.same_batch is None:
             self._shared.same_batch = agreed.same_batch

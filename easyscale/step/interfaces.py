@@ -51,14 +51,14 @@ class StepContext:
     Attributes:
         weight: Scalar tensor or number. The weight of this worker's gradients in the mean over workers: the number of
             samples that they were made from. Defaults to `1.0`.
-        batch: Scalar tensor or number. Stands for the data of this step. Defaults to `0.0`: for none.
+        data: Vectors: how the tensors of this step's batch begin. Defaults to none.
         moving: Variables that each worker moves by itself in every step, such as the moving statistics of batch
             normalization. With every exchange of gradients they become their mean over workers. Defaults to none.
         losses: Variables that are finite as long as the losses of this worker are. Defaults to none.
     """
 
     weight: Any = 1.0
-    batch: Any = 0.0
+    data: Sequence[Any] = ()
     moving: Sequence[Variable] = ()
     losses: Sequence[Variable] = ()
 
@@ -115,6 +115,9 @@ class GradientSync(Protocol):
         self, apply: Apply, gradients: Sequence[Gradient], variables: Sequence[Variable], compiles: bool = False
     ) -> None:
         """Call `apply(gradients, variables)` in a graph of its own. See `CompiledUpdate`."""
+
+    def forget_updates(self) -> None:
+        """Trace what `update` calls anew when it is called again: it changes other variables."""
 
     def gather(self, shards: Shards, parts: Mapping[int, Variable], variables: Sequence[Variable]) -> None:
         """Give all workers the parts of `variables`, by number, that each of them has computed.
@@ -189,11 +192,8 @@ class WholeBatch(Protocol):
     def count_samples(self, tensors: Sequence[Any]) -> Tensor | float:
         """Return the number of samples in a batch, given as the list of its tensors, some of which may be `None`."""
 
-    def describe_batch(self, tensors: Sequence[Any]) -> Tensor | float:
-        """Return a number that two batches have in common only if they begin with the same data; 0 if unknown.
-
-        It is finite: NaN is for a batch whose loss is not.
-        """
+    def beginnings(self, tensors: Sequence[Any]) -> list[Tensor]:
+        """Return the first elements of each tensor of numbers in a batch, in the graph: vectors of at most 4096."""
 
 
 class StepProtocol(Protocol):

@@ -1,8 +1,10 @@
-"""Moments of the data of several workers together. NumPy only."""
+"""What is said of the data of several workers together. NumPy only."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["unite"]
+__all__ = ["describe", "unite"]
 
 
 def unite(rows: np.ndarray) -> list[np.ndarray]:
@@ -27,3 +29,23 @@ def unite(rows: np.ndarray) -> list[np.ndarray]:
     mean = (counts * means).sum(axis=0) / total
     variance = (counts * (variances + np.square(means - mean))).sum(axis=0) / total
     return [mean, variance, counts.sum()]
+
+
+def describe(vectors: Sequence[np.ndarray]) -> float:
+    """Return a number that two batches have in common only if these, with which they begin, are the same.
+
+    It is 0 if nothing is known of a batch: constants are alike on all workers. And it is finite: NaN is for a batch
+    whose loss is not.
+
+    Example:
+
+    >>> describe([np.array([1, 2]), np.ones(4)])
+    5.0
+    """
+    described = 0.0
+    for position, vector in enumerate(vectors):
+        values = vector.astype("float64")
+        if (values != values[:1]).any():
+            with np.errstate(all="ignore"):
+                described += (position + 1) * float(values @ np.arange(1.0, 1 + values.size))
+    return described if np.isfinite(described) else 0.0

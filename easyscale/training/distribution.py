@@ -18,7 +18,7 @@ from easyscale.optimizer import DistributedOptimizer
 from easyscale.progress import Activity
 from easyscale.replication.replication import Replication
 from easyscale.training.fit import Fit
-from easyscale.training.model_step import run_step
+from easyscale.training.model_step import run_alone, run_step
 from easyscale.training.parts import losses
 from easyscale.training.train_function import TrainFunction
 from easyscale.training.wrapping import wrap_all
@@ -232,7 +232,9 @@ class Distribution:
 
     def train_step(self, original: Callable, data: Any) -> Any:
         # In-graph it is for `train_on_batch()` too: the optimizer takes gradients of losses that are not divided.
-        return self._step(original, data) if self._training or self._workers.replicas.has_copies else original(data)
+        if self._training or self._workers.replicas.has_copies:
+            return self._step(original, data)
+        return run_alone(original, data, self._model, self.optimizers)
 
     def test_step(self, original: Callable, data: Any) -> Any:
         return self._step(original, data) if self.size > 1 else original(data)

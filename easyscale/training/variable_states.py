@@ -11,6 +11,7 @@ from easyscale.layout.specs import Spec, specs_of
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.parts import batch_normalization
 from easyscale.training.stateful import State
+from easyscale.update.all_variables import all_variables
 
 __all__ = ["OptimizerStates", "Weights"]
 
@@ -70,7 +71,7 @@ class OptimizerStates:
     @property
     def variables(self) -> list[keras.Variable]:
         """Those which all workers have."""
-        return [variable for optimizer in self._optimizers for variable in optimizer.variables]
+        return [variable for one in self._optimizers for variable in all_variables(one.inner_optimizer)]
 
     def specs(self) -> list[Spec]:
         """Return shape and dtype of what `state` finds memory for."""

@@ -7,6 +7,7 @@ from easyscale.backend import value_of, view_of
 from easyscale.keras_internals import accumulated_gradients, counter_of
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.interfaces import GradientSync
+from easyscale.update.all_variables import all_variables
 
 __all__ = ["AccumulatedGradients", "accumulation_of", "unscaled"]
 
@@ -84,4 +85,4 @@ class AccumulatedGradients:
         """
         wholes = self._collect() if together else self._collect_on_all()
         sums = {id(variable): whole for variable, whole in zip(self._variables, wholes, strict=True)}
-        return [sums.get(id(variable), view_of(variable)) for variable in self._optimizer.variables]
+        return [sums.get(id(variable), view_of(variable)) for variable in all_variables(self._optimizer)]

@@ -5,6 +5,7 @@ import keras
 from easyscale.discovery import import_all
 from easyscale.errors import unknown
 from easyscale.exchange import Exchange
+from easyscale.layout.specs import specs_of
 from easyscale.step.interfaces import GradientSync
 from easyscale.update.base import Update
 from easyscale.update.element_wise import is_of_keras
@@ -13,6 +14,9 @@ from easyscale.update.served import ServedUpdate
 from easyscale.update.sharded import ShardedUpdate
 
 __all__ = ["available", "check", "choose", "kind_for"]
+
+# Bytes of weights, below which dividing an update costs more, in calls, than it saves. Measured for SGD with momentum.
+SHARDED_FROM = 1 << 16
 
 
 def available() -> dict[str, type[Update]]:
@@ -90,7 +94,8 @@ def choose(
     # is not Keras's own does on other shapes than those of a trial is not known.
     if communicator.membership.is_elastic or not is_of_keras(optimizer):
         return ReplicatedUpdate
-    return ReplicatedUpdate if ShardedUpdate.why_not(optimizer, variables) else ShardedUpdate
+    is_small = sum(spec.nbytes for spec in specs_of(variables)) < SHARDED_FROM and not communicator.servers
+    return ReplicatedUpdate if is_small or ShardedUpdate.why_not(optimizer, variables) else ShardedUpdate
 
 
 def _check(asked: str, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> None:

@@ -70,6 +70,7 @@ class DividedUpdate(Update):
         self._on_begin(wholes)
         self._paths = [variable.path for variable in self._optimizer.variables]
         forget(self._optimizer)
+        self._replication.forget_updates()  # of variables that are gone now
         self.active = True
 
     def _on_begin(self, wholes: list[np.ndarray]) -> None:

@@ -8,6 +8,7 @@ from easyscale.errors import EasyScaleError
 from easyscale.replication.replication import Replication
 from easyscale.step.interfaces import GradientSync
 from easyscale.update import backup, choosing
+from easyscale.update.all_variables import all_variables
 from easyscale.update.base import Update
 from easyscale.update.divided import DividedUpdate
 from easyscale.update.replicated import ReplicatedUpdate
@@ -132,7 +133,7 @@ class UpdateInFit:
         if "whole" in all_ranks:  # on one that came further when another worker failed in the midst of this
             if is_divided:
                 self.now.abandon(lost=False)
-            replication.replicas.start_equal(self._optimizer.variables, root=all_ranks.index("whole"))
+            replication.replicas.start_equal(all_variables(self._optimizer), root=all_ranks.index("whole"))
         elif isinstance(self.now, ShardedUpdate):
             self.now.recover()
         else:

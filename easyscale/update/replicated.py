@@ -8,6 +8,7 @@ from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec, specs_of
 from easyscale.step.interfaces import StepContext
 from easyscale.update.accumulated import AccumulatedGradients, accumulation_of, unscaled
+from easyscale.update.all_variables import all_variables
 from easyscale.update.base import Update
 from easyscale.update.element_wise import is_of_keras
 
@@ -62,7 +63,8 @@ class ReplicatedUpdate(Update):
 
     def save_own_variables(self, store: dict) -> None:
         if self._apart is not None:
-            for index, value in enumerate(self._apart.values(together=False)):
+            listed = range(len(self._optimizer.variables))
+            for index, value in zip(listed, self._apart.values(together=False), strict=False):
                 store[str(index)] = value
         else:
             self._optimizer.save_own_variables(store)
@@ -73,21 +75,21 @@ class ReplicatedUpdate(Update):
             self._apart.begin()
 
     def state_specs(self) -> list[Spec]:
-        return specs_of(self._optimizer.variables)
+        return specs_of(self.variables)
 
     def collect(self, memory: SnapshotMemory) -> list[np.ndarray]:
         if self._apart is not None:
             values = self._apart.values(together=True)
         else:
-            values = [view_of(variable) for variable in self._optimizer.variables]
+            values = [view_of(variable) for variable in self.variables]
         return [memory.copy(value) for value in values] if self._connect().communicator.is_chief else []
 
     def load(self, values: list[np.ndarray]) -> None:
-        for variable, value in zip(self._optimizer.variables, values, strict=True):
+        for variable, value in zip(self.variables, values, strict=True):
             variable.assign(value)
         if self._apart is not None:
             self._apart.begin()
 
     @property
     def variables(self) -> list[keras.Variable]:
-        return self._optimizer.variables
+        return all_variables(self._optimizer)

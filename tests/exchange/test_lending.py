@@ -19,13 +19,13 @@ def lending(request):
     """A `Lending` of vectors of 100 elements; `lending.made` lists their addresses."""
     made = []
 
-    def allocate():
-        vector = aligned(100, request.param)
+    def allocate(length, dtype):
+        vector = aligned(length, dtype)
         made.append(vector.ctypes.data)
         return vector
 
     lending = Lending()
-    lending.lend = functools.partial(lending.lend, allocate)
+    lending.lend = functools.partial(lending.lend, 100, request.param, allocate)
     lending.made, lending.dtype = made, request.param
     return lending
 
@@ -115,12 +115,12 @@ def test_tensorflow_takes_it_without_a_copy_and_gives_it_back():
 
     made = []
 
-    def allocate():
-        made.append(aligned(1024, "float32"))
+    def allocate(length, dtype):
+        made.append(aligned(length, dtype))
         return made[-1]
 
     lending = Lending()
-    lending.lend = functools.partial(lending.lend, allocate)
+    lending.lend = functools.partial(lending.lend, 1024, DTYPES["float32"], allocate)
 
     @tf.function
     def step(number):
@@ -141,3 +141,19 @@ def test_tensorflow_takes_it_without_a_copy_and_gives_it_back():
     for number in range(10):
         assert step(float(number)).numpy()[0] == number
     assert len(made) <= 3  # one may still be on its way back when the next is lent
+
+
+def test_vectors_of_nearly_one_length_use_the_same_memory():
+    made = []
+
+    def allocate(length, dtype):
+        made.append((length, dtype.name))
+        return aligned(length, dtype)
+
+    lending = Lending()
+    for length, dtype in ((1000, "float32"), (1001, "float32"), (1000, "float64"), (2000, "float32"), (999, "float32")):
+        vector = lending.lend(length, DTYPES[dtype], allocate)
+        assert (vector.size, vector.dtype) == (length, dtype)
+        del vector
+        gc.collect()
+    assert made == [(1024, "float32"), (1024, "float64"), (2048, "float32")]

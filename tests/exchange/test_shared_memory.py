@@ -171,6 +171,24 @@ def test_ranks_that_write_and_read_the_same_memory_never_meet_in_it(run_ranks):
     assert all(run_ranks(3, on_rank))
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_a_short_vector_that_was_lent_takes_one_meeting(run_ranks, size):
+    def on_rank(comm):
+        one, memory = exchange.get("shared_memory", comm), node_memory.NodeMemory.of(comm)
+        met = []
+        for number in range(4):
+            before = memory._meetings
+            vector = one.lend(node_memory.SHORT_BYTES // 4)
+            vector[:] = number + comm.rank
+            one.allreduce(vector)
+            assert (vector == size * number + size * (size - 1) / 2).all()
+            met.append(memory._meetings - before)
+            del vector
+        return met
+
+    assert run_ranks(size, on_rank) == [[1] * 4] * size
+
+
 def test_short_vectors_take_turns_without_mixing(run_ranks, monkeypatch):
     monkeypatch.setattr(node_memory, "SHORT_BYTES", 800)
 

@@ -49,6 +49,11 @@ FOUND = [
     '{"seed": 140319, "gradient_accumulation_steps": "2", "second": "train_on_batch, fit"}',
     '{"seed": 150235, "servers": "1", "body": "large embedding", "norm": "unit", "activity_regularizer": "l2", '
     '"optimizer": "Muon", "clip": "global norm"}',
+    '{"seed": 160107, "replication": "in_graph", "body": "lstm", "samples": "2", "second": "predict, fit"}',
+    '{"seed": 160287, "norm": "batch", "second": "train_on_batch, fit"}',
+    '{"seed": 160703, "optimizer": "momentum", "second": "train_on_batch, fit", "third": "train_on_batch, fit"}',
+    '{"seed": 160734, "optimizer": "Nadam", "scaled": "yes", "resume": "raises as an epoch begins"}',
+    '{"seed": 160844, "workers": "3", "replication": "in_graph", "regularizer": "l2", "samples": "2"}',
 ]
 
 # Draws

@@ -53,7 +53,9 @@ def main(address: str) -> None:
     if "EASYSCALE_FUZZ_PLAIN" not in os.environ:
         import easyscale
         from easyscale.backend.tensorflow import compiled_update
+        from easyscale.update import choosing
 
+        choosing.SHARDED_FROM = 0  # as models are large
         compiled_from = compiled_update.XLA_FROM
         _emulate_nodes(int(os.environ.get("EASYSCALE_FUZZ_NODE_SIZE", "0")))
     _spare_autotuning()

@@ -1,4 +1,4 @@
-"""What each Python of the tests runs first: TensorFlow and Keras are imported sooner.
+"""What each Python of the tests runs first: TensorFlow and Keras are imported sooner, small models count as large.
 
 Keras imports scikit-learn, with SciPy's statistics, and Matplotlib if they are installed: a third of the time that a
 rank takes to start. Scripts that import them have them. An import of TensorFlow makes some 450,000 objects that stay:
@@ -51,4 +51,22 @@ def _execute(execute, module):
             gc.enable()
 
 
-sys.meta_path[:0] = [NotForKeras, WithoutCollecting]
+class SmallModelsAreDivided:
+    """A finder of what chooses an update: the small models of tests are divided over workers as large ones are."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "easyscale.update.choosing":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        execute = spec.loader.exec_module
+
+        def execute_and_set(module):
+            execute(module)
+            module.SHARDED_FROM = 0
+
+        spec.loader.exec_module = execute_and_set
+        return spec
+
+
+sys.meta_path[:0] = [NotForKeras, WithoutCollecting, SmallModelsAreDivided]

@@ -1,11 +1,14 @@
 """What is sent: counted, because counts do not wobble."""
 
+from unittest import mock
+
 import keras
 import numpy as np
 import tensorflow as tf
 from models import classify, conv_net, digits
 
 import easyscale
+from easyscale.backend.tensorflow.host_calls import HostCalls
 from easyscale.callbacks import Distribute
 from easyscale.exchange import Exchange
 
@@ -42,6 +45,19 @@ def check_one_exchange_a_step():
     for update in (None, "replicated"):
         lengths = _lengths(classify(conv_net(), "sgd"), update=update)
         assert len(lengths) == STEPS and len(set(lengths)) == 1
+
+
+def check_a_step_calls_python_once_and_once_more_where_weights_come_back():
+    made, called = HostCalls.__call__, []
+
+    def counted(calls, function, inputs, results):
+        return made(calls, lambda *arrays: called.append(1) or function(*arrays), inputs, results)
+
+    with mock.patch.object(HostCalls, "__call__", counted):
+        for update, times in (("replicated", 1), ("sharded", 2)):
+            called.clear()
+            _lengths(classify(conv_net(), "adam"), update=update)
+            assert len(called) == times * STEPS
 
 
 def check_each_rank_has_its_part_of_the_optimizers_state():

@@ -107,10 +107,7 @@ class Gradients(GradientSync):
             tensors += [one * tf.cast(accumulation.scale, one.dtype) for one in sums]
         for index in in_rows:
             tensors += [gradients[index].values, tf.cast(gradients[index].indices, tf.int64)]
-        batch = tf.cast(context.batch, tf.float64)
-        for loss in context.losses:
-            batch = tf.where(tf.math.is_finite(tf.convert_to_tensor(loss)), batch, np.nan)
-        *means, exchanged = exchange(weight, batch, due, tensors)
+        *means, exchanged = exchange(weight, context.losses, context.data, due, tensors)
 
         averaged = list(gradients)
         for index in dense:
@@ -135,6 +132,9 @@ class Gradients(GradientSync):
         self, apply: Apply, gradients: Sequence[Gradient], variables: Sequence[Variable], compiles: bool = False
     ) -> None:
         self._compiled(apply, gradients, variables, compiles)
+
+    def forget_updates(self) -> None:
+        self._compiled.forget()
 
     def gather(self, shards: Shards, parts: Mapping[int, Variable], variables: Sequence[Variable]) -> None:
         owned_parts.gather(self.communicator, self._shared, shards, parts, variables)

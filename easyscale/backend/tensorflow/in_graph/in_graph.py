@@ -136,10 +136,10 @@ class InGraph(BetweenGraph):
         tensors = [_shaped(gradients[index], variables[index].shape) for index in dense]
         flat = _pack([*tensors, *map(tf.convert_to_tensor, moving)], weight)
         rows = [_weighted(gradients[index], weight) for index in in_rows]
-        numbers = weight, tf.cast(context.batch, tf.float64)
 
-        def merged(_: tf.distribute.Strategy, flat: Any, rows: Any, numbers: Any) -> None:
-            weight, batch = (tf.add_n(self._locals(one)) for one in numbers)
+        def merged(_: tf.distribute.Strategy, flat: Any, rows: Any, weight: Any, data: Any) -> None:
+            weight = tf.add_n(self._locals(weight))
+            data = [one for of_replicas in data for one in self._locals(of_replicas)]
             scale = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), weight)
             sums = {dtype: self.devices.sum(self._locals(one)) for dtype, one in flat.items()}
             means = _unpack(sums, scale, [*tensors, *moving])
@@ -153,9 +153,9 @@ class InGraph(BetweenGraph):
             with outside():
                 for variable, mean in zip(moving, means, strict=True):
                     variable.assign(mean)
-                self.on_one_device(apply)(StepContext(weight, batch, moving), whole, list(variables))
+                self.on_one_device(apply)(StepContext(weight, data, moving), whole, list(variables))
 
-        replica.merge_call(merged, args=(flat, rows, numbers))
+        replica.merge_call(merged, args=(flat, rows, weight, list(context.data)))
 
     def _locals(self, value: Any) -> Sequence[tf.Tensor]:
         return self.strategy.experimental_local_results(value)

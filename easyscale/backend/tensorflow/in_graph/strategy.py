@@ -93,11 +93,16 @@ class Replicas(tf.distribute.MirroredStrategy):
         options.autotune.enabled = False
         return dataset.map(divide).with_options(options)
 
+    def run(self, fn: Callable, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        if not tf.executing_eagerly():  # and traced for the lengths of one batch, as Keras does for `predict()`
+            args = tf.nest.map_structure(_of_any_length, args, expand_composites=True)
+        return super().run(fn, args, kwargs, options)
+
     def reduce(self, reduce_op: tf.distribute.ReduceOp, value: Any, axis: int | None) -> Any:
         parts = list(self.experimental_local_results(value))
         shapes = [[getattr(one, "shape", None) for one in tf.nest.flatten(part)] for part in parts]
         if axis is None and any(one != shapes[0] for one in shapes):
-            return parts[0]  # of a batch that does not divide: Keras wants to know its form
+            return parts[-1]  # of a batch that does not divide, the longest: Keras wants to know its form
         return super().reduce(reduce_op, value, axis)
 
 
@@ -112,6 +117,13 @@ def _cut(one: Any, part: int, count: int) -> Any:
         return tf.sparse.slice(one, begin, tf.concat([[size], rest], 0))
     length = one.nrows(tf.int64) if isinstance(one, tf.RaggedTensor) else tf.shape(one, tf.int64)[0]
     return one[length * part // count : length * (part + 1) // count]
+
+
+def _of_any_length(one: Any) -> Any:
+    """Return a tensor that is known to be empty, as one that may have samples: layers and losses count on some."""
+    if not isinstance(one, tf.Tensor) or not one.shape.rank or one.shape[0] != 0:
+        return one
+    return tf.compat.v1.placeholder_with_default(one, [None, *one.shape[1:]])
 
 
 class Everywhere:
