@@ -3,6 +3,7 @@
 import keras
 
 from easyscale.keras_internals import copy_exclusions
+from easyscale.optimizers.nested import inside
 
 __all__ = ["make_anew", "replace"]
 
@@ -10,8 +11,14 @@ __all__ = ["make_anew", "replace"]
 def make_anew(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """Return an optimizer with the configuration of another, not built."""
     new = type(optimizer).from_config(optimizer.get_config())
-    copy_exclusions(optimizer, new)
+    _exclude_alike(optimizer, new)
     return new
+
+
+def _exclude_alike(optimizer: keras.optimizers.Optimizer, new: keras.optimizers.Optimizer) -> None:
+    copy_exclusions(optimizer, new)
+    for one, other in zip(inside(optimizer), inside(new), strict=True):
+        _exclude_alike(one, other)
 
 
 def replace(optimizer: keras.optimizers.Optimizer, new: keras.optimizers.Optimizer) -> None:

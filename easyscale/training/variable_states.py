@@ -9,9 +9,9 @@ from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
 from easyscale.layout.specs import Spec, specs_of
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.optimizers.nested import all_variables, inside
 from easyscale.training.parts import batch_normalization
 from easyscale.training.stateful import State
-from easyscale.update.all_variables import all_variables
 
 __all__ = ["OptimizerStates", "Weights"]
 
@@ -100,6 +100,4 @@ class OptimizerStates:
 
 def _classes_of(optimizer: keras.optimizers.Optimizer) -> list:
     """The class of an optimizer, and of those that it consists of."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    parts = getattr(optimizer, "optimizers", [inner] if inner is not None else [])
-    return [type(optimizer).__name__, *map(_classes_of, parts)]
+    return [type(optimizer).__name__, *map(_classes_of, inside(optimizer))]

@@ -5,9 +5,9 @@ import numpy as np
 
 from easyscale.backend import value_of, view_of
 from easyscale.keras_internals import accumulated_gradients, counter_of
+from easyscale.optimizers.nested import all_variables
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.interfaces import GradientSync
-from easyscale.update.all_variables import all_variables
 
 __all__ = ["AccumulatedGradients", "accumulation_of", "unscaled"]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import keras
 
 from easyscale.errors import EasyScaleError
+from easyscale.optimizers.nested import all_variables
 from easyscale.replication.replication import Replication
 from easyscale.step.interfaces import GradientSync
 from easyscale.update import backup, choosing
-from easyscale.update.all_variables import all_variables
 from easyscale.update.base import Update
 from easyscale.update.divided import DividedUpdate
 from easyscale.update.replicated import ReplicatedUpdate

@@ -1,8 +1,20 @@
-"""What an optimizer has of variables, which is more than it lists."""
+"""Optimizers that stand in others, and the variables of all of them."""
 
 import keras
 
-__all__ = ["all_variables"]
+__all__ = ["all_variables", "inside"]
+
+
+def inside(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizers that an optimizer consists of: one inside a `LossScaleOptimizer`, those of a list, or none.
+
+    Example:
+
+    >>> [one.name for one in inside(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(name="sgd")))]
+    ['sgd']
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return list(getattr(optimizer, "optimizers", [inner] if inner is not None else []))
 
 
 def all_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
@@ -17,8 +29,7 @@ def all_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]
 
 
 def _attributes(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
-    inner = getattr(optimizer, "inner_optimizer", None)
     found = [value for value in vars(optimizer).values() if isinstance(value, keras.Variable)]
-    for part in getattr(optimizer, "optimizers", [inner] if inner is not None else []):
+    for part in inside(optimizer):
         found += _attributes(part)
     return found
