@@ -76,12 +76,14 @@ class Route(NamedTuple):
         positions: Dict. From a slot's index to the position of its gradient among those of a step.
         move: Function of the exchange that the vector is given to.
         take: Function. Takes the vector and returns what has come, by slot's index.
+        is_moving: Bool. Whether it has moving statistics only: they travel in each step, due or not.
     """
 
     bucket: bucket.Bucket
     positions: dict[int, int]
     move: Callable[[np.ndarray], None]
     take: Callable[[np.ndarray], dict[int, np.ndarray]]
+    is_moving: bool
 
     def select(self, gradients: Sequence[Gradient]) -> list[Gradient]:
         """Return those of a step's gradients that travel in this vector."""
@@ -147,22 +149,26 @@ class GradientExchange:
 
     def _plan(self) -> list[Route]:
         routes: list[Route] = []
-        first, whole = 0, self.what.dense + self.what.moving
+        first, wholes = 0, [self.what.dense + self.what.moving]
 
         def add(one: bucket.Bucket, positions: dict[int, int], move: Callable, take: Callable) -> None:
             own = {slot.index: positions[slot.index] for slot in one.slots if slot.index in positions}
             if own:
-                routes.append(Route(one, own, move, take))
+                routes.append(Route(one, own, move, take, min(own.values()) >= len(self.what.dense)))
 
         if self._owned is not None:
             shards, numbers = self._owned
             positions = {number: position for position, number in enumerate(numbers)}
             for one in shards.buckets:
                 add(one, positions, self._exchange.reduce, functools.partial(shards.own_parts, one))
-            first, whole = len(numbers), self.what.moving
-        positions = {index: first + index for index in range(len(whole))}
-        for one in bucket.plan(list(whole), self._bucket_bytes):
-            add(one, positions, self._exchange.allreduce, one.unpack)
+            first, wholes = len(numbers), [self.what.moving]
+        elif self.what.accumulates:
+            wholes = [self.what.dense, self.what.moving]
+        for specs in wholes:
+            positions = {index: first + index for index in range(len(specs))}
+            for one in bucket.plan(specs, self._bucket_bytes):
+                add(one, positions, self._exchange.allreduce, one.unpack)
+            first += len(specs)
         return routes
 
     def __call__(
@@ -212,19 +218,21 @@ class GradientExchange:
 
     def _step(self, agreed: Agreed, due: np.ndarray, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """A step in one piece, behind the backward pass."""
-        exchanges = bool(due) and not np.isnan(agreed.share)
+        is_skipped = np.isnan(agreed.share)
+        exchanges = bool(due) and not is_skipped
         gradients, count = len(self.what.dense), len(self.what.dense) + len(self.what.moving)
         flat, rest = arrays[:count], arrays[count:]
         accumulated, rows = (rest[:gradients], rest[gradients:]) if self.what.accumulates else ((), rest)
         vectors = []
         for route, vector in zip(self._routes, self._lend(), strict=True):
             route.pack(route.select(flat), vector, agreed.share)
-            if exchanges:
+            if exchanges and not route.is_moving:
                 route.bucket.add(accumulated, vector)
+            if exchanges or (route.is_moving and not is_skipped):
                 route.move(vector)
             vectors.append(vector)
         results = self._take(vectors)
-        if not exchanges:
+        if is_skipped:
             results[gradients:] = flat[gradients:]
         return [*results, *self._gather_rows(rows, agreed.share), np.array(exchanges)]
 

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from easyscale import backend, exchange
+from easyscale.step.accumulation import Accumulation
 from easyscale.step.interfaces import StepContext
 from easyscale.step.shared import Shared
 
@@ -42,6 +43,22 @@ def test_moving_statistics_become_their_mean(run_ranks):
 
     for moving in run_ranks(2, on_rank):
         np.testing.assert_allclose(moving, [0.75])
+
+
+@pytest.mark.parametrize(
+    ("due", "gradient", "summed"), [(False, [0.25, 1.5], [5.0, 5.0]), (True, [11.75] * 2, [0.0, 0.0])]
+)
+def test_moving_statistics_travel_also_where_gradients_are_only_added_up(run_ranks, due, gradient, summed):
+    def on_rank(comm):
+        moving, variable, sums = tf.Variable([float(comm.rank)]), tf.Variable([0.0]), tf.Variable([5.0])
+        context = StepContext(weight=4 if comm.rank == 0 else 12, moving=[moving])
+        accumulation = Accumulation(tf.constant(due), [sums], may_overflow=False)
+        own = tf.constant([1.0 + comm.rank])
+        (mean,) = _gradients(comm).reduce(context, [own], [variable], accumulation)
+        return moving.numpy().item(), mean.numpy().item(), sums.numpy().item()
+
+    found = list(zip(*run_ranks(2, on_rank), strict=True))
+    np.testing.assert_allclose(found, [[0.75, 0.75], gradient, summed])
 
 
 @pytest.mark.parametrize("densify", [False, True])

@@ -54,6 +54,7 @@ FOUND = [
     '{"seed": 160703, "optimizer": "momentum", "second": "train_on_batch, fit", "third": "train_on_batch, fit"}',
     '{"seed": 160734, "optimizer": "Nadam", "scaled": "yes", "resume": "raises as an epoch begins"}',
     '{"seed": 170027, "replication": "in_graph", "weight_decay": "0.1", "exclude": "biases", "scaled": "yes"}',
+    '{"seed": 170120, "norm": "synchronized batch", "gradient_accumulation_steps": "2", "samples": "25"}',
     '{"seed": 160844, "workers": "3", "replication": "in_graph", "regularizer": "l2", "samples": "2"}',
 ]
 

@@ -26,7 +26,7 @@ def moving_statistics(model: keras.Model) -> list:
 def mean_statistics(model: keras.Model, communicator: Communicator) -> list[tuple[keras.Variable, np.ndarray]]:
     """Return the moving statistics, each with the mean of all workers'. They must all call this.
 
-    While gradients are accumulated, they are not exchanged.
+    They differ where servers do not wait for all workers.
     """
     moving = moving_statistics(model)
     means = average(moving, communicator)
