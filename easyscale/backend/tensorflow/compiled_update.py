@@ -60,11 +60,15 @@ class CompiledUpdate:
             key = tuple(id(variables[index]) for index in present), *(type(gradients[index]) for index in present)
             if key not in self._graphs:
                 chosen = [variables[index] for index in present]
-                self._graphs[key] = tf.function(
+                update = tf.function(
                     lambda gradients: apply(gradients, chosen),
                     autograph=False,
                     jit_compile=compiles or None,
                     reduce_retracing=True,
                     experimental_attributes=NO_INLINE,
+                )
+                # Inside another graph also where this worker steps without one: those that only join have one.
+                self._graphs[key] = tf.function(
+                    lambda gradients, update=update: update(gradients), autograph=False, reduce_retracing=True
                 )
             self._graphs[key]([gradients[index] for index in present])
