@@ -55,6 +55,8 @@ FOUND = [
     '{"seed": 160734, "optimizer": "Nadam", "scaled": "yes", "resume": "raises as an epoch begins"}',
     '{"seed": 170027, "replication": "in_graph", "weight_decay": "0.1", "exclude": "biases", "scaled": "yes"}',
     '{"seed": 170120, "norm": "synchronized batch", "gradient_accumulation_steps": "2", "samples": "25"}',
+    '{"seed": 300010, "optimizer": "Muon", "samples": "25", "run_eagerly": "yes"}',
+    '{"seed": 300013, "workers": "3", "exchange": "ring", "norm": "batch", "resume": "behind step 1"}',
     '{"seed": 160844, "workers": "3", "replication": "in_graph", "regularizer": "l2", "samples": "2"}',
 ]
 
