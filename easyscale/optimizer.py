@@ -13,6 +13,7 @@ from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
 from easyscale.exchange import Exchange
 from easyscale.layout.specs import Spec
+from easyscale.optimizers import identifiers
 from easyscale.optimizers.around_another import AroundAnother
 from easyscale.replication.connecting import connect
 from easyscale.replication.replication import Replication
@@ -77,7 +78,7 @@ class DistributedOptimizer(AroundAnother):
         communicator: str | Communicator | None = None,
         name: str | None = None,
     ):
-        inner_optimizer = keras.optimizers.get(inner_optimizer)
+        inner_optimizer = identifiers.get(inner_optimizer)
         if isinstance(inner_optimizer, DistributedOptimizer):
             raise ValueError("`inner_optimizer` must not be a `DistributedOptimizer` itself. Pass its inner optimizer")
         choosing.check(update, inner_optimizer)

@@ -128,13 +128,13 @@ def _workers(workers: int | None, servers: int, hosts: list[Host], cores: int) -
     if workers is None:
         workers = max(1, slots - servers) if hosts else cores
     if workers < 1:
-        raise click.UsageError(f"the number of ranks must be 1 or more. Received: -n {workers}")
+        raise click.UsageError(f"the number of ranks must be 1 or more. Received: -n {workers}. Try -n 2")
     if workers > _MOST:
         raise click.UsageError(f"the number of ranks must be {_MOST} or less. Received: {workers}")
     if not 0 <= servers <= workers:
         raise click.UsageError(
             "the number of servers must be from 0 to that of the workers. "
-            f"Received: --servers {servers} and -n {workers}"
+            f"Received: --servers {servers} and -n {workers}. Try --servers 1"
         )
     if hosts and workers + servers > slots:
         given = f"-n {workers}" + (f" --servers {servers}" if servers else "")

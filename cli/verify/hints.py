@@ -55,7 +55,7 @@ def _tell_of_other_samples(one: Recorded, several: Recorded, end: int, local: Co
     if local.total() != theirs.total():
         return (
             f"in {one.step(end)} one process trains on {local.total()} samples, {who} on {theirs.total()}. "
-            "Divide the data by `easyscale.shard`, the batch by `easyscale.local_batch`"
+            "Divide the data by `easyscale.shard`, once, and the batch by `easyscale.local_batch`"
         )
     return (
         f"in {one.step(end)} {local.total() - together} of the {local.total()} samples that one process trains on are "
@@ -66,7 +66,7 @@ def _tell_of_other_samples(one: Recorded, several: Recorded, end: int, local: Co
 def _tell_of_counts(one: Recorded, several: Recorded, ends: Sequence[int]) -> list[str]:
     return [
         f"in {one.step(end)} one process trains on {local.count:g} samples, {several.ranks} processes on "
-        f"{theirs.count:g}. Divide the data by `easyscale.shard`, the batch by `easyscale.local_batch`"
+        f"{theirs.count:g}. Divide the data by `easyscale.shard`, once, and the batch by `easyscale.local_batch`"
         for end in ends
         for local, theirs in zip(one.metrics(end), several.metrics(end), strict=True)
         if local.name == "loss" and local.count != theirs.count

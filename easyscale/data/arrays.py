@@ -46,9 +46,11 @@ def check(data: Sequence[Any], size: int) -> None:
     """Raise `ValueError` unless the arrays in all of `data` have one length, at least `size`."""
     for one in data:
         _check_rows(one)
-    lengths = {_length(array) for one in data for array in leaves(one)}
-    if len(lengths) > 1:
-        raise ValueError(f"arrays must have the same length. Received: lengths {sorted(lengths)}")
+    lengths = [_length(array) for one in data for array in leaves(one)]
+    if len({*lengths}) > 1:
+        raise ValueError(
+            f"arrays must have the same length. Received: lengths {lengths}. Pass each sample's rows of all"
+        )
     if lengths:
         check_samples(min(lengths), size)
 

@@ -22,6 +22,9 @@ class Compressed(Exchange):
         exchange: A connected `Exchange`.
         form: `Compression`. The same on all ranks.
 
+    Raises:
+        TypeError: If one of them is a name or a class.
+
     Example:
 
     >>> ring = easyscale.exchange.get("ring")
@@ -30,6 +33,16 @@ class Compressed(Exchange):
     """
 
     def __init__(self, exchange: Exchange, form: Compression):
+        if not isinstance(exchange, Exchange):
+            got = exchange if isinstance(exchange, str) else type(exchange).__name__
+            raise TypeError(
+                f"`exchange` must be an `Exchange`. Received: {got!r}. Try `easyscale.exchange.get('ring')`"
+            )
+        if not isinstance(form, Compression):
+            got = form if isinstance(form, str | type) else type(form).__name__
+            raise TypeError(
+                f"`form` must be a `Compression`. Received: {got!r}. Try `easyscale.compression.available()['fp16']()`"
+            )
         self._exchange, self._form = exchange, form
         self.has_servers, self.is_elastic = exchange.has_servers, exchange.is_elastic
         self.name = f"{exchange.name} {form.name}"

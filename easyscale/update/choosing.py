@@ -24,8 +24,8 @@ def available() -> dict[str, type[Update]]:
 
     Example:
 
-    >>> list(available())
-    ['replicated', 'sharded']
+    >>> available()["sharded"]
+    <class 'easyscale.update.sharded.ShardedUpdate'>
     """
     import_all(__name__.rpartition(".")[0])
     found, classes = {}, [Update]
@@ -36,10 +36,8 @@ def available() -> dict[str, type[Update]]:
     return dict(sorted(found.items()))
 
 
-def check(asked: str | None, optimizer: keras.optimizers.Optimizer | None) -> None:
+def check(asked: str | None, optimizer: keras.optimizers.Optimizer) -> None:
     """Raise `ValueError` if there is no update of this name, or an optimizer cannot be used by it."""
-    if optimizer is None:  # as Keras makes of `None`
-        raise TypeError("`inner_optimizer` must be an optimizer of Keras's, or its name. Received: None")
     if asked is None:
         return
     if asked not in available():

@@ -45,7 +45,7 @@ def test_a_vector_comes_back_as_near_as_is_said(name, length):
     np.testing.assert_array_equal(form.pack(back), message)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_what_is_no_number_stays_none(name):
     form, vector = ALL[name](), np.array([np.nan, np.inf, -np.inf, 0, 1], "float32")
     back = np.empty_like(vector)

@@ -23,6 +23,7 @@ _NAP_SECONDS = 0.0001  # at first; who has waited long naps for a twentieth of t
 _LONG_NAP_SECONDS = 0.005
 _GRACE_SECONDS = 3.0  # a rank may leave while what it sent is still on its way
 _NOTED_SECONDS = 0.25  # a wait that has lasted so long is written down for whoever watches
+_TOO_LONG = MPI.ERR_TRUNCATE  # of what has come, for the memory it was to go to
 _LOST = {getattr(MPI, name, -1) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")}
 
 
@@ -67,7 +68,8 @@ class Waiting:
                         continue
                     raise PeerError(
                         f"{ranks.name} every rank must take part to the end. "
-                        f"Rank {ranks.initial_ranks[left]} has ended while this rank {what}",
+                        f"Rank {ranks.initial_ranks[left]} has ended while this rank {what}. "
+                        "Call `fit()`, and all else that ranks do together, on each of them",
                         left,
                     )
         finally:
@@ -102,7 +104,8 @@ class Waiting:
         """Return what to raise for an error of MPI's."""
         if self.membership.is_elastic and error.Get_error_class() in _LOST:
             return self._lost(what)
-        return PeerError(f"{self.membership.name} MPI failed while this rank {what}: {said(error)}")
+        remedy = ". Pass vectors of one length and dtype on all ranks" if error.Get_error_class() == _TOO_LONG else ""
+        return PeerError(f"{self.membership.name} MPI failed while this rank {what}: {said(error)}{remedy}")
 
     def _lost(self, what: str) -> LostError:
         rule = "no rank may fail that others wait for"
