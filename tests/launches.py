@@ -136,6 +136,7 @@ def over_ranks(
     starts: Sequence[Start | None] = (None,),
     full: Sequence[int] = (),
     has_rows: bool = False,
+    turn: tuple[int, int] = (0, 1),
     group: str = "",
 ):
     """Parametrise a test over the checks in a file and over numbers of workers, with `servers` beside them.
@@ -150,16 +151,18 @@ def over_ranks(
         full: List of numbers of workers for which the checks are marked `full`.
         has_rows: Bool. Whether the file has fewer rows than its products, see `covering.py`; with all of them its
             checks are marked `full`.
+        turn: Pair `k, n`. Each n-th check from the k-th on is run, and the others are marked `full`: so the checks of a
+            file are dealt over n kinds of ranks. Defaults to `(0, 1)`: all are run.
         group: String. Files of one group share a launch. Defaults to `""`: the file is on its own.
     """
-    tree = ast.parse(checks.read_text())
-    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")]
-    assert names, f"no checks in {checks}"
-    shapes = [Shape(size, servers, devices, start) for start in starts for size in (*sizes, *full)]
-    shapes += [shape._replace(is_full=True) for shape in shapes if has_rows]
+    names = _checks_in(checks)
+    dealt = tuple(names[turn[0] :: turn[1]])
+    others = tuple(name for name in names if name not in dealt)
+    shapes = [(Shape(size, servers, devices, start), dealt) for start in starts for size in (*sizes, *full)]
+    shapes += [(shape._replace(is_full=True), tuple(names) if has_rows else others) for shape, _ in shapes]
     params = [
         pytest.param(
-            functools.partial(_outcome, checks, shape, limit, name),
+            functools.partial(_outcome, checks, shape, limit, name, chosen),
             id=f"{name.removeprefix('check_')}-{shape}",
             marks=[
                 pytest.mark.xdist_group(f"{group or checks.stem}-{shape}"),
@@ -167,10 +170,17 @@ def over_ranks(
                 *[pytest.mark.full] * (shape.is_full or shape.size in full),
             ],
         )
-        for shape in shapes
-        for name in names
+        for shape, chosen in shapes
+        for name in chosen
     ]
     return pytest.mark.parametrize("check", params)
+
+
+def _checks_in(checks: Path) -> list[str]:
+    tree = ast.parse(checks.read_text())
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")]
+    assert names, f"no checks in {checks}"
+    return names
 
 
 class Ranks:
@@ -191,12 +201,12 @@ class Ranks:
         streams = {"stdout": self._output, "stderr": self._output, "stdin": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, env=env, start_new_session=True, **streams)
 
-    def run(self, checks: Path, limit: float) -> tuple[list[dict], str]:
-        """Return what each rank reports of the checks of a file, and what has been written meanwhile."""
+    def run(self, checks: Path, limit: float, names: Sequence[str] = ()) -> tuple[list[dict], str]:
+        """Return what each rank reports of these checks of a file, or of all, and what has been written meanwhile."""
         self._number += 1
         begin = self._output.seek(0, os.SEEK_END)
         reports = [self._folder / f"{self._number}-{rank}.json" for rank in range(self.shape.ranks)]
-        self._tell({"checks": str(checks), "limit": limit})
+        self._tell({"checks": str(checks), "limit": limit, "names": names or _checks_in(checks)})
         end = time.monotonic() + limit + 30
         try:
             while self.is_alive and time.monotonic() < end and not all(map(_is_whole, reports)):
@@ -241,15 +251,15 @@ def close() -> None:
 
 
 @functools.cache
-def _launch(checks: Path, shape: Shape, limit: float) -> tuple[list[dict], str]:
+def _launch(checks: Path, shape: Shape, limit: float, names: tuple[str, ...]) -> tuple[list[dict], str]:
     if not (_ranks and _ranks[0].shape == shape and _ranks[0].is_alive):
         close()
         _ranks.append(Ranks(shape))
-    return _ranks[0].run(checks, limit)
+    return _ranks[0].run(checks, limit, names)
 
 
-def _outcome(checks: Path, shape: Shape, limit: float, name: str) -> None:
-    reports, output = _launch(checks, shape, limit)
+def _outcome(checks: Path, shape: Shape, limit: float, name: str, names: tuple[str, ...] = ()) -> None:
+    reports, output = _launch(checks, shape, limit, names)
     for rank, report in enumerate(reports):
         if report.get(name, "") not in ("", "passed"):
             pytest.fail(f"rank {rank} of {shape.size}: {report[name]}", pytrace=False)

@@ -17,7 +17,7 @@ from fuzz.script import launch_options, render
 from fuzz.search import Search
 from fuzz.shrink import shrink
 from fuzz.trial import Trial, Verdict
-from fuzz.worker import Task
+from fuzz.worker import Reply, Task
 
 on_ranks = [pytest.mark.xdist_group("fuzz"), pytest.mark.timeout(900)]
 
@@ -147,6 +147,21 @@ def test_what_fails_only_behind_others_is_told_apart(tmp_path):
     search, text = _searched(lambda case, alone: not alone, Case(7, {}), tmp_path)
     assert "depends on what ran before" in text
     assert search.failed and not search.found
+
+
+class OneThatFailsAlone:
+    """A pool in which one process ends with an error, and several die."""
+
+    def train(self, options, task, alone=False, variables=None):
+        if options is None:
+            return {0: Reply(error="InvalidArgumentError", message="cannot compute Mul", is_ours=False)}, []
+        failed = Broken("death", {}, "TypeError: Input 'y' of 'Mul' Op has type float64")
+        failed.before = []
+        raise failed
+
+
+def test_what_one_process_cannot_train_is_no_failure_of_several():
+    assert Trial(OneThatFailsAlone()).run(Case(0, {"exchange": "async"})).kind == "skipped"
 
 
 # On ranks

@@ -12,12 +12,12 @@ def test_ranks_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[3], limit=900, group="optimizers")
+@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[3], limit=900, turn=(0, 2), group="optimizers")
 def test_optimizers_on_ranks_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[3], limit=900)
+@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[3], limit=900, turn=(0, 2))
 def test_ranks_train_models_as_one_process_does(check):
     check()
 
@@ -42,12 +42,14 @@ def test_four_devices_take_the_steps_of_one(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[1], limit=900, devices=2, group="optimizers")
+@over_ranks(
+    HERE / "equality_of_optimizers_on_ranks.py", sizes=[1], limit=900, devices=2, turn=(1, 2), group="optimizers"
+)
 def test_optimizers_on_devices_take_the_steps_of_one_device(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[1], limit=900, devices=2)
+@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[1], limit=900, devices=2, turn=(1, 2))
 def test_devices_train_models_as_one_does(check):
     check()
 
