@@ -124,12 +124,12 @@ def test_workers_with_two_servers_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "served_on_ranks.py", sizes=[3], limit=400, group="served")
+@over_ranks(HERE / "served_on_ranks.py", sizes=[3], limit=400, turn=(0, 2), group="served")
 def test_workers_that_serve_each_other_wait_for_nobody(check):
     check()
 
 
-@over_ranks(HERE / "served_on_ranks.py", sizes=[2], limit=400, servers=1, full=[3], group="served")
+@over_ranks(HERE / "served_on_ranks.py", sizes=[2], limit=400, servers=1, full=[3], turn=(1, 2), group="served")
 def test_workers_with_a_server_wait_for_nobody(check):
     check()
 
