@@ -52,8 +52,8 @@ class DistributedOptimizer(AroundAnother):
             `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer is one of Keras's own
             and allows it, there are 64 KB of weights or more, and the job is not elastic. One of your own must make the
             same step of any part of a weight, and from its configuration.
-        bucket_bytes: Int. Gradients travel in vectors of about this size, while the backward pass goes on. Defaults to
-            `None`: one vector behind it on one node, and what is found to be good between nodes.
+        bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
+            while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
         name: String. The optimizer's name. Defaults to `None`: that of the inner one.
 
