@@ -52,8 +52,8 @@ class Distribute(keras.callbacks.Callback):
             --replication` said, else `"between_graph"`.
         update: String. `"replicated"` or `"sharded"`; see `DistributedOptimizer`. Defaults to `None`: `"sharded"` where
             the model's optimizer allows it, there are 64 KB of weights or more, and the job is not elastic.
-        bucket_bytes: Int. Gradients travel in vectors of about this size, while the backward pass goes on. Defaults to
-            `None`: one vector behind it on one node, and what is found to be good between nodes.
+        bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
+            while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
         check_every: Int. After so many steps the workers' weights are compared. Defaults to `100`.
         checkpoint: String or path. A folder for checkpoints of the whole state of this `fit()`. If there are some,

@@ -19,6 +19,7 @@ from easyscale.replication.connecting import connect
 from easyscale.replication.replication import Replication
 from easyscale.step.agreement import Agreed
 from easyscale.step.interfaces import StepContext
+from easyscale.step.late_gather import LateGather
 from easyscale.update import choosing
 from easyscale.update.accumulated import unscaled
 from easyscale.update.in_fit import UpdateInFit
@@ -52,8 +53,8 @@ class DistributedOptimizer(AroundAnother):
             `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer is one of Keras's own
             and allows it, there are 64 KB of weights or more, and the job is not elastic. One of your own must make the
             same step of any part of a weight, and from its configuration.
-        bucket_bytes: Int. Gradients travel in vectors of about this size, while the backward pass goes on. Defaults to
-            `None`: one vector behind it on one node, and what is found to be good between nodes.
+        bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
+            while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
         name: String. The optimizer's name. Defaults to `None`: that of the inner one.
 
@@ -100,7 +101,7 @@ class DistributedOptimizer(AroundAnother):
 
     def _hold(self, inner_optimizer: keras.optimizers.Optimizer) -> None:
         self.inner_optimizer = inner_optimizer
-        self._updates = UpdateInFit(self.update, inner_optimizer, self._connected)
+        self._updates = UpdateInFit(self.update, inner_optimizer, lambda: self.workers)
         self.forward(set(inner_optimizer.get_config()) - set(self.get_config()) - {"learning_rate"})
 
     def take_inside(self, scaling: keras.optimizers.LossScaleOptimizer) -> None:
@@ -123,9 +124,6 @@ class DistributedOptimizer(AroundAnother):
             self._replication = connect(*how, _adds_up(self.inner_optimizer))
             self._make_local(self.inner_optimizer)
         return self._replication
-
-    def _connected(self) -> Replication:
-        return self.workers
 
     def build(self, variables: list) -> None:
         self.is_scaled_outside = _is_called_by(keras.optimizers.LossScaleOptimizer)
@@ -198,6 +196,11 @@ class DistributedOptimizer(AroundAnother):
         """End the update of a `fit()`, on all workers or not; see `UpdateInFit.end`."""
         self._updates.end(complete)
 
+    @property
+    def late(self) -> LateGather | None:
+        """What gathers weights while the next step begins; `None` if a step gathers at its end."""
+        return self._updates.now.late
+
     def back_up(self) -> None:
         """Have each worker's part of the state in two places, if it has a part. All workers must call this."""
         self._updates.back_up()
@@ -248,11 +251,10 @@ class DistributedOptimizer(AroundAnother):
         self._updates.now.load_own_variables(store)
 
     def get_config(self) -> dict:
-        exchange = self.exchange
         return {
             "name": self.name,
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
-            "exchange": exchange if exchange is None or isinstance(exchange, str) else exchange.name,
+            "exchange": getattr(self.exchange, "name", self.exchange),
             "replication": self.replication,
             "update": self.update,
             "bucket_bytes": self.bucket_bytes,
@@ -260,9 +262,8 @@ class DistributedOptimizer(AroundAnother):
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> "DistributedOptimizer":
-        config = dict(config)
-        inner = keras.saving.deserialize_keras_object(config.pop("inner_optimizer"), custom_objects=custom_objects)
-        return cls(inner, **config)
+        inner = keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects=custom_objects)
+        return cls(**(config | {"inner_optimizer": inner}))
 
 
 def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:

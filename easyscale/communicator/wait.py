@@ -1,9 +1,22 @@
-"""What a rank waits for."""
+"""What a rank waits for, and how it does."""
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["Wait"]
+__all__ = ["Wait", "is_patient", "wait_patiently"]
+
+_thread = threading.local()
+
+
+def wait_patiently() -> None:
+    """Have this thread, from now on, leave its core to others as soon as it waits: they compute meanwhile."""
+    _thread.is_patient = True
+
+
+def is_patient() -> bool:
+    """Return whether this thread waits patiently."""
+    return getattr(_thread, "is_patient", False)
 
 
 class Wait(NamedTuple):

@@ -1,6 +1,6 @@
 """The parts of a model's variables that each rank owns, and how they travel. NumPy only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -130,13 +130,22 @@ class Shards:
         The ranks of a node may be given the same memory. It is lent: see `Exchange.lend`.
         """
         wholes: dict[int, np.ndarray] = {}
+        for one, vector in self.lay_out(parts):
+            self.gather_bucket(vector)
+            wholes |= {index: whole for index, whole in one.unpack(vector).items() if index in parts}
+        return wholes
+
+    def lay_out(self, parts: Mapping[int, np.ndarray]) -> Iterator[tuple[bucket.Bucket, np.ndarray]]:
+        """Yield each of `buckets` with a vector for `gather_bucket`, which has this rank's own parts of the arrays."""
         for one, vector in zip(self.buckets, bucket.lend(self.buckets, self._exchange, common=True), strict=True):
             for slot in one.slots:
                 if slot.index in parts:
                     vector[self._places[slot.index]] = parts[slot.index]
-            self._exchange.gather(vector)
-            wholes |= {index: whole for index, whole in one.unpack(vector).items() if index in parts}
-        return wholes
+            yield one, vector
+
+    def gather_bucket(self, vector: np.ndarray) -> None:
+        """Give all ranks the whole of a vector that `lay_out` has yielded. All must call this in the same order."""
+        self._exchange.gather(vector)
 
     def collect(
         self, index: int, part: np.ndarray, root: int | None = None, memory: Memory | None = None

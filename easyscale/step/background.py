@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from easyscale.communicator.wait import wait_patiently
+
 __all__ = ["Background"]
 
 T = TypeVar("T")
@@ -31,6 +33,7 @@ class Background:
         return future
 
     def _work(self) -> None:
+        wait_patiently()
         while True:
             future, function, args = self._calls.get()
             try:

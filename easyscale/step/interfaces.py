@@ -16,6 +16,7 @@ from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Variable
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
+from easyscale.step.late_gather import LateGather
 
 __all__ = [
     "Apply",
@@ -55,12 +56,15 @@ class StepContext:
         moving: Variables that each worker moves by itself in every step, such as the moving statistics of batch
             normalization. With every exchange of gradients they become their mean over workers. Defaults to none.
         losses: Variables that are finite as long as the losses of this worker are. Defaults to none.
+        late: `LateGather`. By which the new weights come in the next step; this one has begun with its `receive`.
+            Defaults to `None`: they come at the end of this step.
     """
 
     weight: Any = 1.0
     data: Sequence[Any] = ()
     moving: Sequence[Variable] = ()
     losses: Sequence[Variable] = ()
+    late: LateGather | None = None
 
 
 Tensor: TypeAlias = Any  # of the backend
@@ -119,7 +123,13 @@ class GradientSync(Protocol):
     def forget_updates(self) -> None:
         """Trace what `update` calls anew when it is called again: it changes other variables."""
 
-    def gather(self, shards: Shards, parts: Mapping[int, Variable], variables: Sequence[Variable]) -> None:
+    def gather(
+        self,
+        shards: Shards,
+        parts: Mapping[int, Variable],
+        variables: Sequence[Variable],
+        late: LateGather | None = None,
+    ) -> None:
         """Give all workers the parts of `variables`, by number, that each of them has computed.
 
         The memory of what is assigned may be that of several workers. It is written to again when none has it any more.
@@ -129,6 +139,13 @@ class GradientSync(Protocol):
             shards: The `Shards` of the variables.
             parts: Variables, the worker's own parts, flat.
             variables: The variables.
+            late: `LateGather` of them, by which they come in the next step. Defaults to `None`: in this one.
+        """
+
+    def late_gather(self, shards: Shards, variables: Sequence[Variable]) -> LateGather | None:
+        """Return what gathers `variables` while the next step begins; `None` where that does not gain, or cannot be.
+
+        It gains where gradients leave in several buckets: between nodes, or where the user has asked for it.
         """
 
     def total_of_squares(self, tensors: Sequence[Gradient]) -> Tensor:

@@ -115,10 +115,12 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Distribution) 
         distribution.decide()
 
     def on_train_batch_begin(original: Callable, batch: int, logs: dict | None = None) -> None:
+        distribution.settle("on_train_batch_begin")
         original(batch, logs)
         distribution.decide("on_train_batch_begin")
 
     def on_train_batch_end(original: Callable, batch: int, logs: dict | None = None) -> None:
+        distribution.settle("on_train_batch_end")
         original(batch, logs)
         distribution.decide("on_train_batch_end")
 

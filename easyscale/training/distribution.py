@@ -168,6 +168,11 @@ class Distribution:
         """Take in that an epoch is over, also for its callbacks."""
         self._fit.progress.end_epoch()
 
+    def settle(self, hook: str) -> None:
+        """Let the model have the weights of the last step if a callback of any worker may look at them in this hook."""
+        if self._fit.decides_in(hook):
+            self._fit.settle()
+
     def decide(self, hook: str | None = None) -> None:
         """Let what callbacks of any worker have decided hold on all; after a step's hook only if some may have."""
         if hook is None or self._fit.decides_in(hook):

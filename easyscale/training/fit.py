@@ -178,6 +178,10 @@ class Fit:
         """Do one step, or `steps_per_execution`, by `train_function.function(iterator)`."""
         return self._steps.step(train_function, iterator)
 
+    def settle(self) -> None:
+        """Return when the model has the weights of the last step; see `Meetings.settle`."""
+        self._meetings.settle()
+
     def decides_in(self, hook: str) -> bool:
         """Whether a callback of any worker may decide something in this hook of a step."""
         return self._decisions.are_made_in(hook)

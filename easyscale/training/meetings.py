@@ -28,9 +28,19 @@ class Meetings:
         self._acts[purpose] = act
 
     def reach(self, purpose: Purpose, detail: int = 0) -> None:
-        """Return when all workers have come to `purpose`; until then take part in what those do who have more steps."""
+        """Return when all workers have come to `purpose`; until then take part in what those do who have more steps.
+
+        The model has the weights of the last step then.
+        """
+        self.settle()
         while (agreed := self._workers.steps.meet(purpose, detail)).purpose != purpose:
             self._join(agreed)
+
+    def settle(self) -> None:
+        """Return when the model has the weights of the last step, which may come while the next one begins."""
+        for optimizer in self._optimizers:
+            if optimizer.late is not None:
+                optimizer.late.settle()
 
     def _join(self, agreed: Agreed) -> None:
         if agreed.purpose in self._acts:

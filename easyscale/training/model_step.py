@@ -27,9 +27,27 @@ def run_step(
             is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
             watches = not (is_scaled or optimizer.workers.replicas.has_copies)
             totals = finite_losses.totals(model) if watches else ()
-            steps.enter_context(optimizer.workers.current_step.of(StepContext(samples, known, moving, totals)))
+            late = optimizer.late if _reads_no_new_weights(step, model, optimizers) else None
+            if late is not None:
+                late.receive()
+            context = StepContext(samples, known, moving, totals, late)
+            steps.enter_context(optimizer.workers.current_step.of(context))
         steps.enter_context(step_of(workers.batch))
         return workers.replicas.run(step, data, samples, model)
+
+
+def _reads_no_new_weights(
+    step: Callable[[Any], Any], model: keras.Model, optimizers: Sequence[DistributedOptimizer]
+) -> bool:
+    """Whether a step reads no weight behind its update, so that the new ones may come while the next one begins.
+
+    Keras's own does not. What a model's own does is not known: it may clip weights, or update a second model by them.
+    """
+    stock = keras.Model
+    is_stock = getattr(step, "__func__", None) is stock.train_step
+    is_stock = is_stock and getattr(model.compute_metrics, "__func__", None) is stock.compute_metrics
+    is_one_graph = not (model.run_eagerly or optimizers[0].workers.replicas.has_copies)
+    return is_stock and is_one_graph and len(optimizers) == 1
 
 
 def run_alone(

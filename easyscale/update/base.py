@@ -9,6 +9,7 @@ import numpy as np
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec
 from easyscale.step.interfaces import GradientSync, StepContext
+from easyscale.step.late_gather import LateGather
 
 __all__ = ["Update"]
 
@@ -33,6 +34,7 @@ class Update:
         is_synchronous: Bool. Whether all workers agree in each step, and their gradients make one.
         active: Bool. Whether it is between `begin` and `end`.
         divides_state: Bool. Whether the optimizer's own state is elsewhere then.
+        late: `LateGather`. What gathers weights while the next step begins; `None` if a step has gathered at its end.
     """
 
     name: ClassVar[str] = ""
@@ -40,6 +42,7 @@ class Update:
     is_synchronous: ClassVar[bool] = True
     active = False
     divides_state = False
+    late: LateGather | None = None
 
     def __init__(
         self,

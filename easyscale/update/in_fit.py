@@ -1,5 +1,6 @@
 """Which update is at work: in some `fit()`s one that divides the optimizer's state, else the one that does not."""
 
+import contextlib
 from collections.abc import Callable
 
 import keras
@@ -83,6 +84,10 @@ class UpdateInFit:
         Args:
             complete: Bool. Whether all workers do. If not, it is lost.
         """
+        if not complete and self.now.late is not None:
+            with contextlib.suppress(Exception):  # workers that have failed have not sent theirs
+                self.now.late.settle()
+            self.now.late.drop()
         if self.now.active:
             self._connect().replicas.apart(self.now.end if complete else self.now.abandon)
 

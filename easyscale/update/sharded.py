@@ -16,7 +16,7 @@ class ShardedUpdate(DividedUpdate):
 
         g_part = owned part of sum_r(n_r g_r) / sum_r(n_r)              reduce
         w_part, state_part = optimizer(w_part, state_part, g_part)      update
-        w = all workers' parts                                          gather
+        w = all workers' parts                                          gather, also during the next step
 
     The state of a part exists on its owner only, and in an elastic job as a copy on the next worker. Before and after
     `fit()` it is whole, and in the optimizer itself.
@@ -48,7 +48,8 @@ class ShardedUpdate(DividedUpdate):
         parts = self._twin.clip([parts[number] for number in numbers], self._replication.total_of_squares)
         pieces = [self._twin.pieces[number] for number in numbers]
         self._replication.update(self._update, parts, pieces, self._compiles)
-        self._replication.gather(self._shards, dict(zip(numbers, pieces, strict=True)), self._variables)
+        own = dict(zip(numbers, pieces, strict=True))
+        self._replication.gather(self._shards, own, self._variables, context.late)
 
     def _update(self, parts: list, pieces: list[keras.Variable]) -> None:
         for piece in pieces:
@@ -58,6 +59,7 @@ class ShardedUpdate(DividedUpdate):
 
     def _on_begin(self, wholes: list[np.ndarray]) -> None:
         communicator = self._replication.communicator
+        self.late = self.late or self._replication.late_gather(self._shards, self._variables)
         if communicator.membership.is_elastic:
             self._backup = Backup(communicator, self._state.parts_of(Backup.source(communicator), wholes))
 

@@ -1,5 +1,7 @@
 """The mean of all workers' gradients; ranks are threads."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -84,3 +86,23 @@ def test_a_worker_gets_the_parts_that_it_owns(run_ranks):
     for part, own in run_ranks(2, on_rank):
         whole[part] = own
     np.testing.assert_allclose(whole, 1.5 * np.arange(6))
+
+
+def _is_late(comm, bucket_bytes, lengths=(40, 40)):
+    gradients = _gradients(comm, bucket_bytes=bucket_bytes)
+    variables = [tf.Variable(np.zeros(length, "float32")) for length in lengths]
+    return gradients.late_gather(gradients.shard(variables), variables) is not None
+
+
+def test_weights_come_in_the_next_step_where_gradients_leave_in_several_buckets(run_ranks):
+    assert run_ranks(2, lambda comm: _is_late(comm, 100)) == [True, True]
+    assert run_ranks(2, lambda comm: _is_late(comm, None)) == [False, False]
+    assert run_ranks(2, lambda comm: _is_late(comm, 100, lengths=[40])) == [False, False]
+
+
+def test_workers_that_may_fail_do_not_wait_for_weights_in_the_next_step(run_ranks):
+    def on_rank(comm):
+        with mock.patch.object(type(comm.membership), "is_elastic", True):
+            return _is_late(comm, 100)
+
+    assert run_ranks(1, on_rank) == [False]

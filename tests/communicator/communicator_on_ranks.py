@@ -1,14 +1,17 @@
 """Checks of the communicator between real processes: the same operations as on threads, and what is MPI's own."""
 
 import contextlib
+import itertools
 import os
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from easyscale import communicator
-from easyscale.communicator.mpi import transfer
+from easyscale.communicator.mpi import transfer, waiting
+from easyscale.communicator.wait import Wait, is_patient, wait_patiently
 from easyscale.errors import DesyncError
 
 comm = communicator.get("mpi")
@@ -49,6 +52,24 @@ def check_ranks_of_this_node_are_counted():
     assert comm.local_rank == _said_by_mpirun("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_RANK")
     assert comm.local_size == _said_by_mpirun("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_SIZE")
     assert comm.host == os.uname().nodename
+
+
+def check_a_thread_beside_one_that_computes_gives_its_core_away_as_soon_as_it_waits():
+    done_at = {}
+
+    def poll(name, begin=lambda: None):
+        begin()
+        looks = itertools.count()
+        with mock.patch.object(waiting.os, "sched_yield") as spun, mock.patch.object(waiting.time, "sleep") as slept:
+            comm.poll(lambda: next(looks) == 40, Wait("waits"))
+        done_at[name] = bool(spun.call_count), bool(slept.call_count)
+
+    for name, begin in {"busily": lambda: None, "patiently": wait_patiently}.items():
+        thread = threading.Thread(target=poll, args=(name, begin))
+        thread.start()
+        thread.join()
+    assert done_at == {"busily": (True, False), "patiently": (False, True)}
+    assert not is_patient()
 
 
 def check_messages_arrive_in_the_order_sent():

@@ -9,7 +9,7 @@ from easyscale.step.interfaces import StepContext
 
 
 def test_outside_of_a_step_a_gradient_has_the_weight_of_one_sample():
-    assert CurrentStep().context == StepContext(weight=1.0, data=(), moving=(), losses=())
+    assert CurrentStep().context == StepContext(weight=1.0, data=(), moving=(), losses=(), late=None)
     assert CurrentStep(weight=0.0).context == StepContext(weight=0.0)
 
 

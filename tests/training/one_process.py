@@ -81,7 +81,7 @@ def done_with(folder):
         shutil.rmtree(folder)
 
 
-def as_one_process(make_callbacks, on=None, place=None, **options):
+def as_one_process(make_callbacks, on=None, place=None, distribute=None, **options):
     """Compare `fit()` on all ranks with that of one process: steps, weights, history, files. Return the steps.
 
     Args:
@@ -89,6 +89,7 @@ def as_one_process(make_callbacks, on=None, place=None, **options):
             process writes.
         on: Int. The only rank that has the callbacks. Defaults to `None`: all.
         place: Int. Where `Distribute` stands in the list. Defaults to `None`: at the end.
+        distribute: Dict. Options for `Distribute`.
     """
     folder, steps = new_folder(), {}
 
@@ -100,7 +101,7 @@ def as_one_process(make_callbacks, on=None, place=None, **options):
     def distributed():
         mine = made(folder / name)
         callbacks = make_callbacks(mine) if on in (None, easyscale.rank()) else []
-        callbacks.insert(len(callbacks) if place is None else place, Distribute())
+        callbacks.insert(len(callbacks) if place is None else place, Distribute(**(distribute or {})))
         return run(name, callbacks, shard=True)
 
     name = str(easyscale.rank())

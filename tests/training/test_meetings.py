@@ -12,7 +12,7 @@ class Optimizer:
     """Stands in for a `DistributedOptimizer` whose workers agree on one thing after the other."""
 
     def __init__(self, *agreed, joins=True):
-        self._agreed, self._joins, self.joined = list(agreed), joins, []
+        self._agreed, self._joins, self.joined, self.late = list(agreed), joins, [], None
         steps = SimpleNamespace(meet=self._meet)
         self.workers = SimpleNamespace(steps=steps, communicator=SimpleNamespace(rank=1))
 
@@ -39,6 +39,13 @@ def test_what_is_registered_is_done_with_its_detail_and_steps_are_joined():
     meetings.register(Purpose.CHECK, seen.append)
     meetings.reach(Purpose.END)
     assert seen == [7, 8] and optimizer.joined == [Purpose.GRADIENTS] and progress.noted == 3
+
+
+def test_weights_that_are_on_their_way_have_come_before_anything_is_said():
+    optimizer = Optimizer((Purpose.END, 0))
+    optimizer.late = SimpleNamespace(settle=lambda: optimizer.joined.append(len(optimizer._agreed)))
+    Meetings([optimizer], Progress()).reach(Purpose.END)
+    assert optimizer.joined == [1]
 
 
 def test_a_worker_that_knows_no_gradients_cannot_join_a_step():

@@ -109,6 +109,11 @@ def test_what_is_sent_is_as_little_as_promised(check):
     check()
 
 
+@over_ranks(HERE / "late_weights_on_ranks.py", sizes=[3], limit=400, full=[2], group="optimizers")
+def test_weights_that_come_in_the_next_step_are_those_of_the_last(check):
+    check()
+
+
 @over_ranks(HERE / "optimizers_on_ranks.py", sizes=[3], full=[2], group="optimizers")
 def test_optimizers_of_keras_see_the_mean_gradient(check):
     check()

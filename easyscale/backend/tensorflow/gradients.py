@@ -17,6 +17,7 @@ from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.gradient_exchange import GradientExchange, Owned, Signature
 from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext
+from easyscale.step.late_gather import LateGather
 from easyscale.step.shared import Shared
 
 __all__ = ["Gradients"]
@@ -136,8 +137,24 @@ class Gradients(GradientSync):
     def forget_updates(self) -> None:
         self._compiled.forget()
 
-    def gather(self, shards: Shards, parts: Mapping[int, Variable], variables: Sequence[Variable]) -> None:
-        owned_parts.gather(self.communicator, self._shared, shards, parts, variables)
+    def gather(
+        self,
+        shards: Shards,
+        parts: Mapping[int, Variable],
+        variables: Sequence[Variable],
+        late: LateGather | None = None,
+    ) -> None:
+        if late is None:
+            owned_parts.gather(self.communicator, self._shared, shards, parts, variables)
+        else:
+            late.send(parts)
+
+    def late_gather(self, shards: Shards, variables: Sequence[Variable]) -> LateGather | None:
+        communicator = self.communicator
+        goes_on = communicator.membership.is_elastic  # without a worker that has failed, or a server's weights
+        if self.bucket_bytes is None or len(shards.buckets) == 1 or goes_on or communicator.servers:
+            return None
+        return LateGather(self._shared, shards, variables)
 
     def total_of_squares(self, tensors: Sequence[Gradient]) -> tf.Tensor:
         return owned_parts.total_of_squares(self.communicator, self._shared, tensors)

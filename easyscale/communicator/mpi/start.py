@@ -13,8 +13,14 @@ from easyscale.settings import Settings
 
 __all__ = ["ENDS_ITSELF", "MPI", "beginning", "library", "progress", "said"]
 
+_EAGER_BYTES = 1 << 19  # more than an exchange sends in one message
+
 # Open MPI's component for windows over UCX cannot share memory, and says so in many lines.
 os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+# Over TCP a message goes off at once up to this length. Longer ones are announced, and wait for an answer, which stands
+# behind all that is being sent the other way: between ranks that send to each other a link carried half of what it can.
+for _limit in ("eager_limit", "rndv_eager_limit", "max_send_size"):
+    os.environ.setdefault(f"OMPI_MCA_btl_tcp_{_limit}", str(_EAGER_BYTES))
 if Settings.read().elastic:
     # Else its `MPI_Finalize` waits for a rank that has failed, for ever, one time in ten.
     os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")

@@ -10,6 +10,9 @@ CALLBACKS = {
     "LearningRateScheduler": "keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.7)",
     "ModelCheckpoint": "keras.callbacks.ModelCheckpoint(f'{folder}/{{epoch}}.weights.h5', save_weights_only=True)",
     "ModelCheckpoint, whole": "keras.callbacks.ModelCheckpoint(f'{folder}/best.keras', 'loss', save_best_only=True)",
+    # It looks at weights between steps, where those of the last may still be on their way.
+    "ModelCheckpoint, after steps": "keras.callbacks.ModelCheckpoint(f'{folder}/{{epoch}}-{{batch}}.weights.h5', "
+    "save_weights_only=True, save_freq=2)",
     "BackupAndRestore": "keras.callbacks.BackupAndRestore(f'{folder}/backup')",
     "CSVLogger": "keras.callbacks.CSVLogger(f'{folder}/log.csv')",
     "TerminateOnNaN": "keras.callbacks.TerminateOnNaN()",
