@@ -57,7 +57,7 @@ LAYERS = [
     {"launchers"},
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},
-    {"compression"},
+    {"compression", "mesh"},
     {"exchange", "separate", "workers", "data", "elastic.standby"},
     {"scaling", "serving", "choice", "optimizers", "backend.base"},
     {"step"},
