@@ -1,4 +1,4 @@
-"""A mesh's axes are communicators of their own: with every exchange, windows, own messages, and errors by world ranks."""
+"""The axes of a mesh are whole communicators: exchanges, windows, messages of their own, errors by world ranks."""
 
 from pathlib import Path
 

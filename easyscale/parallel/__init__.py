@@ -1,0 +1,1 @@
+"""Models of which each worker has a part: activations travel, weights stay where they are."""
