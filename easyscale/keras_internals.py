@@ -45,6 +45,7 @@ __all__ = [
     "last_batch_of",
     "layers_of",
     "learning_rate_of",
+    "mask_of",
     "replace_in_losses",
     "replace_moments",
     "require",
@@ -240,6 +241,11 @@ def standardized(graph: Graph, inputs: Any) -> list:
 def in_training(operation: Any) -> Callable[..., Any]:
     """Return a layer, or an operation, as a model calls it in training."""
     return importlib.import_module(_FUNCTIONAL).operation_fn(operation, training=True)
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that a layer has given its output; `None` if there is none."""
+    return getattr(tensor, "_keras_mask", None)
 
 
 # Data of a fit(): its `epoch_iterator`

@@ -13,7 +13,20 @@ from easyscale.communicator import Communicator
 from easyscale.communicator.group import Group
 from easyscale.errors import unknown
 
-__all__ = ["Mesh"]
+__all__ = ["Mesh", "ranks_of_worker", "set_ranks_of_worker"]
+
+_ranks_of_worker = 1  # neighbours that train one copy of the model, as the script has said last
+
+
+def ranks_of_worker() -> int:
+    """Return how many neighbouring ranks are one worker: those of a pipeline, else 1."""
+    return _ranks_of_worker
+
+
+def set_ranks_of_worker(count: int) -> None:
+    """Let so many neighbouring ranks be one worker, to `easyscale.size()`, `shard` and `local_batch`."""
+    global _ranks_of_worker
+    _ranks_of_worker = count
 
 
 class Mesh:

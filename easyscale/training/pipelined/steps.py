@@ -1,0 +1,152 @@
+"""The steps of a `fit()` by pipelines."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import keras_internals
+from easyscale.backend.base import Backend
+from easyscale.errors import DesyncError
+from easyscale.mesh import Mesh
+from easyscale.parallel.pipeline.batch import Batch
+from easyscale.parallel.pipeline.cut import Cut
+from easyscale.parallel.pipeline.pipeline import Pipeline
+from easyscale.parallel.pipeline.stage import Stage
+from easyscale.step.interfaces import StepContext
+from easyscale.training.pipelined.loss import Labels, LossOfStage, numbers_of
+from easyscale.training.pipelined.optimizer import StageOptimizer
+
+__all__ = ["PipelineSteps"]
+
+
+class PipelineSteps:
+    """Makes steps: the passes of this rank's stage, then the update of its weights.
+
+    Only the first stage of a pipeline reads data. The others go through their own, which must be as many batches.
+
+    Args:
+        model: The model.
+        pipeline: The `Pipeline`.
+        mesh: The `Mesh`, with the axes `"data"` and `"model"`.
+        cut: The `Cut`.
+        optimizer: The `StageOptimizer` of this rank's stage.
+        backend: The `Backend`.
+
+    Attributes:
+        count: Int. The steps so far in this `fit()`.
+    """
+
+    def __init__(
+        self, model: keras.Model, pipeline: Pipeline, mesh: Mesh, cut: Cut, optimizer: StageOptimizer, backend: Backend
+    ):
+        self._model, self._pipeline, self._cut = model, pipeline, cut
+        self._backend, self._optimizer = backend, optimizer
+        self._world, self._communicator, self._mesh = mesh.communicator, mesh["model"], mesh
+        self._variables = cut.stages[self._communicator.rank].trainable_variables
+        self._stage: Stage | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the numbers that a step returns
+        self._update = backend.graph(self._apply)
+        self.count = 0
+
+    @property
+    def _is_first(self) -> bool:
+        return self._communicator.rank == 0
+
+    @property
+    def _is_last(self) -> bool:
+        return self._communicator.rank == self._communicator.size - 1
+
+    def read(self, iterator: Iterator) -> tuple[Any, Labels, int]:
+        """Return the inputs of the next batch, its labels, and its number of samples."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(next(iterator))
+        samples = next(one.shape[0] for one in keras.tree.flatten(x) if one is not None)
+        return x, Labels(y, sample_weight), int(samples)
+
+    def step(self, batch: tuple[Any, Labels, int], samples: list[int]) -> dict[str, Any]:
+        """Make a step; return the results of the metrics so far.
+
+        Args:
+            batch: What `read` has returned.
+            samples: For each rank of the world the samples of its batch in this step.
+        """
+        x, labels, own = batch
+        first, stages = self._world.rank - self._communicator.rank, self._communicator.size
+        own_pipeline = samples[first : first + stages]
+        if len(set(own_pipeline)) > 1:
+            raise DesyncError(
+                "all stages of a pipeline must go through the same batches. Received: batches of "
+                f"{', '.join(map(str, own_pipeline))} samples on ranks {first} to {first + stages - 1}. Divide data by "
+                "`easyscale.shard`, and give all ranks of a pipeline the same"
+            )
+        if self._stage is None:
+            self._stage = self._make_stage(labels, own)
+        whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
+        if self._is_first:
+            inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self._cut.graph, x)]
+            whole = Batch(own, whole.all_samples, whole.microbatches, inputs, labels.arrays)
+        gradients = self._stage.step(whole)
+        logs = self._tell_results()
+        self._update(gradients, keras.ops.convert_to_tensor(float(own), "float64"))
+        self.count += 1
+        return logs
+
+    def idle_step(self) -> None:
+        """Take part in a step of other pipelines, as this one has no data left."""
+        if self._stage is None:
+            raise DesyncError(
+                f"each pipeline must have data in the first step. Received: none on rank {self._world.rank}. Give "
+                "`fit()` a sample for each worker, or more"
+            )
+        self._update(self._stage.idle_step(), keras.ops.convert_to_tensor(0.0, "float64"))
+        self.count += 1
+
+    def _apply(self, gradients: list, weight: Any) -> None:
+        optimizer = self._optimizer.distributed
+        with optimizer.workers.current_step.of(StepContext(weight)):
+            optimizer.apply(gradients, self._variables)
+
+    def _make_stage(self, labels: Labels, samples: int) -> Stage:
+        if samples < self._pipeline.microbatches:
+            raise ValueError(
+                "the first batch of a worker must have a sample for each micro-batch. Received: "
+                f"{samples} samples, microbatches={self._pipeline.microbatches}. Use fewer micro-batches, or a larger "
+                "batch"
+            )
+        first, *_, last = self._communicator.all_gather_object(labels.described())
+        if first != last:
+            raise DesyncError(
+                f"all stages of a pipeline must go through the same data. Received: targets and weights of {first} on "
+                f"the first one, of {last} on the last. Run one script on all ranks"
+            )
+        loss = LossOfStage(self._model, self._optimizer.distributed.workers.batch, labels)
+        schedule = self._pipeline.schedule
+        return Stage(self._cut, self._communicator, schedule, self._backend, loss, labels.forms)
+
+    def _tell_results(self) -> dict[str, Any]:
+        """Let all stages know what the metrics of the last one say."""
+        results = numbers_of(self._model.get_metrics_result()) if self._is_last else {}
+        if not self._shapes:
+            all_shapes = self._communicator.all_gather_object(
+                {name: list(number.shape) for name, number in results.items()}
+            )
+            self._shapes = {name: tuple(shape) for name, shape in all_shapes[-1].items()}
+        row = np.concatenate([np.zeros(0), *(results[name].reshape(-1) for name in self._shapes if results)])
+        last = self._communicator.size - 1
+        if self._is_last:
+            for request in [self._communicator.isend(row, stage) for stage in range(last)]:
+                request.wait()
+        else:
+            row = np.zeros(sum(int(np.prod(shape)) for shape in self._shapes.values()))
+            self._communicator.receive(row, last)
+        return _unpacked(row, self._shapes)
+
+
+def _unpacked(row: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    found, start = {}, 0
+    for name, shape in shapes.items():
+        stop = start + int(np.prod(shape))
+        value = row[start:stop].reshape(shape)
+        found[name], start = float(value) if shape == () else value, stop
+    return found
