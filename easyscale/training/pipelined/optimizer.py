@@ -81,13 +81,18 @@ def load_state(model: keras.Model, state: Mapping[str, np.ndarray]) -> None:
 def _keyed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> dict[str, keras.Variable]:
     """Return an optimizer's state by the number of the variable that it belongs to, and what it is of it.
 
-    Names begin with a variable's path, in which the model's may be another one on each rank.
+    Names begin with a variable's path, in which the model's may be another one on each rank. Those that belong to none
+    have no names of their own.
     """
     paths = [variable.path.replace("/", "_") + "_" for variable in model.trainable_variables]
-    found = {}
+    found: dict[str, keras.Variable] = {}
+    of_none = 0
     for state in states_of(optimizer):
         fits = [number for number, path in enumerate(paths) if state.name.startswith(path)]
-        number = max(fits, key=lambda number: len(paths[number])) if fits else None
-        key = state.name if number is None else f"{number} {state.name[len(paths[number]) :]}"
-        found[key] = state
+        if fits:
+            number = max(fits, key=lambda number: len(paths[number]))
+            found[f"{number} {state.name[len(paths[number]) :]}"] = state
+        else:
+            found[f"- {of_none}"] = state
+            of_none += 1
     return found
