@@ -179,7 +179,7 @@ def _sets(code: CodeType, name: str) -> bool:
 # A model in its fit()
 
 
-def layers_of(model: "keras.Model", recursive: bool = True) -> list["keras.layers.Layer"]:
+def layers_of(model: "keras.layers.Layer", recursive: bool = True) -> list["keras.layers.Layer"]:
     """Return the layers of a model, and with `recursive` it itself and the layers in its layers.
 
     Its `layers` are these, if it is a `Model`; a layer that is a `Trainer` has none.

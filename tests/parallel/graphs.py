@@ -47,3 +47,12 @@ def shared_layer():
     shared = layers.Dense(8, activation="tanh", name="shared")
     x = layers.Dense(8, activation="tanh", name="between")(shared(inputs))
     return keras.Model(inputs, layers.Dense(2, name="last")(shared(x)))
+
+
+def normalized():
+    """Convolutions with batch normalization."""
+    x = image = keras.Input((8, 8, 1))
+    for number, filters in enumerate((4, 6, 8)):
+        x = layers.Conv2D(filters, 3, padding="same", use_bias=False, name=f"convolution_{number}")(x)
+        x = layers.Activation("tanh")(layers.BatchNormalization(momentum=0.8, name=f"normal_{number}")(x))
+    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))

@@ -14,6 +14,7 @@ from pipeline_on_ranks import (
     images,
     largest_difference,
     masks,
+    normalizes,
     sgd,
     tasks,
     two_tasks,
@@ -145,3 +146,8 @@ def check_dropout_differs_between_pipelines():
     assert seeds[0] == seeds[1] and seeds[2] == seeds[3] and seeds[0] != seeds[2]
     sums = comm.all_gather_object([float(np.sum(value, dtype="float64")) for value in model.trainable_variables])
     assert all(one == sums[0] for one in sums)
+
+
+def check_batch_normalization_is_that_of_one_process_with_the_same_micro_batches():
+    called.names.clear()
+    return max(normalizes(TWO[0], {"exchange": "tree", "update": update}) for update in UPDATES)

@@ -7,9 +7,11 @@ import itertools
 
 import keras
 import numpy as np
-from graphs import dense_net, two_by_two, u_net
+import tensorflow as tf
+from graphs import dense_net, normalized, two_by_two, u_net
 
 import easyscale
+from easyscale.parallel.pipeline.batch import sizes_of
 
 comm = easyscale.communicator.get()
 GENERATOR = np.random.default_rng(0)
@@ -216,3 +218,51 @@ def check_attention():  # by SGD: the gradient of a key's bias is zero but for r
 
     x = GENERATOR.normal(size=(50, 5, 12)).astype("float32")
     return equal(compiled(build, sgd, loss="mse"), (x, np.tanh(x[:, 0, :3])), batch=16)
+
+
+# Batch normalization: beside one process that runs the same micro-batches
+
+
+def check_batch_normalization_is_that_of_one_process_with_the_same_micro_batches():
+    return max(normalizes({"stages": comm.size, "microbatches": 4, "schedule": schedule}) for schedule in SCHEDULES)
+
+
+def normalizes(pipeline, options=None):
+    """Train a net with batch normalization; return the largest difference of a weight or moving statistic."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    make = compiled(normalized, sgd, loss=loss)
+    x, y = GENERATOR.normal(size=(50, 8, 8, 1)).astype("float32"), GENERATOR.integers(0, 10, 50)
+    parallel = easyscale.parallel.Pipeline(**pipeline)
+    distribute = easyscale.callbacks.Distribute(**{"exchange": "ring", **(options or {})}, model_parallel=parallel)
+    mine, local = easyscale.shard(x, y), easyscale.local_batch(16)
+    keras.utils.set_random_seed(1)
+    model, reference = make(), None
+    model.fit(*mine, batch_size=local, epochs=2, shuffle=False, verbose=0, callbacks=[distribute])
+    keras.utils.set_random_seed(1)
+    reference = make()
+    for start in [*range(0, 50, 16)] * 2:
+        batch = x[start : start + 16], y[start : start + 16]
+        step_in_micro_batches(reference, batch, comm.size // parallel.stages, parallel.microbatches)
+    delta = largest_difference(model, reference)
+    assert delta <= 1e-5, f"differs from one process with the same micro-batches by {delta}"
+    return delta
+
+
+def step_in_micro_batches(model, batch, pipelines, microbatches):
+    """Make a step as pipelines do, on one process: the moving statistics are the mean of what each has made of them."""
+    fixed = model.non_trainable_variables
+    before, moved, gradients = [np.array(one) for one in fixed], [], [0.0] * len(model.trainable_variables)
+    for number in range(pipelines):
+        for variable, value in zip(fixed, before, strict=True):
+            variable.assign(value)
+        x, y = (one[number::pipelines] for one in batch)
+        ends = np.cumsum(sizes_of(len(x), microbatches))[:-1]
+        for part, labels in zip(np.split(x, ends), np.split(y, ends), strict=True):
+            with tf.GradientTape() as tape:
+                loss = model.compute_loss(y=labels, y_pred=model(part, training=True)) * (len(part) / len(batch[0]))
+            found = tape.gradient(loss, [one.value for one in model.trainable_variables])
+            gradients = [total + gradient for total, gradient in zip(gradients, found, strict=True)]
+        moved.append((len(x), [np.array(one) for one in fixed]))
+    model.optimizer.apply(gradients, model.trainable_variables)
+    for index, variable in enumerate(fixed):
+        variable.assign(sum(count * values[index] for count, values in moved) / len(batch[0]))

@@ -310,7 +310,8 @@ def check_optimizers_that_look_at_all_stages_are_refused():
 
 
 def check_layers_that_see_more_than_a_micro_batch_are_refused():
-    refused("batch normalization would see micro-batches.*'bn'", with_layer(keras.layers.BatchNormalization(name="bn")))
+    normal = keras.layers.BatchNormalization(synchronized=True, name="normal")
+    refused("that of each micro-batch by itself.*'normal' with synchronized=True", with_layer(normal))
     refused("knows no loss of layers", with_layer(keras.layers.Dense(32, name="odd", kernel_regularizer="l2")))
     refused("the activity regularizer of", with_layer(keras.layers.Dense(32, name="odd", activity_regularizer="l2")))
     refused(

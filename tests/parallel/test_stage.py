@@ -100,9 +100,7 @@ def test_what_crosses_a_cut_may_have_no_mask(run_ranks):
     words = keras.layers.Embedding(10, 4, mask_zero=True, name="words")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.LSTM(4)(words)))
     stage = Stage(cut_model(model, names=["words"]), _Alone(), schedules.get("gpipe"), backends.get(), squares, [])
-    with pytest.raises(
-        ValueError, match=r"a cut must have no mask.*mask_zero=True.*Cut behind the layers"
-    ):
+    with pytest.raises(ValueError, match=r"a cut must have no mask.*mask_zero=True.*Cut behind the layers"):
         stage.step(Batch(2, 2, 1, [np.zeros((2, 3), "int32")], []))
 
 

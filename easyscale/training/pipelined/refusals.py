@@ -66,9 +66,9 @@ def _of_optimizer(optimizer: keras.optimizers.Optimizer) -> Iterator[Refusal]:
 def _of_layers(model: keras.Model) -> Iterator[Refusal]:
     for layer in keras_internals.layers_of(model):
         named = f"{type(layer).__name__} '{layer.name}'"
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
-            rule = "batch normalization would see micro-batches, which a pipeline does not do yet"
-            yield rule, named, "Use `LayerNormalization` or `GroupNormalization`, or freeze it by `trainable = False`"
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+            rule = "batch normalization in a pipeline is that of each micro-batch by itself"
+            yield rule, f"{named} with synchronized=True", "Leave `synchronized` out"
         if getattr(layer, "stateful", False):
             yield "a layer on a stage must forget the batch before", f"{named} that is stateful", "Make it stateless"
         policy: Any = getattr(layer, "dtype_policy", None)

@@ -15,6 +15,7 @@ from easyscale.parallel.pipeline.cut import Cut
 from easyscale.parallel.pipeline.pipeline import Pipeline
 from easyscale.parallel.pipeline.stage import Stage
 from easyscale.step.interfaces import StepContext
+from easyscale.training.parts.batch_normalization import moving_statistics
 from easyscale.training.pipelined.loss import Labels, LossOfStage, numbers_of
 from easyscale.training.pipelined.optimizer import StageOptimizer
 
@@ -44,7 +45,10 @@ class PipelineSteps:
         self._model, self._pipeline, self._cut = model, pipeline, cut
         self._backend, self._optimizer = backend, optimizer
         self._world, self._communicator, self._mesh = mesh.communicator, mesh["model"], mesh
-        self._variables = cut.stages[self._communicator.rank].trainable_variables
+        part = cut.stages[self._communicator.rank]
+        self._variables = part.trainable_variables
+        layers = [layer for layer in part.layers if isinstance(layer, keras.layers.Layer)]
+        self._moving = [variable for layer in layers for variable in moving_statistics(layer)]
         self._stage: Stage | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the numbers that a step returns
         self._update = backend.graph(self._apply)
@@ -104,7 +108,7 @@ class PipelineSteps:
 
     def _apply(self, gradients: list, weight: Any) -> None:
         optimizer = self._optimizer.distributed
-        with optimizer.workers.current_step.of(StepContext(weight)):
+        with optimizer.workers.current_step.of(StepContext(weight, moving=self._moving)):
             optimizer.apply(gradients, self._variables)
 
     def _make_stage(self, labels: Labels, samples: int) -> Stage:
