@@ -1,7 +1,7 @@
 """What EasyScale asks of the framework in whose tensors a model is."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -52,8 +52,12 @@ class StagePasses(abc.ABC):
         """
 
     @abc.abstractmethod
-    def take(self) -> list[Any]:
-        """Return the sums of all gradients since the last call, one for each variable: zeros where there were none."""
+    def take(self, whole: Collection[int] = ()) -> list[Any]:
+        """Return the sums of all gradients since the last call, one for each variable: zeros where there were none.
+
+        Args:
+            whole: The numbers of the variables whose gradients must not be some of their rows. Defaults to none.
+        """
 
 
 class Backend(abc.ABC):

@@ -56,3 +56,28 @@ def normalized():
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False, name=f"convolution_{number}")(x)
         x = layers.Activation("tanh")(layers.BatchNormalization(momentum=0.8, name=f"normal_{number}")(x))
     return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+@keras.saving.register_keras_serializable("tests")
+class Unembedding(layers.Layer):
+    """Logits by the matrix of an embedding, which is this layer's own as well."""
+
+    def __init__(self, embedding, **options):
+        super().__init__(**options)
+        self.embedding = embedding
+
+    def call(self, inputs):
+        return inputs @ keras.ops.transpose(self.embedding.embeddings)
+
+
+def tied(words=20, width=8):
+    """A small transformer whose last layer has the first one's matrix."""
+    inputs = keras.Input((6,), dtype="int32")
+    embedding = layers.Embedding(words, width, name="words")
+    x = embedding(inputs)
+    for number in range(2):
+        y = layers.LayerNormalization()(x)
+        x = x + layers.MultiHeadAttention(2, 4, name=f"attention_{number}")(y, y)
+        x = x + layers.Dense(width)(layers.Dense(16, activation="gelu")(layers.LayerNormalization()(x)))
+    x = layers.LayerNormalization(name="normal")(x)
+    return keras.Model(inputs, Unembedding(embedding, name="logits")(x))

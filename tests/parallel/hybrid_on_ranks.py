@@ -5,6 +5,8 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
+from graphs import tied
 from pipeline_on_ranks import (
     adam,
     classes,
@@ -151,3 +153,21 @@ def check_dropout_differs_between_pipelines():
 def check_batch_normalization_is_that_of_one_process_with_the_same_micro_batches():
     called.names.clear()
     return max(normalizes(TWO[0], {"exchange": "tree", "update": update}) for update in UPDATES)
+
+
+def check_tied_weights():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    generator = np.random.default_rng(4)
+    words = generator.integers(0, 20, (49, 6)), generator.integers(0, 20, (49, 6))
+    return equal(compiled(tied, sgd, loss=loss), words, TWO, batch=24, options={"update": "sharded"})
+
+
+def check_clipping_by_the_norm_over_all_stages_is_refused():
+    called.names.clear()
+    distribute = Distribute("ring", model_parallel=Pipeline(**TWO[0]))
+    model = classifier(lambda: keras.optimizers.SGD(0.1, global_clipnorm=1.0))()
+    with pytest.raises(
+        ValueError, match=r"by their global norm yet. Received: SGD\(global_clipnorm=1.0\), 2 pipelines"
+    ):
+        model.fit(*classes(48), verbose=0, callbacks=[distribute])
+    comm.barrier()

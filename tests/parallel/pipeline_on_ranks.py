@@ -8,13 +8,12 @@ import itertools
 import keras
 import numpy as np
 import tensorflow as tf
-from graphs import dense_net, normalized, two_by_two, u_net
+from graphs import dense_net, normalized, shared_layer, tied, two_by_two, u_net
 
 import easyscale
 from easyscale.parallel.pipeline.batch import sizes_of
 
 comm = easyscale.communicator.get()
-GENERATOR = np.random.default_rng(0)
 SCHEDULES = easyscale.parallel.pipeline.schedules.available()
 # Each schedule with 1, 4 and 8 micro-batches; the stages are all ranks.
 PIPELINES = [
@@ -22,6 +21,11 @@ PIPELINES = [
     for schedule, microbatches in itertools.product(SCHEDULES, [1, 4, 8])
 ]
 SOME = [PIPELINES[1], PIPELINES[-1]]
+
+
+def generator():
+    """Random numbers that are the same in each check, whatever came before."""
+    return np.random.default_rng(0)
 
 
 def sgd():
@@ -53,7 +57,7 @@ def classifier(optimizer, **options):
 
 
 def classes(count=74):
-    return GENERATOR.normal(size=(count, 12)).astype("float32"), GENERATOR.integers(0, 10, count)
+    return generator().normal(size=(count, 12)).astype("float32"), generator().integers(0, 10, count)
 
 
 def masks(optimizer):
@@ -61,7 +65,7 @@ def masks(optimizer):
 
 
 def images(count=50):
-    x = GENERATOR.normal(size=(count, 8, 8, 1)).astype("float32")
+    x = generator().normal(size=(count, 8, 8, 1)).astype("float32")
     return x, np.tanh(2 * x)
 
 
@@ -72,8 +76,8 @@ def two_tasks(optimizer):
 
 
 def tasks(count=50):
-    x = {"a": GENERATOR.normal(size=(count, 6)), "b": GENERATOR.normal(size=(count, 3))}
-    y = {"early": GENERATOR.normal(size=(count, 2)), "late": GENERATOR.integers(0, 4, count)}
+    x = {"a": generator().normal(size=(count, 6)), "b": generator().normal(size=(count, 3))}
+    y = {"early": generator().normal(size=(count, 2)), "late": generator().integers(0, 4, count)}
     return {name: one.astype("float32") for name, one in x.items()}, y
 
 
@@ -156,7 +160,7 @@ def check_adam_of_two_inputs_and_two_outputs():
 
 def check_sample_weights():
     x, y = classes()
-    return equal(classifier(sgd), (x, y, GENERATOR.uniform(0, 2, len(x)).astype("float32")))
+    return equal(classifier(sgd), (x, y, generator().uniform(0, 2, len(x)).astype("float32")))
 
 
 def check_a_sum_of_losses():
@@ -167,6 +171,10 @@ def check_a_sum_of_losses():
 
 def check_class_weights_and_clipping():
     return equal(classifier(lambda: sgd_of(clipnorm=0.02)), classes(), class_weight={n: 0.5 + n / 5 for n in range(10)})
+
+
+def check_clipping_by_the_norm_over_all_stages():
+    return equal(classifier(lambda: sgd_of(global_clipnorm=0.05)), classes())
 
 
 def check_a_schedule_of_the_learning_rate():
@@ -193,7 +201,7 @@ def check_embeddings_whose_gradients_are_rows():
         )
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    words = GENERATOR.integers(0, 20, (50, 6)), GENERATOR.integers(0, 10, 50)
+    words = generator().integers(0, 20, (50, 6)), generator().integers(0, 10, 50)
     return equal(compiled(build, keras.optimizers.Adam, loss=loss), words, batch=16)
 
 
@@ -216,8 +224,25 @@ def check_attention():  # by SGD: the gradient of a key's bias is zero but for r
             x = x + keras.layers.Dense(12)(y)
         return keras.Model(inputs, keras.layers.Dense(3)(x[:, -1]))
 
-    x = GENERATOR.normal(size=(50, 5, 12)).astype("float32")
+    x = generator().normal(size=(50, 5, 12)).astype("float32")
     return equal(compiled(build, sgd, loss="mse"), (x, np.tanh(x[:, 0, :3])), batch=16)
+
+
+# Weights of several stages
+
+
+def check_a_tied_embedding():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    words = generator().integers(0, 20, (50, 6)), generator().integers(0, 20, (50, 6))
+    return equal(compiled(tied, sgd, loss=loss, metrics=["accuracy"]), words, batch=16)
+
+
+def check_a_layer_that_is_called_on_two_stages():
+    x = generator().normal(size=(50, 8)).astype("float32")
+    if comm.size > 3:
+        return 0.0  # it has three layers
+    pipeline = {"cut": ["between"]} if comm.size == 2 else {"stages": 3}
+    return equal(compiled(shared_layer, adam, loss="mse"), (x, np.tanh(x[:, :2])), [pipeline], batch=16)
 
 
 # Batch normalization: beside one process that runs the same micro-batches
@@ -231,7 +256,7 @@ def normalizes(pipeline, options=None):
     """Train a net with batch normalization; return the largest difference of a weight or moving statistic."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     make = compiled(normalized, sgd, loss=loss)
-    x, y = GENERATOR.normal(size=(50, 8, 8, 1)).astype("float32"), GENERATOR.integers(0, 10, 50)
+    x, y = generator().normal(size=(50, 8, 8, 1)).astype("float32"), generator().integers(0, 10, 50)
     parallel = easyscale.parallel.Pipeline(**pipeline)
     distribute = easyscale.callbacks.Distribute(**{"exchange": "ring", **(options or {})}, model_parallel=parallel)
     mine, local = easyscale.shard(x, y), easyscale.local_batch(16)

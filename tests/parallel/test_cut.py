@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from graphs import dense_net, shared_layer, two_by_two, u_net
+from graphs import dense_net, normalized, shared_layer, tied, two_by_two, u_net
 
 from easyscale import keras_internals
 from easyscale.parallel.pipeline.cut import cut_model
@@ -126,11 +126,11 @@ def test_what_is_sent_in_an_order_is_received_in_that_order():
             assert sent == came
 
 
-@pytest.mark.parametrize("build", [dense_net, u_net, two_by_two, shared_layer])
+@pytest.mark.parametrize("build", [dense_net, u_net, two_by_two, shared_layer, normalized])
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 def test_stages_one_after_the_other_are_the_model(build, stages):
     model = build()
-    if build is shared_layer and stages > 2:
+    if build is shared_layer and stages > 3:
         return
     cut = cut_model(model, stages=stages)
     inputs = inputs_of(model)
@@ -142,9 +142,22 @@ def test_stages_one_after_the_other_are_the_model(build, stages):
     assert sorted(variables) == sorted(map(id, model.variables)), "each variable is on one stage"
 
 
-def test_layers_that_share_weights_stay_together():
-    cut = cut_model(shared_layer(), stages=2)
-    assert names(cut) == [["shared", "between"], ["last"]]
+def test_a_weight_of_layers_on_several_stages_is_trained_by_the_first():
+    cut = cut_model(tied(), names=["attention_0", "attention_1"])
+    (one,) = cut.tied
+    assert (one.variable.path.split("/")[-1], one.owner, one.users) == ("embeddings", 0, [2])
+    assert [variable is one.variable for variable in cut.stages[2].borrowed] == [True]
+    assert not any(variable is one.variable for variable in cut.stages[2].trainable_variables)
+    assert (
+        str(cut).splitlines()[-1]
+        == "`words/embeddings` of stage 0 is also on 2: its gradient and value travel once a step"
+    )
+
+
+def test_a_layer_that_is_called_on_two_stages_has_its_weights_on_the_first():
+    cut = cut_model(shared_layer(), names=["between"])
+    assert names(cut) == [["shared", "between"], ["shared", "last"]] or names(cut)[1] == ["shared", "last"]
+    assert {(one.owner, *one.users) for one in cut.tied} == {(0, 1)} and len(cut.tied) == 2
 
 
 def test_a_layer_that_is_called_twice_without_weights_may_be_on_two_stages():
@@ -193,6 +206,12 @@ def unknown_length():
     return keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Dense(4)(inputs)))
 
 
+def twice_normalized():
+    inputs, normal = keras.Input((4,)), keras.layers.BatchNormalization(name="normal")
+    x = keras.layers.Dense(4, name="b")(normal(keras.layers.Dense(4, name="a")(inputs)))
+    return keras.Model(inputs, keras.layers.Dense(4)(normal(x)))
+
+
 class Subclassed(keras.Model):
     def call(self, inputs):
         return inputs
@@ -208,13 +227,13 @@ class Subclassed(keras.Model):
         (dense_net, {"names": "dense_0"}, r"`cut` must be a list of names.*Write \['dense_0'\]"),
         (dense_net, {"names": ["dense_0", "tanh_0"]}, r"leaves stage 1 of 3 without any\. Cut at other layers"),
         (dense_net, {"names": ["dense_3"]}, r"leaves stage 1 of 2 without any"),
-        (dense_net, {"stages": 5}, r"at most as many stages as its model has layers with weights\. .* It has 4"),
-        (shared_layer, {"stages": 3}, r"that can be apart, as some share weights\. Received: stages=3.* It has 2"),
         (
-            shared_layer,
-            {"names": ["between"]},
-            r"must be on one stage.*shared/\w+`\. Cut behind 'shared'",
+            dense_net,
+            {"stages": 5},
+            r"has layers with weights of their own\. .* It has 4",
         ),
+        (shared_layer, {"stages": 4}, r"weights of their own\. Received: stages=4.* It has 3"),
+        (twice_normalized, {"names": ["b"]}, r"must be on one stage\. Received: 'normal' on stages 0 and 1"),
         (fixed_batch, {"stages": 2}, r"input of shape \(8, 3\)\. Leave `batch_size` out"),
         (
             unknown_length,

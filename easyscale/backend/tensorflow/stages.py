@@ -1,6 +1,6 @@
 """The passes of one stage of a pipeline, each a graph that Python calls for one micro-batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,10 @@ class Passes(StagePasses):
         elif gradient is not None:
             self._sums[index] = tf.convert_to_tensor(total) + tf.convert_to_tensor(gradient)
 
-    def take(self) -> list[Any]:
+    def take(self, whole: Collection[int] = ()) -> list[Any]:
         taken, self._sums = self._sums, [None] * len(self._variables)
+        for index in whole:
+            taken[index] = None if taken[index] is None else tf.convert_to_tensor(taken[index])
         self._rows |= {index for index, one in enumerate(taken) if isinstance(one, tf.IndexedSlices)}
         return [self._nothing(index) if one is None else one for index, one in enumerate(taken)]
 

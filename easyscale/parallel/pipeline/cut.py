@@ -12,7 +12,7 @@ import numpy as np
 from easyscale import keras_internals
 from easyscale.parallel.pipeline.division import divide
 
-__all__ = ["Crossing", "Cut", "StagePart", "cut_model"]
+__all__ = ["Crossing", "Cut", "StagePart", "Tied", "cut_model"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,21 @@ class Crossing:
 
 
 @dataclasses.dataclass(frozen=True)
+class Tied:
+    """A weight that layers of several stages use. The first of these trains it, by the sum of all their gradients.
+
+    Attributes:
+        variable: The variable.
+        owner: Int. The stage that trains it.
+        users: The other stages that use it.
+    """
+
+    variable: keras.Variable
+    owner: int
+    users: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
 class StagePart:
     """What one stage has of a model.
 
@@ -57,6 +72,8 @@ class StagePart:
         layers: List of the layers and operations, each once.
         receives: List of the `Crossing`s that come to it, in the order of stages, then of calls.
         sends: List of the `Crossing`s that leave it, in the same order.
+        variables: List of the variables of its layers, but for those that an earlier stage has as well.
+        tied: List of all `Tied` weights of the model.
     """
 
     number: int
@@ -64,16 +81,18 @@ class StagePart:
     layers: list[Any]
     receives: list[Crossing]
     sends: list[Crossing]
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """The variables of its layers, each once."""
-        return _variables(self.layers)
+    variables: list[keras.Variable]
+    tied: list[Tied]
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """Those of them that are trained."""
+        """The variables that it trains."""
         return [variable for variable in self.variables if variable.trainable]
+
+    @property
+    def borrowed(self) -> list[keras.Variable]:
+        """The variables that its layers use and an earlier stage trains."""
+        return [one.variable for one in self.tied if self.number in one.users]
 
     @property
     def weights(self) -> int:
@@ -91,19 +110,38 @@ class Cut:
     Attributes:
         graph: The same.
         stages: List of `StagePart`.
+        tied: List of the `Tied` weights.
     """
 
     def __init__(self, graph: keras_internals.Graph, bounds: Sequence[int]):
         self.graph = graph
         stage_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds)).tolist()
         crossings = _crossings(graph, stage_of, len(bounds) - 1)
-        self.stages = []
-        for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
-            nodes = graph.nodes[start:stop]
-            layers = list({id(node.operation): node.operation for node in nodes}.values())
-            receives = [one for one in crossings if one.target == number]
-            sends = sorted((one for one in crossings if one.source == number), key=lambda one: one.target)
-            self.stages.append(StagePart(number, nodes, layers, receives, sends))
+        layers = [
+            list({id(node.operation): node.operation for node in graph.nodes[start:stop]}.values())
+            for start, stop in zip(bounds, bounds[1:], strict=False)
+        ]
+        users: dict[int, tuple[keras.Variable, list[int]]] = {}
+        for number, of_stage in enumerate(layers):
+            for variable in _variables(of_stage):
+                users.setdefault(id(variable), (variable, []))[1].append(number)
+        self.tied = [
+            Tied(variable, first, others)
+            for variable, (first, *others) in users.values()
+            if others and variable.trainable
+        ]
+        self.stages = [
+            StagePart(
+                number,
+                graph.nodes[bounds[number] : bounds[number + 1]],
+                of_stage,
+                receives=[one for one in crossings if one.target == number],
+                sends=sorted((one for one in crossings if one.source == number), key=lambda one: one.target),
+                variables=[variable for variable, stages in users.values() if stages[0] == number],
+                tied=self.tied,
+            )
+            for number, of_stage in enumerate(layers)
+        ]
 
     def __str__(self) -> str:
         """The table: for each stage its layers, its weights, and what it sends forward for each sample."""
@@ -118,6 +156,11 @@ class Cut:
             rows.append((str(stage.number), shown, f"{stage.weights:,}", sends))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        lines += [
+            f"`{one.variable.path}` of stage {one.owner} is also on {', '.join(map(str, one.users))}: its gradient and "
+            "value travel once a step"
+            for one in self.tied
+        ]
         return "\n".join(line.rstrip() for line in lines)
 
 
@@ -143,9 +186,9 @@ def cut_model(model: keras.Model, stages: int | None = None, names: Sequence[str
     """
     graph = _graph_of(model)
     _check_batches(graph)
-    together = _calls_that_stay_together(graph)
-    bounds = _by_weights(graph, together, stages or 1) if names is None else _by_names(graph, together, names)
+    bounds = _by_weights(graph, stages or 1) if names is None else _by_names(graph, names)
     cut = Cut(graph, bounds)
+    _check_moving(cut)
     for stage in cut.stages:
         for one in stage.receives:
             _check_crossing(one)
@@ -186,17 +229,18 @@ def _weights(layer: Any) -> int:
     return sum(math.prod(variable.shape) for variable in getattr(layer, "trainable_variables", ()))
 
 
-def _calls_that_stay_together(graph: keras_internals.Graph) -> list[tuple[int, int, str]]:
-    """Return the first and the last call that uses each variable which several calls use, and the variable's path."""
-    spans: dict[int, tuple[int, int, str]] = {}
-    for number, node in enumerate(graph.nodes):
-        for variable in getattr(node.operation, "variables", ()):
-            first = spans.get(id(variable), (number, number, ""))[0]
-            spans[id(variable)] = first, number, variable.path
-    return [span for span in spans.values() if span[0] < span[1]]
+def _new_weights(graph: keras_internals.Graph) -> list[int]:
+    """For each call the number of weights that are trained and that no call before uses."""
+    seen: set[int] = set()
+    counts = []
+    for node in graph.nodes:
+        new = {id(one): one for one in getattr(node.operation, "trainable_variables", ()) if id(one) not in seen}
+        counts.append(sum(math.prod(one.shape) for one in new.values()))
+        seen.update(new)
+    return counts
 
 
-def _by_names(graph: keras_internals.Graph, together: list[tuple[int, int, str]], names: Sequence[str]) -> list[int]:
+def _by_names(graph: keras_internals.Graph, names: Sequence[str]) -> list[int]:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"`cut` must be a list of names of layers. Received: cut={names!r}. Write ['{names}']")
     last = {node.operation.name: number for number, node in enumerate(graph.nodes)}
@@ -208,37 +252,39 @@ def _by_names(graph: keras_internals.Graph, together: list[tuple[int, int, str]]
                 f"{f'Did you mean {near[0]!r}?' if near else f'Its first ones are {list(last)[:5]}'}"
             )
     bounds = [0, *sorted(last[name] + 1 for name in names), len(graph.nodes)]
+    counts = _new_weights(graph)
     for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
-        if not sum(_weights(node.operation) for node in graph.nodes[start:stop]):
+        if not sum(counts[start:stop]):
             raise ValueError(
                 f"each stage must have weights to train. Received: cut={list(names)!r}, which leaves stage {number} of "
                 f"{len(bounds) - 1} without any. Cut at other layers"
             )
-        for first, end, path in together:
-            if first < stop <= end:
-                raise ValueError(
-                    f"layers that share a weight must be on one stage. Received: cut={list(names)!r}, between calls "
-                    f"that use `{path}`. Cut behind '{graph.nodes[end].operation.name}', or before "
-                    f"'{graph.nodes[first].operation.name}'"
-                )
     return bounds
 
 
-def _by_weights(graph: keras_internals.Graph, together: list[tuple[int, int, str]], stages: int) -> list[int]:
-    counts = [0] * len(graph.nodes)
-    for number, layer in {id(node.operation): (n, node.operation) for n, node in enumerate(graph.nodes)}.values():
-        counts[number] = _weights(layer)
-    allowed = [all(not first < at <= last for first, last, _ in together) for at in range(len(counts) + 1)]
-    bounds = divide(counts, _bytes_across(graph), allowed, stages)
+def _by_weights(graph: keras_internals.Graph, stages: int) -> list[int]:
+    counts = _new_weights(graph)
+    bounds = divide(counts, _bytes_across(graph), stages)
     if bounds is None:
-        shared = " that can be apart, as some share weights" if together else ""
-        nothing = [0] * (len(counts) + 1)
-        most = max([0, *(n for n in range(1, stages) if divide(counts, nothing, allowed, n))])
         raise ValueError(
-            f"a pipeline must have at most as many stages as its model has layers with weights{shared}. Received: "
-            f"stages={stages}, {type(graph.model).__name__} '{graph.model.name}'. It has {most}: use so many, or fewer"
+            "a pipeline must have at most as many stages as its model has layers with weights of their own. Received: "
+            f"stages={stages}, {type(graph.model).__name__} '{graph.model.name}'. It has "
+            f"{sum(map(bool, counts))}: use so many, or fewer"
         )
     return bounds
+
+
+def _check_moving(cut: Cut) -> None:
+    """Raise `ValueError` if a layer that changes something when it is called is on two stages."""
+    seen: dict[int, int] = {}
+    for stage in cut.stages:
+        for layer in stage.layers:
+            moves = [one for one in getattr(layer, "non_trainable_variables", ()) if one.name != "seed_generator_state"]
+            if moves and layer.trainable and seen.setdefault(id(layer), stage.number) != stage.number:
+                raise ValueError(
+                    f"a layer that keeps something between calls must be on one stage. Received: '{layer.name}' on "
+                    f"stages {seen[id(layer)]} and {stage.number}. Cut elsewhere, or give each its own"
+                )
 
 
 def _uses(graph: keras_internals.Graph) -> dict[int, tuple[Any, int, list[int]]]:

@@ -7,13 +7,12 @@ import numpy as np
 __all__ = ["divide"]
 
 
-def divide(counts: Sequence[int], across: Sequence[int], allowed: Sequence[bool], parts: int) -> list[int] | None:
+def divide(counts: Sequence[int], across: Sequence[int], parts: int) -> list[int] | None:
     """Return where to cut a row, so that the largest part is as small as possible, and then so that least crosses.
 
     Args:
         counts: For each element how much it weighs.
         across: For each place before an element, and behind the last, what crosses there.
-        allowed: For each of these places whether it may be cut there.
         parts: Int. The number of parts, in each of which something weighs.
 
     Returns:
@@ -21,28 +20,25 @@ def divide(counts: Sequence[int], across: Sequence[int], allowed: Sequence[bool]
 
     Example:
 
-    >>> divide([4, 0, 4, 1, 3], [0, 9, 2, 5, 5, 0], [True] * 6, 2)
+    >>> divide([4, 0, 4, 1, 3], [0, 9, 2, 5, 5, 0], 2)
     [0, 2, 5]
     """
     total = np.concatenate([[0], np.cumsum(counts)])
-    first = _least(total, np.full(len(across), 0), allowed, parts, bound=None)
+    first = _least(total, np.full(len(across), 0), parts, bound=None)
     if first is None:
         return None
     largest = max(total[stop] - total[start] for start, stop in zip(first, first[1:], strict=False))
-    return _least(total, np.asarray(across), allowed, parts, bound=int(largest))
+    return _least(total, np.asarray(across), parts, bound=int(largest))
 
 
-def _least(
-    total: np.ndarray, across: np.ndarray, allowed: Sequence[bool], parts: int, bound: int | None
-) -> list[int] | None:
+def _least(total: np.ndarray, across: np.ndarray, parts: int, bound: int | None) -> list[int] | None:
     """Return the places of the least largest part or, with a bound for the parts, of the least that crosses."""
     count = len(total) - 1
-    places = [place for place in range(count + 1) if allowed[place] or place in (0, count)]
     # For each place the least cost of the parts before it, and where the last of them begins.
     best: list[dict[int, tuple[int, int]]] = [{0: (0, 0)}]
     for _ in range(parts):
         found: dict[int, tuple[int, int]] = {}
-        for stop in places[1:]:
+        for stop in range(1, count + 1):
             for start, (cost, _) in best[-1].items():
                 weight = int(total[stop] - total[start])
                 if start >= stop or weight == 0 or (bound is not None and weight > bound):

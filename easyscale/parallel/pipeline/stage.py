@@ -10,7 +10,7 @@ from easyscale import keras_internals
 from easyscale.backend.base import Backend
 from easyscale.communicator import Communicator, Request
 from easyscale.parallel.pipeline.batch import Batch, Form
-from easyscale.parallel.pipeline.cut import Crossing, Cut
+from easyscale.parallel.pipeline.cut import Crossing, Cut, Tied
 from easyscale.parallel.pipeline.schedules import Kind, Schedule
 
 __all__ = ["Loss", "Stage"]
@@ -63,7 +63,11 @@ class Stage:
         if self._is_last:
             specs += [_SCALAR] * 3
         watched = [len(own) + number for number, one in enumerate(self._receives) if one.has_gradient]
-        self._passes = backend.stage_passes(self._run, specs, watched, self._part.trainable_variables)
+        self._backend, self._tied, self._own = backend, self._part.tied, self._part.trainable_variables
+        variables = [*self._own, *self._part.borrowed]
+        self._number_of = {id(variable): number for number, variable in enumerate(variables)}
+        self._whole = [self._number_of[id(one.variable)] for one in self._tied if id(one.variable) in self._number_of]
+        self._passes = backend.stage_passes(self._run, specs, watched, variables)
         self._under_way: list[tuple[Request, np.ndarray]] = []  # what is sent stays in memory until it has arrived
 
     def _run(self, tensors: list) -> list:
@@ -105,14 +109,42 @@ class Stage:
                 results[kind, number] = self._passes.backward(number, self._by_outputs(came))
             else:
                 self._send_backward(results.pop((Kind.BACKWARD, number)))
-        for request, _ in self._under_way:
-            request.wait()
-        self._under_way = []
-        return self._passes.take()
+        gradients = self._sum_tied(self._passes.take(self._whole))
+        self._finish_sending()
+        return gradients
 
     def idle_step(self) -> list:
         """Return the gradients of a step in which this pipeline has no samples."""
-        return self._passes.take()
+        return self._passes.take(self._whole)[: len(self._own)]
+
+    def share_tied(self) -> None:
+        """Give the stages that use a weight which this one trains its new value, and take those of others."""
+        for one in self._tied:
+            if one.owner == self._communicator.rank:
+                for user in one.users:
+                    self._send(self._backend.view(one.variable), user)
+            elif self._communicator.rank in one.users:
+                (value,) = _arrived(self._receive([_form(one)], one.owner))
+                one.variable.assign(value)
+        self._finish_sending()
+
+    def _sum_tied(self, gradients: list) -> list:
+        """Return the gradients of this stage's own weights, those of other stages for them added."""
+        for one in self._tied:
+            if one.owner == self._communicator.rank:
+                number = self._number_of[id(one.variable)]
+                for user in one.users:
+                    (gradient,) = _arrived(self._receive([_form(one)], user))
+                    gradients[number] = gradients[number] + gradient
+            elif self._communicator.rank in one.users:
+                gradient = gradients[self._number_of[id(one.variable)]]
+                self._send(keras.ops.convert_to_numpy(gradient), one.owner)
+        return gradients[: len(self._own)]
+
+    def _finish_sending(self) -> None:
+        for request, _ in self._under_way:
+            request.wait()
+        self._under_way = []
 
     def _inputs(self, batch: Batch, number: int, came: list[np.ndarray]) -> list[np.ndarray]:
         if self._is_first:
@@ -178,6 +210,10 @@ def _arrived(transfers: list[tuple[Request, np.ndarray]]) -> list[np.ndarray]:
     for request, _ in transfers:
         request.wait()
     return [buffer for _, buffer in transfers]
+
+
+def _form(tied: Tied) -> Form:
+    return tuple(tied.variable.shape), np.dtype(tied.variable.dtype)
 
 
 def _dtype(tensor: Any) -> np.dtype:

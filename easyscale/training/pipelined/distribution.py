@@ -97,7 +97,7 @@ class PipelineDistribution:
     ) -> None:
         """Start a `fit()`, after its callbacks have: equal ranks, a stage on each."""
         model, world = self._model, self._mesh.communicator
-        refusals.check(model)
+        refusals.check(model, world.size // self._pipeline.stages)
         self._agree(params["epochs"], deciding_hooks, callbacks)
         cut = cut_model(model, self._pipeline.stages, self._pipeline.cut)
         self._start_equal()

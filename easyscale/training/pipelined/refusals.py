@@ -13,15 +13,19 @@ __all__ = ["check"]
 _STEPS = ("train_step", "compute_loss", "compute_metrics")
 
 
-def check(model: keras.Model) -> None:
-    """Raise `ValueError` if a pipeline cannot train a model that is compiled as this one.
+def check(model: keras.Model, pipelines: int) -> None:
+    """Raise `ValueError` if pipelines cannot train a model that is compiled as this one.
 
     What can be seen of its layers only when they are called is refused then: see `Stage`.
+
+    Args:
+        model: The model.
+        pipelines: Int. The number of pipelines side by side.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         raise ValueError("a pipeline trains a compiled model. Received: one that is not. Call `model.compile(...)`")
-    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer), *_of_layers(model)]:
+    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer, pipelines), *_of_layers(model)]:
         raise ValueError(f"{rule}. Received: {received}. {remedy}")
 
 
@@ -43,7 +47,7 @@ def _of_step(model: keras.Model) -> Iterator[Refusal]:
             yield rule, f"reduction='{reduction}'", "Use 'sum_over_batch_size'"
 
 
-def _of_optimizer(optimizer: keras.optimizers.Optimizer) -> Iterator[Refusal]:
+def _of_optimizer(optimizer: keras.optimizers.Optimizer, pipelines: int) -> Iterator[Refusal]:
     what = f"{type(optimizer).__name__}"
     if isinstance(optimizer, DistributedOptimizer):
         rule = "a pipeline makes an optimizer for each stage"
@@ -54,13 +58,16 @@ def _of_optimizer(optimizer: keras.optimizers.Optimizer) -> Iterator[Refusal]:
     if hasattr(optimizer, "optimizers"):
         yield "a pipeline trains by one optimizer", f"a {what} of several", "Compile the model with one of them"
     for name, remedy in (
-        ("global_clipnorm", "Clip each gradient by `clipnorm`"),
         ("gradient_accumulation_steps", "Use larger batches, of more micro-batches"),
         ("use_ema", "Leave it out"),
     ):
         if getattr(optimizer, name, None):
-            rule = f"`{name}` looks at all stages together, which a pipeline does not yet"
+            rule = f"a pipeline does not know `{name}` yet"
             yield rule, f"{what}({name}={getattr(optimizer, name)})", remedy
+    if getattr(optimizer, "global_clipnorm", None) and pipelines > 1:
+        rule = "gradients of several pipelines are not clipped by their global norm yet"
+        received = f"{what}(global_clipnorm={optimizer.global_clipnorm}), {pipelines} pipelines"
+        yield rule, received, "Clip each gradient by `clipnorm`, or start one pipeline"
 
 
 def _of_layers(model: keras.Model) -> Iterator[Refusal]:

@@ -92,7 +92,8 @@ class PipelineSteps:
             whole = Batch(own, whole.all_samples, whole.microbatches, inputs, labels.arrays)
         gradients = self._stage.step(whole)
         logs = self._tell_results()
-        self._update(gradients, keras.ops.convert_to_tensor(float(own), "float64"))
+        self._update(self._clipped(gradients), keras.ops.convert_to_tensor(float(own), "float64"))
+        self._stage.share_tied()
         self.count += 1
         return logs
 
@@ -104,7 +105,20 @@ class PipelineSteps:
                 "`fit()` a sample for each worker, or more"
             )
         self._update(self._stage.idle_step(), keras.ops.convert_to_tensor(0.0, "float64"))
+        self._stage.share_tied()
         self.count += 1
+
+    def _clipped(self, gradients: list) -> list:
+        """Return gradients as Keras clips them by `global_clipnorm`, the norm of all stages' together."""
+        most = self._model.optimizer.global_clipnorm
+        if not most:
+            return gradients
+        gradients = [keras.ops.convert_to_tensor(gradient) for gradient in gradients]
+        squares = keras.ops.convert_to_numpy(self._backend.sums_of_squares(gradients)).sum()
+        norm = np.sqrt(self._communicator.all_gather_rows(np.array([squares])).sum())
+        factor = min(most / norm, 1.0) if norm else 1.0
+        factor += norm - norm  # one infinite gradient makes all weights NaN, as on one process
+        return [gradient * keras.ops.cast(factor, gradient.dtype) for gradient in gradients]
 
     def _apply(self, gradients: list, weight: Any) -> None:
         optimizer = self._optimizer.distributed
