@@ -103,7 +103,7 @@ class Distribute(keras.callbacks.Callback):
             "communicator": communicator,
         }
         DistributedOptimizer("sgd", **self._options)  # a wrong argument shows here and not in fit()
-        self._parallel = StagesOfRanks(model_parallel, communicator, self._options, checkpoint)
+        self._parallel = StagesOfRanks(model_parallel, communicator, self._options, checkpoint, check_every)
         self._check_every = check_every
         self._taken: keras.callbacks.CallbackList | None = None
         steps, seconds = _interval(_EVERY if every is None else every)

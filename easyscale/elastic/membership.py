@@ -180,6 +180,10 @@ class FixedMembership(Membership):
         self.places = list(range(size))
         self.initial_ranks = self.places if initial_ranks is None else list(initial_ranks)
 
+    @property
+    def name(self) -> str:
+        return f"[rank {self.initial_ranks[self.rank]} of {max(self.size, max(self.initial_ranks) + 1)}]"
+
     def is_in_vain(self, notices: bool) -> bool:
         return False
 

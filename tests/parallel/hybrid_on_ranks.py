@@ -171,3 +171,22 @@ def check_clipping_by_the_norm_over_all_stages_is_refused():
     ):
         model.fit(*classes(48), verbose=0, callbacks=[distribute])
     comm.barrier()
+
+
+class Drifts(keras.callbacks.Callback):
+    """Changes a weight of its stage on one rank, behind the first step."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1 and comm.rank == 3:
+            last = self.model.trainable_variables[-1]
+            last.assign_add(np.full(last.shape, 1e-4, "float32"))
+
+
+def check_pipelines_that_drift_apart_are_told_so():
+    called.names.clear()
+    distribute = Distribute("ring", model_parallel=Pipeline(**TWO[0]), check_every=2)
+    x, y = easyscale.shard(*classes(96))
+    message = r"must have the same weights\. Received: .* of rank 3 of 4 differs? from rank 1 after step 4"
+    with pytest.raises(easyscale.DesyncError, match=message):
+        classifier(sgd)().fit(x, y, batch_size=easyscale.local_batch(24), verbose=0, callbacks=[distribute, Drifts()])
+    comm.barrier()

@@ -18,6 +18,7 @@ from easyscale.errors import DesyncError
 from easyscale.mesh import Mesh
 from easyscale.parallel.pipeline.cut import cut_model
 from easyscale.parallel.pipeline.pipeline import Pipeline
+from easyscale.progress import Activity
 from easyscale.step import equality
 from easyscale.training.console import Console
 from easyscale.training.parts import losses, metrics
@@ -71,15 +72,18 @@ class PipelineDistribution:
             object.__setattr__(model, "_easyscale_pipeline", cls(model))  # past Keras, which would track it
         return model._easyscale_pipeline
 
-    def prepare(self, pipeline: Pipeline, communicator: Communicator, options: Mapping[str, Any]) -> None:
+    def prepare(
+        self, pipeline: Pipeline, communicator: Communicator, options: Mapping[str, Any], check_every: int
+    ) -> None:
         """Take in how the model is trained. All ranks call this together, before the callbacks begin.
 
         Args:
             pipeline: The `Pipeline`.
             communicator: The `Communicator` of all ranks.
             options: Dict. Arguments of `DistributedOptimizer`, for what is between pipelines.
+            check_every: Int. After so many steps the weights of the pipelines are compared.
         """
-        self._pipeline, self._options = pipeline, dict(options)
+        self._pipeline, self._options, self._check_every = pipeline, dict(options), check_every
         key = communicator, pipeline.stages
         if key not in self._meshes:
             axes = {"data": communicator.size // pipeline.stages, "model": pipeline.stages}
@@ -110,7 +114,9 @@ class PipelineDistribution:
             )
         self._optimizer.distributed.shard()
         self._whole = WholeModel(model, cut.stages, self._mesh["model"], self._optimizer)
-        self._steps = PipelineSteps(model, self._pipeline, self._mesh, cut, self._optimizer, self._backend)
+        self._steps = PipelineSteps(
+            model, self._pipeline, self._mesh, cut, self._optimizer, self._backend, self._check_every
+        )
         console = Console(world, bool(params.get("verbose")))
         console.say(f"{world.size // self._pipeline.stages} x {self._pipeline}")
         for line in str(cut).splitlines():
@@ -147,19 +153,22 @@ class PipelineDistribution:
                     variable.assign([mix(seed, number), count])
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start an epoch."""
+        """Start the epoch number `epoch`, from 0."""
+        self._optimizer.distributed.workers.steps.begin(2 * epoch + 2, together=False)
 
     def end_epoch(self) -> None:
         """Take in that an epoch is over, also for its callbacks."""
 
     def _train(self, iterator: Iterator) -> dict[str, Any]:
         """Make a step, in place of Keras's train function."""
-        steps = self._begun
+        steps, told = self._begun, self._mesh.communicator.progress
         batch = steps.read(iterator)
         met = self._meet(Kind.STEP, batch[2])
+        told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
         with self._optimizer.distributed.workers.steps.explained(on_failure=self.stop):
             self._is_whole = False
             logs = steps.step(batch, met.samples)
+        told.activity = Activity.STEPS
         if self._hooks:
             self._make_whole()
         return logs
@@ -214,6 +223,7 @@ class PipelineDistribution:
 
     def end(self) -> None:
         """End a `fit()`, after its callbacks have: the whole model and its optimizer are on every rank."""
+        self._begun.compare()
         if not self._is_whole:
             self._whole.gather_weights()
         self._optimizer.distributed.unshard(complete=True)
@@ -238,10 +248,12 @@ class PipelineDistribution:
     def begin_evaluation(self) -> None:
         """Start an `evaluate()` of all ranks: each evaluates the whole model on the data of its pipeline."""
         self._evaluating = True
+        self._mesh.communicator.progress.activity = Activity.EVALUATION
 
     def end_evaluation(self) -> None:
         """End an `evaluate()` of all ranks."""
         self._evaluating = False
+        self._mesh.communicator.progress.activity = Activity.STEPS
 
     def evaluate(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
         if self._training and keras_internals.OF_FIT in kwargs:  # all ranks validate

@@ -26,6 +26,7 @@ class StagesOfRanks:
         communicator: What `easyscale.communicator.get` takes.
         options: Dict. Arguments of `DistributedOptimizer`.
         checkpoint: String or path. The folder for checkpoints.
+        check_every: Int. After so many steps the weights of the pipelines are compared.
 
     Attributes:
         pipeline: The `Pipeline`. `None` also with one rank, which has all stages.
@@ -40,7 +41,9 @@ class StagesOfRanks:
         communicator: str | Communicator | None,
         options: Mapping[str, Any],
         checkpoint: str | os.PathLike | None,
+        check_every: int,
     ):
+        self._check_every = check_every
         self.pipeline: Pipeline | None = None
         self._options = {name: value for name, value in options.items() if name not in ("communicator", "replication")}
         self._too_early: set[str] = set()
@@ -66,7 +69,7 @@ class StagesOfRanks:
                 "`callbacks=[distribute]`"
             )
         distribution = PipelineDistribution.of(model)
-        distribution.prepare(self.pipeline, self._communicator, self._options)
+        distribution.prepare(self.pipeline, self._communicator, self._options, self._check_every)
         return distribution
 
 

@@ -34,14 +34,23 @@ class PipelineSteps:
         cut: The `Cut`.
         optimizer: The `StageOptimizer` of this rank's stage.
         backend: The `Backend`.
+        check_every: Int. After so many steps the weights of the pipelines are compared.
 
     Attributes:
         count: Int. The steps so far in this `fit()`.
     """
 
     def __init__(
-        self, model: keras.Model, pipeline: Pipeline, mesh: Mesh, cut: Cut, optimizer: StageOptimizer, backend: Backend
+        self,
+        model: keras.Model,
+        pipeline: Pipeline,
+        mesh: Mesh,
+        cut: Cut,
+        optimizer: StageOptimizer,
+        backend: Backend,
+        check_every: int,
     ):
+        self._check_every = check_every
         self._model, self._pipeline, self._cut = model, pipeline, cut
         self._backend, self._optimizer = backend, optimizer
         self._world, self._communicator, self._mesh = mesh.communicator, mesh["model"], mesh
@@ -92,9 +101,7 @@ class PipelineSteps:
             whole = Batch(own, whole.all_samples, whole.microbatches, inputs, labels.arrays)
         gradients = self._stage.step(whole)
         logs = self._tell_results()
-        self._update(self._clipped(gradients), keras.ops.convert_to_tensor(float(own), "float64"))
-        self._stage.share_tied()
-        self.count += 1
+        self._finish(self._stage, self._clipped(gradients), own)
         return logs
 
     def idle_step(self) -> None:
@@ -104,9 +111,26 @@ class PipelineSteps:
                 f"each pipeline must have data in the first step. Received: none on rank {self._world.rank}. Give "
                 "`fit()` a sample for each worker, or more"
             )
-        self._update(self._stage.idle_step(), keras.ops.convert_to_tensor(0.0, "float64"))
-        self._stage.share_tied()
+        self._finish(self._stage, self._stage.idle_step(), samples=0)
+
+    def _finish(self, stage: Stage, gradients: list, samples: int) -> None:
+        """Update this stage's weights; compare them if it is time."""
+        self._update(gradients, keras.ops.convert_to_tensor(float(samples), "float64"))
+        stage.share_tied()
         self.count += 1
+        if self.count == 1 or self.count % self._check_every == 0:
+            self.compare()
+
+    def compare(self) -> None:
+        """Raise `DesyncError` if the weights of any stage differ between pipelines. All ranks must call this."""
+        differs = ""
+        try:
+            self._optimizer.distributed.workers.replicas.check_equal(self._variables, self.count)
+        except DesyncError as error:
+            differs = str(error)
+        found = next(filter(None, self._world.all_gather_object(differs)), None)
+        if found is not None:
+            raise DesyncError(found)
 
     def _clipped(self, gradients: list) -> list:
         """Return gradients as Keras clips them by `global_clipnorm`, the norm of all stages' together."""
