@@ -17,7 +17,7 @@ from easyscale.training.pipelined.meeting import Kind, meet
         ({}, r"`stages` must be an integer of 2 or more\. Received: stages=None"),
         (
             {"stages": 2, "microbatches": 0},
-            r"`microbatches` must be an integer of 1 or more\. Received: microbatches=0",
+            "`microbatches` must be an integer of 1 or more. Received: microbatches=0",
         ),
         ({"stages": 2, "microbatches": 2.5}, "`microbatches` must be an integer"),
         ({"stages": 2, "schedule": "gpip"}, "`schedule` must be one of .* Did you mean 'gpipe'"),
@@ -25,7 +25,7 @@ from easyscale.training.pipelined.meeting import Kind, meet
         ({"cut": []}, "`cut` must be a list of names"),
         (
             {"stages": 4, "cut": ["a", "b"]},
-            r"one name less than there are stages\. Received: stages=4, cut=\['a', 'b'\]",
+            "one name less than there are stages. Received: stages=4",
         ),
     ],
 )
