@@ -151,6 +151,32 @@ def check_a_second_fit_goes_on_with_the_optimizers_state():
     assert int(model.optimizer.iterations) == 12
 
 
+def check_a_second_fit_traces_nothing_anew_until_something_has_changed():
+    made, backend = [], backends.get()
+    stage_passes = type(backend).stage_passes
+    type(backend).stage_passes = lambda *args: made.append(1) or stage_passes(*args)
+    try:
+        model, reference = (compiled(optimizer=keras.optimizers.Adam(0.01)) for _ in range(2))
+        fit(model, distribute())
+        model.optimizer.learning_rate = 0.003
+        fit(model, distribute())
+        assert len(made) == 1
+        fit(model, distribute(), sample_weight=np.linspace(0, 2, len(X)))
+        assert len(made) == 2
+        model.compile("sgd", model.loss)
+        fit(model, distribute(), epochs=1)
+        assert len(made) == 3
+    finally:
+        type(backend).stage_passes = stage_passes
+    fit(reference)
+    reference.optimizer.learning_rate = 0.003
+    fit(reference)
+    fit(reference, sample_weight=np.linspace(0, 2, len(X)))
+    reference.compile("sgd", reference.loss)
+    fit(reference, epochs=1)
+    assert_same(model, reference)
+
+
 def check_fit_without_pipeline_goes_on_where_the_pipeline_has_ended():
     model = compiled(optimizer=keras.optimizers.Adam(0.01))
     fit(model, distribute())

@@ -61,6 +61,7 @@ class PipelineDistribution:
         self._meshes: dict[tuple[Communicator, int], Mesh] = {}
         self._backend = backends.get()
         self._steps: PipelineSteps | None = None
+        self._made_for: list = []
         for name in (*_REPLACED, keras_internals.LOGS):
             own = self._results if name == keras_internals.LOGS else getattr(self, name)
             object.__setattr__(model, name, functools.partial(own, getattr(model, name)))
@@ -103,26 +104,42 @@ class PipelineDistribution:
         model, world = self._model, self._mesh.communicator
         refusals.check(model, world.size // self._pipeline.stages)
         self._agree(params["epochs"], deciding_hooks, callbacks)
-        cut = cut_model(model, self._pipeline.stages, self._pipeline.cut)
         self._start_equal()
-        part = cut.stages[self._mesh["model"].rank]
-        self._optimizer = StageOptimizer(model, part.trainable_variables, self._mesh["data"], self._options)
+        key = self._way_to_train()
+        if self._steps is None or self._made_for != key:
+            self._steps, self._made_for = self._make_steps(), key
+        else:
+            self._optimizer.load(model)
+            self._steps.restart()
+        self._optimizer.distributed.shard()
+        console = Console(world, bool(params.get("verbose")))
+        console.say(f"{world.size // self._pipeline.stages} x {self._pipeline}")
+        for line in str(self._steps.cut).splitlines():
+            console.say(line)
+        self._training, self._is_whole = True, True
+        model.train_function = self._train
+
+    def _way_to_train(self) -> list:
+        """What stages depend on: while it is the same, what was traced in a `fit()` stays for the next."""
+        model = self._model
+        weights = [(id(variable), variable.trainable) for variable in model.variables]
+        optimizer, rate = model.optimizer, keras_internals.learning_rate_of(model.optimizer)
+        config = {name: value for name, value in optimizer.get_config().items() if name != "learning_rate"}
+        compiled = [id(optimizer), id(rate), config, id(model.metrics[0])]  # the loss's, which `compile` makes anew
+        return [repr(self._pipeline), self._mesh, self._options, self._check_every, weights, compiled]
+
+    def _make_steps(self) -> PipelineSteps:
+        model, mesh, pipeline = self._model, self._mesh, self._pipeline
+        cut = cut_model(model, pipeline.stages, pipeline.cut)
+        part = cut.stages[mesh["model"].rank]
+        self._optimizer = StageOptimizer(model, part.trainable_variables, mesh["data"], self._options)
         if not self._optimizer.distributed.is_synchronous:
             raise ValueError(
                 "an exchange between pipelines must wait for all of them. Received: "
                 f"exchange='{self._optimizer.distributed.workers.gradients.exchange.name}'. Use 'ring'"
             )
-        self._optimizer.distributed.shard()
-        self._whole = WholeModel(model, cut.stages, self._mesh["model"], self._optimizer)
-        self._steps = PipelineSteps(
-            model, self._pipeline, self._mesh, cut, self._optimizer, self._backend, self._check_every
-        )
-        console = Console(world, bool(params.get("verbose")))
-        console.say(f"{world.size // self._pipeline.stages} x {self._pipeline}")
-        for line in str(cut).splitlines():
-            console.say(line)
-        self._training, self._is_whole = True, True
-        model.train_function = self._train
+        self._whole = WholeModel(model, cut.stages, mesh["model"], self._optimizer)
+        return PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every)
 
     def _agree(self, epochs: int, deciding_hooks: list[str], callbacks: list) -> None:
         """Agree on what the ranks do, and whether weights must be whole for the callbacks of any of them."""

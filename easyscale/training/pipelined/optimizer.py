@@ -45,8 +45,12 @@ class StageOptimizer:
         self.distributed.starts_equal = False  # the whole model does
         self.distributed.build(variables)
         self._keys = list(_keyed(inner, model))
-        known = _keyed(optimizer, model) if optimizer.built else {}
-        for key, state in _keyed(inner, model).items():
+        self.load(model)
+
+    def load(self, model: keras.Model) -> None:
+        """Take the state of the model's optimizer, if that is built."""
+        known = _keyed(model.optimizer, model) if model.optimizer.built else {}
+        for key, state in zip(self._keys, states_of(self.distributed.inner_optimizer), strict=True):
             if key in known:
                 state.assign(known[key])
 

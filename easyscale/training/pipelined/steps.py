@@ -37,6 +37,7 @@ class PipelineSteps:
         check_every: Int. After so many steps the weights of the pipelines are compared.
 
     Attributes:
+        cut: The same.
         count: Int. The steps so far in this `fit()`.
     """
 
@@ -51,7 +52,7 @@ class PipelineSteps:
         check_every: int,
     ):
         self._check_every = check_every
-        self._model, self._pipeline, self._cut = model, pipeline, cut
+        self._model, self._pipeline, self.cut = model, pipeline, cut
         self._backend, self._optimizer = backend, optimizer
         self._world, self._communicator, self._mesh = mesh.communicator, mesh["model"], mesh
         part = cut.stages[self._communicator.rank]
@@ -59,8 +60,13 @@ class PipelineSteps:
         layers = [layer for layer in part.layers if isinstance(layer, keras.layers.Layer)]
         self._moving = [variable for layer in layers for variable in moving_statistics(layer)]
         self._stage: Stage | None = None
+        self._told: list = []  # of labels, by each stage
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the numbers that a step returns
         self._update = backend.graph(self._apply)
+        self.count = 0
+
+    def restart(self) -> None:
+        """Begin another `fit()` by the same stages: what was traced stays."""
         self.count = 0
 
     @property
@@ -93,25 +99,29 @@ class PipelineSteps:
                 f"{', '.join(map(str, own_pipeline))} samples on ranks {first} to {first + stages - 1}. Divide data by "
                 "`easyscale.shard`, and give all ranks of a pipeline the same"
             )
-        if self._stage is None:
-            self._stage = self._make_stage(labels, own)
+        stage = self._stage_for(labels, own) if self.count == 0 else self._begun
         whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
         if self._is_first:
-            inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self._cut.graph, x)]
+            inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self.cut.graph, x)]
             whole = Batch(own, whole.all_samples, whole.microbatches, inputs, labels.arrays)
-        gradients = self._stage.step(whole)
+        gradients = stage.step(whole)
         logs = self._tell_results()
-        self._finish(self._stage, self._clipped(gradients), own)
+        self._finish(stage, self._clipped(gradients), own)
         return logs
 
     def idle_step(self) -> None:
         """Take part in a step of other pipelines, as this one has no data left."""
-        if self._stage is None:
+        if self.count == 0:
             raise DesyncError(
                 f"each pipeline must have data in the first step. Received: none on rank {self._world.rank}. Give "
                 "`fit()` a sample for each worker, or more"
             )
-        self._finish(self._stage, self._stage.idle_step(), samples=0)
+        self._finish(self._begun, self._begun.idle_step(), samples=0)
+
+    @property
+    def _begun(self) -> Stage:
+        assert self._stage is not None  # it is made in the first step
+        return self._stage
 
     def _finish(self, stage: Stage, gradients: list, samples: int) -> None:
         """Update this stage's weights; compare them if it is time."""
@@ -149,22 +159,26 @@ class PipelineSteps:
         with optimizer.workers.current_step.of(StepContext(weight, moving=self._moving)):
             optimizer.apply(gradients, self._variables)
 
-    def _make_stage(self, labels: Labels, samples: int) -> Stage:
+    def _stage_for(self, labels: Labels, samples: int) -> Stage:
+        """Return the stage that takes such labels; make it, or make it anew, in the first step of a `fit()`."""
         if samples < self._pipeline.microbatches:
             raise ValueError(
                 "the first batch of a worker must have a sample for each micro-batch. Received: "
                 f"{samples} samples, microbatches={self._pipeline.microbatches}. Use fewer micro-batches, or a larger "
                 "batch"
             )
-        first, *_, last = self._communicator.all_gather_object(labels.described())
-        if first != last:
+        told = self._communicator.all_gather_object(labels.described())
+        if told[0] != told[-1]:
             raise DesyncError(
-                f"all stages of a pipeline must go through the same data. Received: targets and weights of {first} on "
-                f"the first one, of {last} on the last. Run one script on all ranks"
+                f"all stages of a pipeline must go through the same data. Received: targets and weights of {told[0]} "
+                f"on the first one, of {told[-1]} on the last. Run one script on all ranks"
             )
-        loss = LossOfStage(self._model, self._optimizer.distributed.workers.batch, labels)
-        schedule = self._pipeline.schedule
-        return Stage(self._cut, self._communicator, schedule, self._backend, loss, labels.forms)
+        if self._stage is None or told != self._told:
+            loss = LossOfStage(self._model, self._optimizer.distributed.workers.batch, labels)
+            schedule = self._pipeline.schedule
+            self._stage = Stage(self.cut, self._communicator, schedule, self._backend, loss, labels.forms)
+            self._told = told
+        return self._stage
 
     def _tell_results(self) -> dict[str, Any]:
         """Let all stages know what the metrics of the last one say."""
