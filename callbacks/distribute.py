@@ -16,11 +16,13 @@ from easyscale.communicator import Communicator
 from easyscale.errors import EasyScaleWarning
 from easyscale.exchange import Exchange
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.parallel import Pipeline
 from easyscale.settings import Settings
 from easyscale.training.callback_list import attach, on_set_model
 from easyscale.training.callback_state import remember
 from easyscale.training.console import Console
 from easyscale.training.distribution import Distribution
+from easyscale.training.pipelined.stages_of_ranks import StagesOfRanks
 
 __all__ = ["Distribute"]
 
@@ -55,6 +57,9 @@ class Distribute(keras.callbacks.Callback):
         bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
             while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+        model_parallel: `easyscale.parallel.Pipeline`. Cuts the model into stages on neighbouring ranks; a worker is
+            then one pipeline. Make this object before `easyscale.shard` and `local_batch` are called. With one rank it
+            changes nothing. Defaults to `None`: every rank trains the whole model.
         check_every: Int. After so many steps the workers' weights are compared. Defaults to `100`.
         checkpoint: String or path. A folder for checkpoints of the whole state of this `fit()`. If there are some,
             training goes on from the last one. Each `fit()` has a folder of its own. Defaults to `None`: none are
@@ -81,6 +86,7 @@ class Distribute(keras.callbacks.Callback):
         update: str | None = None,
         bucket_bytes: int | None = None,
         communicator: str | Communicator | None = None,
+        model_parallel: Pipeline | None = None,
         check_every: int = 100,
         checkpoint: str | os.PathLike | None = None,
         every: int | str | None = None,
@@ -97,6 +103,7 @@ class Distribute(keras.callbacks.Callback):
             "communicator": communicator,
         }
         DistributedOptimizer("sgd", **self._options)  # a wrong argument shows here and not in fit()
+        self._parallel = StagesOfRanks(model_parallel, communicator, self._options, checkpoint, check_every)
         self._check_every = check_every
         self._taken: keras.callbacks.CallbackList | None = None
         steps, seconds = _interval(_EVERY if every is None else every)
@@ -126,6 +133,10 @@ class Distribute(keras.callbacks.Callback):
 
     def take(self, callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
         """Distribute `model`. Called before the callbacks of the list get it."""
+        if self._parallel.pipeline is not None:
+            self._taken = callbacks
+            attach(callbacks, self._parallel.distribution_of(model))
+            return
         distribution = Distribution.of(model)
         distribution.wrap_optimizers(self._options)
         if not distribution.optimizers:
@@ -153,7 +164,7 @@ class Distribute(keras.callbacks.Callback):
                 "optimizer among its attributes. Call `model.compile(...)`, then `model.fit(callbacks=[Distribute()])`"
             )
         if (advice := backend.get().advice()) is not None:
-            communicator = Distribution.of(self.model).optimizers[0].workers.communicator
+            communicator = communicators.get(self._options["communicator"])
             Console(communicator, bool(self.params.get("verbose"))).say_once(advice)
 
 

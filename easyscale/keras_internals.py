@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from easyscale.errors import EasyScaleError
 
@@ -33,8 +33,10 @@ __all__ = [
     "dataset_of",
     "dataset_of_iterator",
     "excluded_from_weight_decay",
+    "graph_of",
     "has_ended",
     "hold_losses",
+    "in_training",
     "improves",
     "initial_epoch",
     "inputs_of",
@@ -43,6 +45,7 @@ __all__ = [
     "last_batch_of",
     "layers_of",
     "learning_rate_of",
+    "mask_of",
     "replace_in_losses",
     "replace_moments",
     "require",
@@ -50,6 +53,7 @@ __all__ = [
     "set_initial_epoch",
     "set_native",
     "set_step",
+    "standardized",
     "steps_of_pass",
     "strategy_of",
     "take_general_steps",
@@ -64,6 +68,7 @@ OF_FIT = "_use_cached_eval_dataset"  # the argument that `fit()` gives `evaluate
 _LOSSES = "keras.src.losses.loss"  # where all of Keras's losses are reduced
 _ITERATOR = "keras.src.trainers.epoch_iterator"
 _TRAINER = "keras.src.backend.tensorflow.trainer"
+_FUNCTIONAL = "keras.src.models.functional"
 _OPTIMIZER = "keras.src.optimizers.base_optimizer"  # what all backends have in common
 
 _KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps of tf.data that leave batches as they are
@@ -81,6 +86,7 @@ _NAMES: Names = {
     ("keras", "Model"): ("_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
     ("keras.callbacks", "ModelCheckpoint"): ("_is_improvement", "_set_monitor_op"),
     ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
+    ("keras", "Sequential"): ("_functional",),
     ("keras", "Variable"): ("_value",),
     ("keras.layers", "BatchNormalization"): ("_moments",),
     ("keras.layers", "Layer"): ("_losses",),
@@ -98,6 +104,8 @@ _NAMES: Names = {
         "_variables",
     ),
     (_OPTIMIZER, "BaseOptimizer"): _FOR_EACH_COPY,
+    (_FUNCTIONAL, None): ("operation_fn",),
+    (_FUNCTIONAL, "Functional"): ("_nodes_by_depth", "_outputs_struct", "_standardize_inputs"),
     (_ITERATOR, "EpochIterator"): ("_current_iterator", "_num_batches", "_steps_seen"),
     (_LOSSES, None): (
         "apply_mask",
@@ -171,7 +179,7 @@ def _sets(code: CodeType, name: str) -> bool:
 # A model in its fit()
 
 
-def layers_of(model: "keras.Model", recursive: bool = True) -> list["keras.layers.Layer"]:
+def layers_of(model: "keras.layers.Layer", recursive: bool = True) -> list["keras.layers.Layer"]:
     """Return the layers of a model, and with `recursive` it itself and the layers in its layers.
 
     Its `layers` are these, if it is a `Model`; a layer that is a `Trainer` has none.
@@ -192,6 +200,52 @@ def initial_epoch(model: "keras.Model") -> int | None:
 def set_initial_epoch(model: "keras.Model", epoch: int | None) -> None:
     """Let a `fit()` whose callbacks begin now, and each later one, begin with an epoch."""
     model._initial_epoch = epoch
+
+
+# The graph of layers of a model
+
+
+class Graph(NamedTuple):
+    """The layers of a Functional or Sequential model, as they are called.
+
+    Attributes:
+        model: The Functional model, which is also what a Sequential one has in it.
+        nodes: List of Keras's nodes, each a call of a layer, behind all whose outputs it takes.
+        inputs: List of `KerasTensor`, flat.
+        outputs: Nested structure of `KerasTensor`.
+    """
+
+    model: "keras.Model"
+    nodes: list[Any]
+    inputs: list[Any]
+    outputs: Any
+
+
+def graph_of(model: "keras.Model") -> Graph | None:
+    """Return the graph of a model; `None` of one that is neither Sequential nor Functional, or not built."""
+    functional = importlib.import_module(_FUNCTIONAL).Functional
+    if isinstance(model, importlib.import_module("keras").Sequential):
+        model = model._functional
+    if not isinstance(model, functional) or type(model).call is not functional.call:
+        return None
+    by_depth = model._nodes_by_depth
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    return Graph(model, [node for node in nodes if not node.is_input], list(model.inputs), model._outputs_struct)
+
+
+def standardized(graph: Graph, inputs: Any) -> list:
+    """Return the tensors that a model makes of its inputs before its first layer, flat, in the order of its inputs."""
+    return list(importlib.import_module("keras").tree.flatten(graph.model._standardize_inputs(inputs)))
+
+
+def in_training(operation: Any) -> Callable[..., Any]:
+    """Return a layer, or an operation, as a model calls it in training."""
+    return importlib.import_module(_FUNCTIONAL).operation_fn(operation, training=True)
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that a layer has given its output; `None` if there is none."""
+    return getattr(tensor, "_keras_mask", None)
 
 
 # Data of a fit(): its `epoch_iterator`

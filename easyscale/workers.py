@@ -7,7 +7,7 @@ is the only worker. With in-graph replication a process has several: one for eac
 import contextlib
 import importlib
 
-from easyscale import called, communicator
+from easyscale import called, communicator, mesh
 from easyscale.errors import is_number
 from easyscale.settings import Settings
 
@@ -25,18 +25,20 @@ def rank() -> int:
     0
     """
     called.note("rank")
-    return communicator.get().rank * _devices()
+    return communicator.get().rank // mesh.ranks_of_worker() * _devices()
 
 
 def size() -> int:
     """Return the number of workers: of processes that train, times the devices that each of them drives.
+
+    With `Distribute(model_parallel=...)` a worker is one pipeline, of several processes.
 
     Example:
 
     >>> easyscale.size()  # without a launcher
     1
     """
-    return communicator.get().workers * _devices()
+    return communicator.get().workers // mesh.ranks_of_worker() * _devices()
 
 
 def local_rank() -> int:
@@ -51,6 +53,8 @@ def local_size() -> int:
 
 def is_chief() -> bool:
     """Return whether this is worker 0, the one that prints and writes files. What replaces it in an elastic job is not.
+
+    Of a worker of several processes, a pipeline, it is the first one.
 
     Example:
 

@@ -1,7 +1,7 @@
 """What EasyScale asks of the framework in whose tensors a model is."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ from easyscale.communicator import Communicator
 from easyscale.exchange import Exchange
 from easyscale.layout.specs import Variable
 
-__all__ = ["Backend", "HostCalls"]
+__all__ = ["Backend", "HostCalls", "StagePasses"]
 
 
 class HostCalls(Protocol):
@@ -32,6 +32,31 @@ class HostCalls(Protocol):
             function: Function. Takes an array for each input, and returns a list of arrays; any value for no `results`.
             inputs: Tensors, variables, or numbers, of which a float travels as a float64.
             results: Shape and dtype of each array that it returns; `None` stands for a length that may vary.
+        """
+
+
+class StagePasses(abc.ABC):
+    """The passes of one stage of a pipeline. What a micro-batch leaves for its backward pass is kept by its number."""
+
+    @abc.abstractmethod
+    def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs for a micro-batch's inputs. Arrays that were given must not be written to afterwards."""
+
+    @abc.abstractmethod
+    def backward(self, number: int, gradients: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        """Return the gradients by the watched inputs, and add those by the variables to what `take` returns.
+
+        Args:
+            number: Int. That of a micro-batch whose forward pass was made.
+            gradients: The gradient by each output; `None` for one that has none.
+        """
+
+    @abc.abstractmethod
+    def take(self, whole: Collection[int] = ()) -> list[Any]:
+        """Return the sums of all gradients since the last call, one for each variable: zeros where there were none.
+
+        Args:
+            whole: The numbers of the variables whose gradients must not be some of their rows. Defaults to none.
         """
 
 
@@ -73,6 +98,27 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def compiled_update(self, communicator: Communicator, has_copies: bool) -> Any:
         """Return the `CompiledUpdate` of one optimizer. Compiling pays where the update is bound by memory."""
+
+    @abc.abstractmethod
+    def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that does what `function` does with tensors, as a graph, if the framework has such."""
+
+    @abc.abstractmethod
+    def stage_passes(
+        self,
+        run: Callable[[list], list],
+        inputs: Sequence[tuple[Sequence[int | None], np.dtype]],
+        watched: Sequence[int],
+        variables: Sequence[Variable],
+    ) -> StagePasses:
+        """Return the passes of one stage of a pipeline.
+
+        Args:
+            run: Function. Takes the list of input tensors and returns the list of outputs.
+            inputs: Shape and dtype of each input; `None` stands for a length that may vary.
+            watched: The numbers of the inputs by which there is a gradient.
+            variables: The variables that are trained.
+        """
 
     # Variables
 

@@ -162,6 +162,15 @@ class Communicator(abc.ABC):
             f"ranks must be able to share memory. Received: {self.library}, which has none. Choose the exchange 'ring'"
         )
 
+    def allocate_shared_among(self, ranks: Sequence[int], nbytes: int) -> Window:
+        """Do what `allocate_shared` does for some ranks of this node only. They must all call this.
+
+        Args:
+            ranks: These ranks, of which this is one.
+            nbytes: Int. May be another on each rank.
+        """
+        return Communicator.allocate_shared(self, nbytes)  # which raises
+
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:
         """Return when `done()` is true, without holding the core.
 

@@ -1,11 +1,13 @@
 """Some of the ranks of a communicator, among themselves."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from easyscale.communicator.communicator import Communicator, Request
+from easyscale.communicator.communicator import Communicator, Request, Window
 from easyscale.communicator.wait import Wait
+from easyscale.elastic.membership import FixedMembership, Membership
 
 __all__ = ["Group"]
 
@@ -28,6 +30,18 @@ class Group(Communicator):
         local = next(node for node in self.nodes if self.rank in node)
         self.local_rank, self.local_size = local.index(self.rank), len(local)
         self.host, self.library = communicator.host, communicator.library
+
+    @functools.cached_property
+    def membership(self) -> Membership:
+        numbers = self._communicator.membership.initial_ranks
+        return FixedMembership(self.rank, self.size, initial_ranks=[numbers[rank] for rank in self._ranks])
+
+    def allocate_shared(self, nbytes: int) -> Window:
+        node = next(node for node in self.nodes if self.rank in node)
+        return self.allocate_shared_among(node, nbytes)
+
+    def allocate_shared_among(self, ranks: Sequence[int], nbytes: int) -> Window:
+        return self._communicator.allocate_shared_among([self._ranks[rank] for rank in ranks], nbytes)
 
     def isend(self, buffer: np.ndarray, to: int) -> Request:
         return self._communicator.isend(buffer, self._ranks[to])

@@ -34,8 +34,9 @@ class _Group:
         self.size, self.servers = size, servers
         ends = np.cumsum([0, *(nodes or [size])]).tolist()
         self.nodes = [list(range(start, stop)) for start, stop in itertools.pairwise(ends)]
-        # (node, number of the window) -> rank -> its part
-        self.shared: collections.defaultdict[tuple[int, int], dict[int, np.ndarray]] = collections.defaultdict(dict)
+        # (ranks that have the window, its number among theirs) -> rank -> its part
+        self.shared: collections.defaultdict[tuple[tuple[int, ...], int], dict[int, np.ndarray]]
+        self.shared = collections.defaultdict(dict)
         self.deadline = time.monotonic() + timeout
         self.changed = threading.Condition()
         self.sends: _Posted = collections.defaultdict(collections.deque)
@@ -126,9 +127,10 @@ class Local(Communicator):
         self._group = group or _Group(1, 0.0)
         self.rank, self.size, self.nodes = rank, self._group.size, self._group.nodes
         self.servers = self._group.servers
-        self._node, ranks = next((number, ranks) for number, ranks in enumerate(self.nodes) if rank in ranks)
-        self.local_rank, self.local_size = ranks.index(rank), len(ranks)
-        self._windows = self._duplicates = 0
+        self._node = next(ranks for ranks in self.nodes if rank in ranks)
+        self.local_rank, self.local_size = self._node.index(rank), len(self._node)
+        self._windows: collections.Counter[tuple[int, ...]] = collections.Counter()  # by the ranks that have them
+        self._duplicates = 0
         self.host = os.uname().nodename
         self.library = "threads of one process"
 
@@ -149,11 +151,15 @@ class Local(Communicator):
         return duplicate
 
     def allocate_shared(self, nbytes: int) -> Window:
-        self._windows += 1
+        return self.allocate_shared_among(self._node, nbytes)
+
+    def allocate_shared_among(self, ranks: Sequence[int], nbytes: int) -> Window:
+        key = tuple(ranks)
+        self._windows[key] += 1
         with self._group.changed:  # two threads that both find nothing there would each make one
-            parts = self._group.shared[self._node, self._windows]
+            parts = self._group.shared[key, self._windows[key]]
         parts[self.rank] = np.zeros(nbytes, np.uint8)
-        self.poll(lambda: len(parts) == self.local_size, Wait("allocates shared memory"))
+        self.poll(lambda: len(parts) == len(key), Wait("allocates shared memory"))
         return _LocalWindow([part for _, part in sorted(parts.items())])
 
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from easyscale import communicator as communicators
+from easyscale import mesh
 from easyscale.communicator import Communicator
 from easyscale.data import arrays
 from easyscale.keras_internals import inputs_of, keeps_count
@@ -19,10 +21,16 @@ __all__ = [
     "mark",
     "mark_as_finite",
     "place_of",
+    "ranks_of_worker",
     "remember",
     "rows",
     "whole_of",
 ]
+
+
+def ranks_of_worker(communicator: Communicator) -> int:
+    """Return how many neighbours of these ranks have the same data: the stages of a pipeline, else 1."""
+    return mesh.ranks_of_worker() if communicator is communicators.get() else 1
 
 
 def place_of(communicator: Communicator) -> Callable[[], tuple[int, int]]:
@@ -33,7 +41,8 @@ def place_of(communicator: Communicator) -> Callable[[], tuple[int, int]]:
 
     def place() -> tuple[int, int]:
         # A server trains on no data; its model is built by those of a worker.
-        return communicator.rank % communicator.workers, communicator.workers
+        ranks = ranks_of_worker(communicator)
+        return communicator.rank % communicator.workers // ranks, communicator.workers // ranks
 
     at_first = place()
     return place if communicator.membership.keeps_global_batch else lambda: at_first

@@ -22,7 +22,7 @@ def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras
     """Return a dataset whose every batch is this worker's part of the batch of the same index."""
     import keras
 
-    size = communicator.workers
+    _, size = division.place_of(communicator)()
     if size == 1 and not communicator.membership.keeps_global_batch:
         return dataset
     place = division.place_of(communicator)

@@ -47,7 +47,7 @@ def shard(*data: Any, batched: bool | None = None, communicator: str | Communica
         raise ValueError(f"`shard` must be given data. Received: {received}. Try `x, y = easyscale.shard(x, y)`")
     called.note("shard")
     comm = communicators.get(communicator)
-    workers = comm.workers
+    workers = comm.workers // division.ranks_of_worker(comm)
     arrays.check([one for one in data if not tf_dataset.owns(one) and not keras_dataset.owns(one)], workers)
     parts = tuple(_part(one, comm, batched) for one in data)
     return parts if len(parts) > 1 else parts[0]

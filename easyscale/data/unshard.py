@@ -6,7 +6,7 @@ import numpy as np
 
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
-from easyscale.data import arrays
+from easyscale.data import arrays, division
 
 __all__ = ["unshard"]
 
@@ -39,10 +39,13 @@ def unshard(*parts: Any, communicator: str | Communicator | None = None) -> Any:
 
 
 def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
-    descriptions = comm.all_gather_object([part.dtype.str, *part.shape])
+    ranks = division.ranks_of_worker(comm)
+    workers = comm.workers // ranks
+    all_ranks = comm.all_gather_object([part.dtype.str, *part.shape])
+    descriptions = all_ranks[::ranks]
     lengths = [one[1] if len(one) > 1 else -1 for one in descriptions]
-    total = sum(lengths[: comm.workers])
-    dealt = [len(range(rank % comm.workers, total, comm.workers)) for rank in range(comm.size)]
+    total = sum(lengths[:workers])
+    dealt = [len(range(worker % workers, total, workers)) for worker in range(len(lengths))]
     if lengths != dealt or any(
         [one[0], *one[2:]] != [descriptions[0][0], *descriptions[0][2:]] for one in descriptions
     ):
@@ -58,9 +61,11 @@ def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
         raise TypeError(
             f"`unshard` must be given arrays of numbers. Received: {part.dtype}. Gather the rest by `all_gather_object`"
         )
-    rows = comm.all_gather_parts(np.ascontiguousarray(part), lengths)
+    counts = [0] * comm.size  # the first rank of each worker has it, and sends it
+    counts[::ranks] = lengths
+    rows = comm.all_gather_parts(np.ascontiguousarray(part[: counts[comm.rank]]), counts)
     whole = np.empty_like(rows[:total])
     ends = np.cumsum([0, *lengths])
-    for worker in range(comm.workers):
-        whole[worker :: comm.workers] = rows[ends[worker] : ends[worker + 1]]
+    for worker in range(workers):
+        whole[worker::workers] = rows[ends[worker] : ends[worker + 1]]
     return whole

@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 from easyscale.elastic.members import Change
@@ -169,13 +170,19 @@ class FixedMembership(Membership):
         rank: Int. This process's number.
         size: Int. The number of ranks.
         servers: Int. How many of them only serve. Defaults to `0`.
+        initial_ranks: For each rank the number that errors call it by. Defaults to `None`: its own.
     """
 
     has_lost = replaces = False
 
-    def __init__(self, rank: int, size: int, servers: int = 0):
+    def __init__(self, rank: int, size: int, servers: int = 0, initial_ranks: Sequence[int] | None = None):
         self.rank, self.servers = rank, servers
-        self.places, self.initial_ranks = list(range(size)), list(range(size))
+        self.places = list(range(size))
+        self.initial_ranks = self.places if initial_ranks is None else list(initial_ranks)
+
+    @property
+    def name(self) -> str:
+        return f"[rank {self.initial_ranks[self.rank]} of {max(self.size, max(self.initial_ranks) + 1)}]"
 
     def is_in_vain(self, notices: bool) -> bool:
         return False

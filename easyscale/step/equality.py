@@ -66,17 +66,18 @@ def _explain(
     all_ranks = communicator.all_gather_rows(local)
     differs = all_ranks != all_ranks[0]
     first = int(np.flatnonzero(differs.any(axis=0))[0])
-    ranks = np.flatnonzero(differs[:, first]).tolist()
+    numbers = communicator.membership.initial_ranks
+    ranks = [numbers[rank] for rank in np.flatnonzero(differs[:, first])]
     value = np.array(backend.view(variables[first]))
     chiefs = value.reshape(-1).copy()
     communicator.broadcast(chiefs)
     distance = np.abs(value.reshape(-1).astype("float64") - chiefs.astype("float64")).max()
     distance = communicator.all_gather_rows(np.array([distance])).max()
-    count = int(differs.any(axis=0).sum())
+    count, size = int(differs.any(axis=0).sum()), max(communicator.size, max(numbers) + 1)
     raise DesyncError(
         f"all ranks must have the same weights. Received: `{name_of(variables[first])}` "
         f"{f'and {count - 1} more ' if count > 1 else ''}of rank{'s' * (len(ranks) > 1)} "
-        f"{', '.join(map(str, ranks))} of {communicator.size} differ{'s' if count == 1 else ''} from rank 0 after step "
+        f"{', '.join(map(str, ranks))} of {size} differ{'s' if count == 1 else ''} from rank {numbers[0]} after step "
         f"{step} (max {distance:.1e}). Was it assigned on some ranks only, or trained by an optimizer that is not an "
         "attribute of the model?"
     )

@@ -7,14 +7,13 @@ has to come before all of them, or after; and some must not run on every worker.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 
 from easyscale.errors import EasyScaleError
 from easyscale.keras_internals import improves, set_step
 from easyscale.optimizer import DistributedOptimizer
-from easyscale.training.distribution import Distribution
 
 __all__ = ["WRITERS", "attach", "on_set_model"]
 
@@ -61,6 +60,35 @@ def on_set_model(act: Callable[[keras.callbacks.CallbackList, keras.Model], None
     keras.callbacks.CallbackList.set_model = set_model
 
 
+class Together(Protocol):
+    """What all ranks of a `fit()` do together beside the callbacks of each."""
+
+    @property
+    def is_chief(self) -> bool: ...
+
+    def begin(
+        self, params: dict, deciding_hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None
+    ) -> None: ...
+
+    def begin_epoch(self, epoch: int) -> None: ...
+
+    def settle(self, hook: str) -> None: ...
+
+    def decide(self, hook: str | None = None) -> None: ...
+
+    def end_epoch(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def begin_evaluation(self) -> None: ...
+
+    def end_evaluation(self) -> None: ...
+
+    def fail(self, hook: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class _Unwrapped:
     """A model as it is without the `DistributedOptimizer` around its optimizer."""
 
@@ -72,7 +100,7 @@ class _Unwrapped:
         return value.inner_optimizer if isinstance(value, DistributedOptimizer) else value
 
 
-def attach(callbacks: keras.callbacks.CallbackList, distribution: Distribution) -> None:
+def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> None:
     """Make of a worker's list of callbacks one that acts with those of the other workers.
 
     - On other workers than the chief, callbacks that only show or write are left out, until it becomes the chief.
@@ -81,7 +109,7 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Distribution) 
 
     Args:
         callbacks: The list.
-        distribution: The model's `Distribution`, of two workers or more.
+        distribution: The model's `Distribution`, or `PipelineDistribution`, of two ranks or more.
     """
     act_as_chief = None
     if not distribution.is_chief:

@@ -11,7 +11,7 @@ from easyscale.keras_internals import count_alike, counter_of, excluded_from_wei
 from easyscale.optimizers.renewed import make_anew, replace
 from easyscale.update.element_wise import copy_of
 
-__all__ = ["Twin", "forget", "states_of"]
+__all__ = ["Twin", "forget", "share_progress", "states_of"]
 
 
 class Twin:
@@ -40,7 +40,7 @@ class Twin:
         self._original = original
         self._number_of = {id(piece): number for number, piece in enumerate(self.pieces)}
         self.optimizer = copy_of(original)
-        _share_progress(original, self.optimizer)
+        share_progress(original, self.optimizer)
         self._exclude_from_weight_decay(original, variables)
         self._owners: dict[int, int] = {}  # by the identity of a state
         add = self.optimizer.add_variable_from_reference
@@ -111,7 +111,7 @@ def forget(optimizer: keras.optimizers.Optimizer) -> None:
     """Make an optimizer as it was before it was built, so that its state takes no memory."""
     if optimizer.built:
         new = make_anew(optimizer)
-        _share_progress(optimizer, new)
+        share_progress(optimizer, new)
         replace(optimizer, new)
 
 
@@ -124,6 +124,6 @@ def _is_progress(optimizer: keras.optimizers.Optimizer, variable: keras.Variable
     return any(variable is one for one in _progress(optimizer))
 
 
-def _share_progress(one: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer) -> None:
+def share_progress(one: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer) -> None:
     """Let `other` count and learn by the same variables as `one`."""
     count_alike(one, other, dict(zip(map(id, _progress(other)), _progress(one), strict=False)))

@@ -95,6 +95,15 @@ def check_large_batch_trains_the_digits_where_nothing_can_be_downloaded():
         assert printed[tested].endswith(f"with {best.removeprefix('LARS ')}, 0.1)")
 
 
+def check_a_pipeline_takes_noise_out_of_digits():
+    printed, _ = _printed("pipeline.py", "--epochs", "4", "--stages", str(max(2, SIZE)))
+    if CHIEF:
+        assert float(printed["error of the noisy images"]) > 0.08
+        assert float(printed["error behind the model"]) < 0.04
+        assert printed["equal weights on all processes"] == "yes"
+    easyscale.callbacks.Distribute()  # each rank is a worker of its own again
+
+
 def check_python_in_the_readme_runs():
     if 256 % SIZE:
         return  # the README's global batch

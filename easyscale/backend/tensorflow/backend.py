@@ -14,6 +14,7 @@ from easyscale.backend.tensorflow import data, rows, variables
 from easyscale.backend.tensorflow.compiled_update import CompiledUpdate
 from easyscale.backend.tensorflow.gradients import Gradients
 from easyscale.backend.tensorflow.host_calls import HostCalls
+from easyscale.backend.tensorflow.stages import Passes
 from easyscale.communicator import Communicator
 from easyscale.exchange import Exchange
 from easyscale.layout.specs import Variable
@@ -55,6 +56,18 @@ class TensorFlow(Backend):
 
     def compiled_update(self, communicator: Communicator, has_copies: bool) -> CompiledUpdate:
         return CompiledUpdate(communicator, has_copies)
+
+    def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return tf.function(function, autograph=False, reduce_retracing=True)
+
+    def stage_passes(
+        self,
+        run: Callable[[list], list],
+        inputs: Sequence[tuple[Sequence[int | None], np.dtype]],
+        watched: Sequence[int],
+        variables: Sequence[Variable],
+    ) -> Passes:
+        return Passes(run, inputs, watched, variables)
 
     def has_value(self, variable: Variable) -> bool:
         return variables.native_of(variable).is_initialized()

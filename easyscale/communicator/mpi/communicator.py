@@ -1,7 +1,7 @@
 """The communicator of processes that MPI joins: messages between two ranks, and what MPI does better than these."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -137,4 +137,7 @@ class Mpi(Communicator):
             return allocate_shared(self._job.node, nbytes, self._waiting)
         if self.membership.is_joining:
             return RehearsedMemory(nbytes, self.local_size)
-        return CommonMemory(Group(self, self._own_node), nbytes, IN_ORDER)
+        return self.allocate_shared_among(self._own_node, nbytes)
+
+    def allocate_shared_among(self, ranks: Sequence[int], nbytes: int) -> Window:
+        return CommonMemory(Group(self, ranks), nbytes, IN_ORDER)

@@ -15,8 +15,8 @@ from easyscale.training.parts.metrics import average
 __all__ = ["mean_statistics", "moving_statistics", "synchronize"]
 
 
-def moving_statistics(model: keras.Model) -> list:
-    """Return the variables that the model's batch normalizations move in each step.
+def moving_statistics(model: keras.layers.Layer) -> list:
+    """Return the variables that the batch normalizations of a model, or of a layer, move in each step.
 
     Without `synchronized=True` each worker moves them by its own part of the batch, so they have to be averaged.
     """
@@ -44,7 +44,7 @@ def synchronize(model: keras.Model) -> None:
             keras_internals.replace_moments(layer, _moments)
 
 
-def _layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+def _layers(model: keras.layers.Layer) -> list[keras.layers.BatchNormalization]:
     layers = keras_internals.layers_of(model)
     return [one for one in layers if isinstance(one, keras.layers.BatchNormalization) and one.trainable and one.built]
 

@@ -11,7 +11,7 @@ from easyscale.replication.replication import Replication
 from easyscale.step.random_state import get_random_state, set_random_state
 from easyscale.training.stateful import State
 
-__all__ = ["RandomState", "Seeds"]
+__all__ = ["RandomState", "Seeds", "mix"]
 
 
 class RandomState:
@@ -61,7 +61,7 @@ class Seeds:
         """Make this worker's random numbers those that follow from another's."""
         for copies, ((seed, count), *_) in zip(self._copies(), state.about, strict=True):
             for number, copy in copies:
-                copy.assign([_mix(seed, number) if number > 0 else seed, count])
+                copy.assign([mix(seed, number) if number > 0 else seed, count])
 
     def state(self) -> State:
         """Return the states of this worker's generators, of each device."""
@@ -74,6 +74,7 @@ class Seeds:
                 copy.assign(value)
 
 
-def _mix(seed: int, rank: int) -> int:
+def mix(seed: int, rank: int) -> int:
+    """Return the seed of a rank that follows from another one's."""
     digest = hashlib.blake2b(f"{seed} {rank}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") >> 1  # 31 bits: it may be an int32

@@ -1,0 +1,87 @@
+"""The passes of one stage of a pipeline, each a graph that Python calls for one micro-batch."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from easyscale.backend.base import StagePasses
+from easyscale.backend.tensorflow.variables import native_of, view_of
+from easyscale.layout.specs import Variable
+
+__all__ = ["Passes"]
+
+
+class Passes(StagePasses):
+    """Traces a stage's forward pass once; its backward pass is the gradient of that graph.
+
+    What the backward pass needs of the forward pass stays on a tape until it has run. So nothing is computed twice, as
+    it would be with recomputation, and a layer that draws random numbers, or counts, does so once. What it costs in
+    memory is what the schedule says: the activations of the micro-batches that are alive.
+
+    Args:
+        run: See `Backend.stage_passes`, as `inputs`, `watched` and `variables`.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[list], list],
+        inputs: Sequence[tuple[Sequence[int | None], np.dtype]],
+        watched: Sequence[int],
+        variables: Sequence[Variable],
+    ):
+        signature = [tf.TensorSpec(shape, tf.as_dtype(dtype)) for shape, dtype in inputs]
+        self._run = tf.function(lambda *tensors: run(list(tensors)), input_signature=signature, autograph=False)
+        self._watched, self._dtypes = list(watched), [one.dtype for one in signature]
+        self._variables = [native_of(variable) for variable in variables]
+        self._kept: dict[int, tuple[tf.GradientTape, list, list]] = {}
+        self._sums: list[Any] = [None] * len(self._variables)
+        self._rows: set[int] = set()  # the variables whose gradients are some of their rows
+
+    def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        tensors = [tf.convert_to_tensor(one, dtype) for one, dtype in zip(arrays, self._dtypes, strict=True)]
+        watched = [tensors[index] for index in self._watched]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([*watched, *self._variables])
+            outputs = self._run(*tensors)
+        self._kept[number] = tape, watched, outputs
+        return [view_of(one) for one in outputs]
+
+    def backward(self, number: int, gradients: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        tape, watched, outputs = self._kept.pop(number)
+        given = [(one, tf.convert_to_tensor(by)) for one, by in zip(outputs, gradients, strict=True) if by is not None]
+        targets, by_targets = zip(*given, strict=True)
+        found = tape.gradient(targets, [*watched, *self._variables], output_gradients=by_targets)
+        for index, gradient in enumerate(found[len(watched) :]):
+            self._add(index, gradient)
+        return [
+            view_of(tf.zeros_like(one) if gradient is None else gradient)
+            for one, gradient in zip(watched, found, strict=False)
+        ]
+
+    def _add(self, index: int, gradient: Any) -> None:
+        total = self._sums[index]
+        if total is None:
+            self._sums[index] = gradient
+        elif isinstance(gradient, tf.IndexedSlices) and isinstance(total, tf.IndexedSlices):
+            values = tf.concat([total.values, gradient.values], 0)
+            self._sums[index] = tf.IndexedSlices(
+                values, tf.concat([total.indices, gradient.indices], 0), total.dense_shape
+            )
+        elif gradient is not None:
+            self._sums[index] = tf.convert_to_tensor(total) + tf.convert_to_tensor(gradient)
+
+    def take(self, whole: Collection[int] = ()) -> list[Any]:
+        taken, self._sums = self._sums, [None] * len(self._variables)
+        for index in whole:
+            taken[index] = None if taken[index] is None else tf.convert_to_tensor(taken[index])
+        self._rows |= {index for index, one in enumerate(taken) if isinstance(one, tf.IndexedSlices)}
+        return [self._nothing(index) if one is None else one for index, one in enumerate(taken)]
+
+    def _nothing(self, index: int) -> Any:
+        variable = self._variables[index]
+        if index not in self._rows:
+            return tf.zeros(variable.shape, variable.dtype)
+        rows = tf.zeros([0, *variable.shape[1:]], variable.dtype)
+        return tf.IndexedSlices(rows, tf.zeros([0], tf.int32), tf.constant(variable.shape.as_list(), tf.int32))

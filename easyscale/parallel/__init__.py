@@ -1,0 +1,5 @@
+"""Models of which each rank has a part: activations travel, weights stay where they are."""
+
+from easyscale.parallel.pipeline.pipeline import Pipeline
+
+__all__ = ["Pipeline"]

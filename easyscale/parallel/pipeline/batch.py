@@ -1,0 +1,52 @@
+"""A batch in micro-batches."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+__all__ = ["Batch", "Form", "sizes_of"]
+
+Form: TypeAlias = tuple[tuple[int, ...], np.dtype]  # shape and dtype of one sample
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The batch of a pipeline, as a stage knows it.
+
+    Attributes:
+        samples: Int. The number of samples.
+        all_samples: Int. That of all pipelines in this step.
+        microbatches: Int. The number of micro-batches. With fewer samples there are as many as samples.
+        inputs: The model's inputs, on the first stage; none on others.
+        labels: Targets and their weights, flat, on the first stage; none on others.
+    """
+
+    samples: int
+    all_samples: int
+    microbatches: int
+    inputs: Sequence[np.ndarray] = ()
+    labels: Sequence[np.ndarray] = ()
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of samples in each micro-batch."""
+        return sizes_of(self.samples, self.microbatches)
+
+    def part(self, number: int) -> slice:
+        """Return which samples are in a micro-batch."""
+        sizes = self.sizes
+        return slice(start := sum(sizes[:number]), start + sizes[number])
+
+
+def sizes_of(samples: int, microbatches: int) -> list[int]:
+    """Return how many samples each micro-batch has: as even as can be, none of them empty.
+
+    Example:
+
+    >>> sizes_of(10, 4), sizes_of(2, 4)
+    ([3, 3, 2, 2], [1, 1])
+    """
+    count = min(samples, microbatches)
+    return [samples // count + (number < samples % count) for number in range(count)] if count else []

@@ -1,0 +1,345 @@
+"""Which layers of a model are on which stage, and which tensors cross from one stage to another."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import keras_internals
+from easyscale.parallel.pipeline.division import divide
+
+__all__ = ["Crossing", "Cut", "StagePart", "Tied", "cut_model"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """A tensor that goes straight from the stage that makes it to one that needs it, and its gradient back.
+
+    Attributes:
+        tensor: The `KerasTensor`.
+        source: Int. The stage that makes it. The first one has the model's inputs.
+        target: Int. A stage that needs it. The last one needs the model's outputs.
+        has_gradient: Bool. Whether its gradient comes back: some weight before it is trained.
+    """
+
+    tensor: Any
+    source: int
+    target: int
+    has_gradient: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.tensor.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Its type, as NumPy has it."""
+        return np.dtype(self.tensor.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of one sample."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class Tied:
+    """A weight that layers of several stages use. The first of these trains it, by the sum of all their gradients.
+
+    Attributes:
+        variable: The variable.
+        owner: Int. The stage that trains it.
+        users: The other stages that use it.
+    """
+
+    variable: keras.Variable
+    owner: int
+    users: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class StagePart:
+    """What one stage has of a model.
+
+    Attributes:
+        number: Int, from 0.
+        nodes: List of the calls of layers, in order.
+        layers: List of the layers and operations, each once.
+        receives: List of the `Crossing`s that come to it, in the order of stages, then of calls.
+        sends: List of the `Crossing`s that leave it, in the same order.
+        variables: List of the variables of its layers, but for those that an earlier stage has as well.
+        tied: List of all `Tied` weights of the model.
+    """
+
+    number: int
+    nodes: list[Any]
+    layers: list[Any]
+    receives: list[Crossing]
+    sends: list[Crossing]
+    variables: list[keras.Variable]
+    tied: list[Tied]
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """The variables that it trains."""
+        return [variable for variable in self.variables if variable.trainable]
+
+    @property
+    def borrowed(self) -> list[keras.Variable]:
+        """The variables that its layers use and an earlier stage trains."""
+        return [one.variable for one in self.tied if self.number in one.users]
+
+    @property
+    def weights(self) -> int:
+        """The number of weights that are trained."""
+        return sum(math.prod(variable.shape) for variable in self.trainable_variables)
+
+
+class Cut:
+    """A model in stages.
+
+    Args:
+        graph: The `Graph` of the model.
+        bounds: For each stage the number of its first call, then the number of all calls.
+
+    Attributes:
+        graph: The same.
+        stages: List of `StagePart`.
+        tied: List of the `Tied` weights.
+    """
+
+    def __init__(self, graph: keras_internals.Graph, bounds: Sequence[int]):
+        self.graph = graph
+        stage_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds)).tolist()
+        crossings = _crossings(graph, stage_of, len(bounds) - 1)
+        layers = [
+            list({id(node.operation): node.operation for node in graph.nodes[start:stop]}.values())
+            for start, stop in zip(bounds, bounds[1:], strict=False)
+        ]
+        users: dict[int, tuple[keras.Variable, list[int]]] = {}
+        for number, of_stage in enumerate(layers):
+            for variable in _variables(of_stage):
+                users.setdefault(id(variable), (variable, []))[1].append(number)
+        self.tied = [
+            Tied(variable, first, others)
+            for variable, (first, *others) in users.values()
+            if others and variable.trainable
+        ]
+        self.stages = [
+            StagePart(
+                number,
+                graph.nodes[bounds[number] : bounds[number + 1]],
+                of_stage,
+                receives=[one for one in crossings if one.target == number],
+                sends=sorted((one for one in crossings if one.source == number), key=lambda one: one.target),
+                variables=[variable for variable, stages in users.values() if stages[0] == number],
+                tied=self.tied,
+            )
+            for number, of_stage in enumerate(layers)
+        ]
+
+    def __str__(self) -> str:
+        """The table: for each stage its layers, its weights, and what it sends forward for each sample."""
+        rows = [("stage", "layers", "weights", "sends for each sample")]
+        for stage in self.stages:
+            names = [layer.name for layer in stage.layers]
+            shown = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"
+            sent: dict[int, int] = {}
+            for one in stage.sends:
+                sent[one.target] = sent.get(one.target, 0) + one.nbytes
+            sends = ", ".join(f"{nbytes:,} bytes to {target}" for target, nbytes in sent.items()) or "-"
+            rows.append((str(stage.number), shown, f"{stage.weights:,}", sends))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        lines += [
+            f"`{one.variable.path}` of stage {one.owner} is also on {', '.join(map(str, one.users))}: its gradient and "
+            "value travel once a step"
+            for one in self.tied
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def cut_model(model: keras.Model, stages: int | None = None, names: Sequence[str] | None = None) -> Cut:
+    """Cut a Sequential or Functional model into stages.
+
+    Args:
+        model: The model. It knows the shape of its inputs.
+        stages: Int. The number of stages, cut so that the largest has as few weights as possible, and then so that as
+            little as possible crosses. Defaults to `None`: one more than there are names.
+        names: The names of layers, each the last one of its stage. Defaults to `None`.
+
+    Raises:
+        ValueError: If the model cannot be cut so.
+
+    Example:
+
+    >>> layers = [keras.layers.Dense(64, name="a"), keras.layers.Dense(64, name="b"), keras.layers.Dense(1, name="c")]
+    >>> print(cut_model(keras.Sequential([keras.Input((8,)), *layers]), stages=2))
+    stage  layers       weights  sends for each sample
+    0      a            576      256 bytes to 1
+    1      b ... c (2)  4,225    -
+    """
+    graph = _graph_of(model)
+    _check_batches(graph)
+    bounds = _by_weights(graph, stages or 1) if names is None else _by_names(graph, names)
+    cut = Cut(graph, bounds)
+    _check_moving(cut)
+    for stage in cut.stages:
+        for one in stage.receives:
+            _check_crossing(one)
+    return cut
+
+
+def _graph_of(model: keras.Model) -> keras_internals.Graph:
+    what = f"{type(model).__name__} '{model.name}'"
+    graph = keras_internals.graph_of(model)
+    if graph is None and isinstance(model, keras.Sequential):
+        raise ValueError(
+            f"a model that is cut into stages must know its inputs. Received: {what}, which does not. "
+            "Give it a `keras.Input(shape)` as its first layer"
+        )
+    if graph is None:
+        raise ValueError(
+            "a model that is cut into stages must be Sequential or Functional, so that its layers are known. "
+            f"Received: {what}, a subclass with a `call` of its own. Build it as `keras.Model(inputs, outputs)`"
+        )
+    return graph
+
+
+def _check_batches(graph: keras_internals.Graph) -> None:
+    for tensor in graph.inputs:
+        if not tensor.shape or tensor.shape[0] is not None:
+            raise ValueError(
+                "a model that is cut into stages must take batches of any size, of which micro-batches are parts. "
+                f"Received: an input of shape {tuple(tensor.shape)}. Leave `batch_size` out of its `keras.Input`"
+            )
+
+
+def _variables(layers: Sequence[Any]) -> list[keras.Variable]:
+    found = [variable for layer in layers for variable in getattr(layer, "variables", ())]
+    return list({id(variable): variable for variable in found}.values())
+
+
+def _weights(layer: Any) -> int:
+    return sum(math.prod(variable.shape) for variable in getattr(layer, "trainable_variables", ()))
+
+
+def _new_weights(graph: keras_internals.Graph) -> list[int]:
+    """For each call the number of weights that are trained and that no call before uses."""
+    seen: set[int] = set()
+    counts = []
+    for node in graph.nodes:
+        new = {id(one): one for one in getattr(node.operation, "trainable_variables", ()) if id(one) not in seen}
+        counts.append(sum(math.prod(one.shape) for one in new.values()))
+        seen.update(new)
+    return counts
+
+
+def _by_names(graph: keras_internals.Graph, names: Sequence[str]) -> list[int]:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"`cut` must be a list of names of layers. Received: cut={names!r}. Write ['{names}']")
+    last = {node.operation.name: number for number, node in enumerate(graph.nodes)}
+    for name in names:
+        if name not in last:
+            near = difflib.get_close_matches(name, list(last), n=1)
+            raise ValueError(
+                f"`cut` must name layers of the model. Received: cut={list(names)!r}, which has no layer '{name}'. "
+                f"{f'Did you mean {near[0]!r}?' if near else f'Its first ones are {list(last)[:5]}'}"
+            )
+    bounds = [0, *sorted(last[name] + 1 for name in names), len(graph.nodes)]
+    counts = _new_weights(graph)
+    for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        if not sum(counts[start:stop]):
+            raise ValueError(
+                f"each stage must have weights to train. Received: cut={list(names)!r}, which leaves stage {number} of "
+                f"{len(bounds) - 1} without any. Cut at other layers"
+            )
+    return bounds
+
+
+def _by_weights(graph: keras_internals.Graph, stages: int) -> list[int]:
+    counts = _new_weights(graph)
+    bounds = divide(counts, _bytes_across(graph), stages)
+    if bounds is None:
+        raise ValueError(
+            "a pipeline must have at most as many stages as its model has layers with weights of their own. Received: "
+            f"stages={stages}, {type(graph.model).__name__} '{graph.model.name}'. It has "
+            f"{sum(map(bool, counts))}: use so many, or fewer"
+        )
+    return bounds
+
+
+def _check_moving(cut: Cut) -> None:
+    """Raise `ValueError` if a layer that changes something when it is called is on two stages."""
+    seen: dict[int, int] = {}
+    for stage in cut.stages:
+        for layer in stage.layers:
+            moves = [one for one in getattr(layer, "non_trainable_variables", ()) if one.name != "seed_generator_state"]
+            if moves and layer.trainable and seen.setdefault(id(layer), stage.number) != stage.number:
+                raise ValueError(
+                    f"a layer that keeps something between calls must be on one stage. Received: '{layer.name}' on "
+                    f"stages {seen[id(layer)]} and {stage.number}. Cut elsewhere, or give each its own"
+                )
+
+
+def _uses(graph: keras_internals.Graph) -> dict[int, tuple[Any, int, list[int]]]:
+    """For each tensor, by identity: itself, the number of the call that makes it, -1 for inputs, and those that use it.
+
+    The model's outputs are used by a call behind the last one.
+    """
+    uses: dict[int, tuple[Any, int, list[int]]] = {id(tensor): (tensor, -1, []) for tensor in graph.inputs}
+    for number, node in enumerate(graph.nodes):
+        for tensor in node.input_tensors:
+            uses[id(tensor)][2].append(number)
+        uses |= {id(tensor): (tensor, number, []) for tensor in node.outputs}
+    for tensor in keras.tree.flatten(graph.outputs):
+        uses[id(tensor)][2].append(len(graph.nodes))
+    return uses
+
+
+def _bytes_across(graph: keras_internals.Graph) -> list[int]:
+    """For each place before a call the bytes of a sample that would cross there."""
+    across = np.zeros(len(graph.nodes) + 2, int)
+    for tensor, made, used in _uses(graph).values():
+        if used:
+            nbytes = math.prod(size or 1 for size in tensor.shape[1:]) * np.dtype(tensor.dtype).itemsize
+            across[made + 1 : max(used) + 1] += nbytes
+    return across[: len(graph.nodes) + 1].tolist()
+
+
+def _crossings(graph: keras_internals.Graph, stage_of: list[int], stages: int) -> list[Crossing]:
+    """Return all crossings, in the order of the stages that make them, then of calls."""
+    learns = _learns(graph)
+    crossings = []
+    for tensor, made, used in _uses(graph).values():
+        source = 0 if made < 0 else stage_of[made]
+        targets = {stages - 1 if number == len(graph.nodes) else stage_of[number] for number in used} - {source}
+        gradient = id(tensor) in learns and keras.backend.is_float_dtype(tensor.dtype)
+        crossings += [Crossing(tensor, source, target, gradient) for target in sorted(targets)]
+    return crossings
+
+
+def _learns(graph: keras_internals.Graph) -> set[int]:
+    """Return the tensors, by identity, before which there is a weight that is trained."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        if _weights(node.operation) or any(id(tensor) in found for tensor in node.input_tensors):
+            found |= {id(tensor) for tensor in node.outputs}
+    return found
+
+
+def _check_crossing(one: Crossing) -> None:
+    tensor = one.tensor
+    what = f"`{tensor.name}` of shape {tuple(tensor.shape)} from stage {one.source} to {one.target}"
+    if getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False):
+        raise ValueError(f"what crosses a cut must be a dense tensor. Received: {what}. Cut at another layer")
+    if not tensor.shape or tensor.shape[0] is not None or None in tensor.shape[1:]:
+        raise ValueError(
+            f"what crosses a cut must have a row of a fixed shape for each sample. Received: {what}. Cut at another "
+            "layer, or give `keras.Input` the whole shape"
+        )

@@ -1,0 +1,84 @@
+"""What a user says of a pipeline."""
+
+from collections.abc import Sequence
+
+from easyscale.errors import is_number
+from easyscale.parallel.pipeline import schedules
+from easyscale.parallel.pipeline.schedules import Schedule
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """Cut the model into stages, one on each of so many neighbouring ranks, and send micro-batches through them.
+
+            rank 0          rank 1
+            stage 0  --->   stage 1        data 0        2 stages on 4 ranks: each pipeline is one worker;
+               |               |                         the weights of a stage are exchanged between pipelines
+            stage 0  --->   stage 1        data 1
+            rank 2          rank 3
+
+    A step of `M` micro-batches through `S` stages that take equally long is `(S - 1) / (M + S - 1)` idle. A stage
+    sends what crosses its cut, for each sample, and gets as much back.
+
+    Args:
+        stages: Int. The number of stages. Defaults to `None`: one more than `cut` has names.
+        microbatches: Int. The parts that a worker's batch is divided into; a batch of fewer samples has as many parts
+            as samples. Defaults to `8`.
+        schedule: String. `"1f1b"` or `"gpipe"`; see `easyscale.parallel.pipeline.schedules`. Defaults to `"1f1b"`.
+        cut: List of strings. The names of layers, each the last one of its stage. Defaults to `None`: cut so that the
+            largest stage has as few weights as possible.
+
+    Raises:
+        ValueError: If an argument is none of those that it can be.
+
+    Example:
+
+    >>> Pipeline(stages=2, microbatches=4)
+    Pipeline(stages=2, microbatches=4, schedule='1f1b', cut=None)
+    >>> Pipeline(cut=["block_4", "block_8"]).stages
+    3
+    """
+
+    def __init__(
+        self,
+        stages: int | None = None,
+        microbatches: int = 8,
+        schedule: str | Schedule = "1f1b",
+        cut: Sequence[str] | None = None,
+    ):
+        for name, value, least in (("stages", stages, 2), ("microbatches", microbatches, 1)):
+            if value is None and name == "stages" and cut is not None:
+                continue
+            if isinstance(value, bool) or not is_number(value, least, whole=True):
+                raise ValueError(f"`{name}` must be an integer of {least} or more. Received: {name}={value!r}")
+        if cut is not None:
+            if isinstance(cut, str) or not cut or not all(isinstance(name, str) for name in cut):
+                raise ValueError(
+                    f"`cut` must be a list of names of layers. Received: {cut=}. Write such as cut=['block_4']"
+                )
+            if stages not in (None, len(cut) + 1):
+                raise ValueError(
+                    f"`cut` must have one name less than there are stages. Received: {stages=}, {cut=}. Leave "
+                    "`stages` out"
+                )
+        self.stages = int(stages) if stages is not None else len(cut or ()) + 1
+        self.microbatches = int(microbatches)
+        self.schedule = schedules.get(schedule)
+        self.cut = None if cut is None else list(cut)
+
+    def check(self, ranks: int) -> None:
+        """Raise `ValueError` if so many ranks are no whole pipelines."""
+        if ranks % self.stages:
+            below = ranks // self.stages * self.stages
+            near = " or ".join(str(number) for number in (below, below + self.stages) if number)
+            raise ValueError(
+                f"the number of ranks must be a multiple of the stages of a pipeline. Received: {ranks} ranks, "
+                f"stages={self.stages}. Start {near}"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"Pipeline(stages={self.stages}, microbatches={self.microbatches}, schedule={self.schedule.name!r}, "
+            f"cut={self.cut})"
+        )

@@ -1,0 +1,116 @@
+"""In which order a stage of a pipeline does its part for each micro-batch, and which orders there are."""
+
+import abc
+import enum
+from collections.abc import Callable, Iterator
+from typing import ClassVar, NamedTuple
+
+from easyscale.discovery import import_all
+from easyscale.errors import unknown
+
+__all__ = ["Action", "Kind", "Schedule", "available", "get", "register"]
+
+
+class Kind(enum.Enum):
+    """What a stage does for a micro-batch. The first stage has no `RECEIVE_FORWARD`, and so on at both ends."""
+
+    RECEIVE_FORWARD = "receive forward"
+    FORWARD = "forward"
+    SEND_FORWARD = "send forward"
+    RECEIVE_BACKWARD = "receive backward"
+    BACKWARD = "backward"
+    SEND_BACKWARD = "send backward"
+
+
+class Action(NamedTuple):
+    """One thing that a stage does.
+
+    Attributes:
+        kind: `Kind`.
+        microbatch: Int, from 0.
+    """
+
+    kind: Kind
+    microbatch: int
+
+
+class Schedule(abc.ABC):
+    """An order of the actions of each stage. It knows numbers only, nothing of tensors.
+
+    Attributes:
+        name: String. By which users ask for it, as in `Pipeline(schedule="1f1b")`.
+    """
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def order(self, stage: int, stages: int, microbatches: int) -> Iterator[Action]:
+        """Yield the actions of a stage as if it had one before and one behind it. See `actions`."""
+
+    def actions(self, stage: int, stages: int, microbatches: int) -> Iterator[Action]:
+        """Yield the actions of a stage, in order.
+
+        Between neighbours no order of a schedule deadlocks, even if a send only ends when the other side receives.
+
+        Args:
+            stage: Int, from 0.
+            stages: Int. The number of stages.
+            microbatches: Int. The number of micro-batches.
+        """
+        left_out = set()
+        if stage == 0:
+            left_out |= {Kind.RECEIVE_FORWARD, Kind.SEND_BACKWARD}
+        if stage == stages - 1:
+            left_out |= {Kind.SEND_FORWARD, Kind.RECEIVE_BACKWARD}
+        yield from (action for action in self.order(stage, stages, microbatches) if action.kind not in left_out)
+
+    @abc.abstractmethod
+    def alive(self, stage: int, stages: int, microbatches: int) -> int:
+        """Return of how many micro-batches a stage keeps activations at once, at most."""
+
+    def bubble(self, stages: int, microbatches: int) -> float:
+        """Return the share of a step in which a stage waits, if all take equally long and sending takes no time."""
+        return (stages - 1) / (microbatches + stages - 1)
+
+
+_classes: dict[str, type[Schedule]] = {}
+
+
+def register(name: str) -> Callable[[type[Schedule]], type[Schedule]]:
+    """Make a class known under `name`, to `get` and to the tests."""
+
+    def decorate(cls: type[Schedule]) -> type[Schedule]:
+        cls.name = name
+        _classes[name] = cls
+        return cls
+
+    return decorate
+
+
+def available() -> list[str]:
+    """Return the names of all schedules, sorted.
+
+    Example:
+
+    >>> available()
+    ['1f1b', 'gpipe']
+    """
+    import_all(__name__.rpartition(".")[0])
+    return sorted(_classes)
+
+
+def get(identifier: str | Schedule) -> Schedule:
+    """Return a schedule.
+
+    Args:
+        identifier: The name of one, or a `Schedule`.
+
+    Raises:
+        ValueError: If there is none of this name.
+    """
+    if isinstance(identifier, Schedule):
+        return identifier
+    names = available()
+    if identifier not in names:
+        raise ValueError(unknown("schedule", identifier, names, " or a `Schedule`"))
+    return _classes[identifier]()

@@ -1,0 +1,229 @@
+"""What one stage does in a step: its passes for each micro-batch, and what it sends and receives between them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import keras_internals
+from easyscale.backend.base import Backend
+from easyscale.communicator import Communicator, Request
+from easyscale.parallel.pipeline.batch import Batch, Form
+from easyscale.parallel.pipeline.cut import Crossing, Cut, Tied
+from easyscale.parallel.pipeline.schedules import Kind, Schedule
+
+__all__ = ["Loss", "Stage"]
+
+# Takes the model's outputs in their structure, the flat list of labels, and the numbers of samples of the micro-batch
+# and of the batches of all pipelines; returns the loss, as a mean over the samples of the micro-batch.
+Loss = Callable[[Any, list, Any, Any], Any]
+
+_SCALAR: tuple[tuple, np.dtype] = ((), np.dtype("float32"))
+
+
+class Stage:
+    """One stage of a pipeline.
+
+        stage 0                    stage 1                    stage 2
+        inputs --> layers -- activations --> layers -- ... --> layers --> loss
+               labels ------------------------------------------------->
+                            <-- gradients --        <-- ... --
+
+    Each step sends, for each micro-batch, what crosses between the stages, and its gradients back; the labels of the
+    batch go from the first stage, which is the only one that reads data, to the last.
+
+    Args:
+        cut: The `Cut`.
+        communicator: The `Communicator` of the pipeline's stages, of which this rank is one.
+        schedule: The `Schedule`.
+        backend: The `Backend`.
+        loss: `Loss`, which the last stage calls in its graph.
+        labels: The `Form` of each label, on the last stage.
+    """
+
+    def __init__(
+        self,
+        cut: Cut,
+        communicator: Communicator,
+        schedule: Schedule,
+        backend: Backend,
+        loss: Loss,
+        labels: Sequence[Form],
+    ):
+        self._communicator, self._schedule, self._loss, self._labels = communicator, schedule, loss, list(labels)
+        self._graph, self._part = cut.graph, cut.stages[communicator.rank]
+        self._is_first, self._is_last = communicator.rank == 0, communicator.rank == communicator.size - 1
+        self._receives, self._sends = self._part.receives, self._part.sends
+        self._outputs = list({id(one.tensor): one.tensor for one in self._sends}.values())
+        own = [(tensor.shape[1:], _dtype(tensor)) for tensor in cut.graph.inputs] if self._is_first else []
+        forms: list[Form] = [*own, *((one.shape, one.dtype) for one in self._receives)]
+        specs: list[tuple[tuple[int | None, ...], np.dtype]]
+        specs = [((None, *shape), dtype) for shape, dtype in [*forms, *(self._labels if self._is_last else ())]]
+        if self._is_last:
+            specs += [_SCALAR] * 3
+        watched = [len(own) + number for number, one in enumerate(self._receives) if one.has_gradient]
+        self._backend, self._tied, self._own = backend, self._part.tied, self._part.trainable_variables
+        variables = [*self._own, *self._part.borrowed]
+        self._number_of = {id(variable): number for number, variable in enumerate(variables)}
+        self._whole = [self._number_of[id(one.variable)] for one in self._tied if id(one.variable) in self._number_of]
+        self._passes = backend.stage_passes(self._run, specs, watched, variables)
+        self._under_way: list[tuple[Request, np.ndarray]] = []  # what is sent stays in memory until it has arrived
+
+    def _run(self, tensors: list) -> list:
+        """The forward pass, in the graph."""
+        named = [*(self._graph.inputs if self._is_first else ()), *(one.tensor for one in self._receives)]
+        known = dict(zip(map(id, named), tensors, strict=False))
+        for node in self._part.nodes:
+            args, kwargs = node.arguments.fill_in(known)
+            results = keras_internals.in_training(node.operation)(*args, **kwargs)
+            known |= dict(zip(map(id, node.outputs), keras.tree.flatten(results), strict=True))
+            if getattr(node.operation, "losses", None):
+                raise ValueError(
+                    "a layer that adds to the loss cannot be on a stage. Received: one of layer "
+                    f"'{node.operation.name}'. Leave its regularizers, or its `add_loss`, out"
+                )
+        if not self._is_last:
+            _check_masks([(one, known[id(one)]) for one in self._outputs])
+            return [known[id(one)] for one in self._outputs]
+        outputs = keras.tree.map_structure(lambda tensor: known[id(tensor)], self._graph.outputs)
+        *labels, samples, batch, all_samples = tensors[len(named) :]
+        return [self._loss(outputs, labels, samples, all_samples) * (samples / batch)]
+
+    def step(self, batch: Batch) -> list:
+        """Make the passes of all micro-batches; return the gradient of each variable, by the mean over the batch."""
+        into: dict[tuple[Kind, int], list[tuple[Request, np.ndarray]]] = {}
+        results: dict[tuple[Kind, int], list[np.ndarray]] = {}
+        for kind, number in self._schedule.actions(self._communicator.rank, self._communicator.size, len(batch.sizes)):
+            if kind is Kind.RECEIVE_FORWARD:
+                into[kind, number] = self._receive_forward(batch.sizes[number])
+            elif kind is Kind.FORWARD:
+                came = _arrived(into.pop((Kind.RECEIVE_FORWARD, number), []))
+                results[kind, number] = self._passes.forward(number, self._inputs(batch, number, came))
+            elif kind is Kind.SEND_FORWARD:
+                self._send_forward(batch, number, results.pop((Kind.FORWARD, number)))
+            elif kind is Kind.RECEIVE_BACKWARD:
+                into[kind, number] = self._receive_backward(batch.sizes[number])
+            elif kind is Kind.BACKWARD:
+                came = _arrived(into.pop((Kind.RECEIVE_BACKWARD, number), []))
+                results[kind, number] = self._passes.backward(number, self._by_outputs(came))
+            else:
+                self._send_backward(results.pop((Kind.BACKWARD, number)))
+        gradients = self._sum_tied(self._passes.take(self._whole))
+        self._finish_sending()
+        return gradients
+
+    def idle_step(self) -> list:
+        """Return the gradients of a step in which this pipeline has no samples."""
+        return self._passes.take(self._whole)[: len(self._own)]
+
+    def share_tied(self) -> None:
+        """Give the stages that use a weight which this one trains its new value, and take those of others."""
+        for one in self._tied:
+            if one.owner == self._communicator.rank:
+                for user in one.users:
+                    self._send(self._backend.view(one.variable), user)
+            elif self._communicator.rank in one.users:
+                (value,) = _arrived(self._receive([_form(one)], one.owner))
+                one.variable.assign(value)
+        self._finish_sending()
+
+    def _sum_tied(self, gradients: list) -> list:
+        """Return the gradients of this stage's own weights, those of other stages for them added."""
+        for one in self._tied:
+            if one.owner == self._communicator.rank:
+                number = self._number_of[id(one.variable)]
+                for user in one.users:
+                    (gradient,) = _arrived(self._receive([_form(one)], user))
+                    gradients[number] = gradients[number] + gradient
+            elif self._communicator.rank in one.users:
+                gradient = gradients[self._number_of[id(one.variable)]]
+                self._send(keras.ops.convert_to_numpy(gradient), one.owner)
+        return gradients[: len(self._own)]
+
+    def _finish_sending(self) -> None:
+        for request, _ in self._under_way:
+            request.wait()
+        self._under_way = []
+
+    def _inputs(self, batch: Batch, number: int, came: list[np.ndarray]) -> list[np.ndarray]:
+        if self._is_first:
+            came = [one[batch.part(number)] for one in batch.inputs]
+        if self._is_last:
+            numbers = batch.sizes[number], batch.samples, batch.all_samples
+            came += [np.array(one, "float32") for one in numbers]
+        return came
+
+    # What travels. Two stages send and receive in one order: `Cut` has the same for both.
+
+    def _receive(self, forms: Sequence[Form], source: int) -> list[tuple[Request, np.ndarray]]:
+        buffers = [np.empty(shape, dtype) for shape, dtype in forms]
+        return [(self._communicator.ireceive(buffer, source), buffer) for buffer in buffers]
+
+    def _send(self, array: np.ndarray, to: int) -> None:
+        array = np.ascontiguousarray(array)
+        self._under_way = [one for one in self._under_way if not one[0].done()]
+        self._under_way.append((self._communicator.isend(array, to), array))
+
+    def _receive_forward(self, size: int) -> list[tuple[Request, np.ndarray]]:
+        came = []
+        for one in self._receives:
+            came += self._receive([((size, *one.shape), one.dtype)], one.source)
+        if self._is_last:
+            came += self._receive([((size, *shape), dtype) for shape, dtype in self._labels], 0)
+        return came
+
+    def _send_forward(self, batch: Batch, number: int, outputs: list[np.ndarray]) -> None:
+        by_tensor = dict(zip(map(id, self._outputs), outputs, strict=True))
+        for one in self._sends:
+            self._send(by_tensor[id(one.tensor)], one.target)
+        if self._is_first:
+            for label in batch.labels:
+                self._send(label[batch.part(number)], self._communicator.size - 1)
+
+    def _receive_backward(self, size: int) -> list[tuple[Request, np.ndarray]]:
+        came = []
+        for one in self._learning(self._sends):
+            came += self._receive([((size, *one.shape), one.dtype)], one.target)
+        return came
+
+    def _by_outputs(self, came: list[np.ndarray]) -> list[np.ndarray | None]:
+        """Return the gradient by each output: the sum of those by the stages that it went to."""
+        if self._is_last:
+            return [np.ones((), "float32")]
+        sums: dict[int, np.ndarray] = {}
+        for one, gradient in zip(self._learning(self._sends), came, strict=True):
+            known = sums.get(id(one.tensor))
+            sums[id(one.tensor)] = gradient if known is None else known + gradient
+        return [sums.get(id(tensor)) for tensor in self._outputs]
+
+    def _send_backward(self, gradients: list[np.ndarray]) -> None:
+        for one, gradient in zip(self._learning(self._receives), gradients, strict=True):
+            self._send(gradient, one.source)
+
+    @staticmethod
+    def _learning(crossings: Sequence[Crossing]) -> list[Crossing]:
+        return [one for one in crossings if one.has_gradient]
+
+
+def _arrived(transfers: list[tuple[Request, np.ndarray]]) -> list[np.ndarray]:
+    for request, _ in transfers:
+        request.wait()
+    return [buffer for _, buffer in transfers]
+
+
+def _form(tied: Tied) -> Form:
+    return tuple(tied.variable.shape), np.dtype(tied.variable.dtype)
+
+
+def _dtype(tensor: Any) -> np.dtype:
+    return np.dtype(object if tensor.dtype == "string" else tensor.dtype)
+
+
+def _check_masks(crossing: Sequence[tuple[Any, Any]]) -> None:
+    for symbolic, tensor in crossing:
+        if keras_internals.mask_of(tensor) is not None:
+            raise ValueError(
+                "what crosses a cut must have no mask. Received: one of "
+                f"`{symbolic.name}`, as of an `Embedding(mask_zero=True)`. Cut behind the layers that use the mask"
+            )

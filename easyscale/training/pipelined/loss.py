@@ -1,0 +1,125 @@
+"""Loss and metrics of a micro-batch, on the last stage.
+
+The loss is a mean over the samples of the micro-batch. Its share in the batch's is the micro-batch's share of samples,
+and a metric that is given a mean counts it by its samples: so all micro-batches of all pipelines together are the batch
+of one process. A loss that is a sum is made such a mean; see `training.parts.losses`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import keras_internals
+from easyscale.parallel.pipeline.batch import Form
+from easyscale.step.interfaces import StepContext, WholeBatch
+from easyscale.training.current_step import step_of
+
+__all__ = ["Labels", "LossOfStage"]
+
+
+class Labels:
+    """Targets and sample weights, which travel as a flat list of arrays.
+
+    Args:
+        y: Nested structure of tensors, or `None`.
+        sample_weight: The same.
+
+    Attributes:
+        arrays: List of arrays, with a row for each sample.
+    """
+
+    def __init__(self, y: Any, sample_weight: Any):
+        self._structure = y, sample_weight
+        self._leaves = keras.tree.flatten(self._structure)
+        self.arrays = [keras.ops.convert_to_numpy(leaf) for leaf in self._leaves if leaf is not None]
+
+    @property
+    def forms(self) -> list[Form]:
+        """The `Form` of each array."""
+        return [(array.shape[1:], array.dtype) for array in self.arrays]
+
+    def described(self) -> list:
+        """Return what must be the same on the stage that sends them and on the one that gets them, for JSON."""
+        forms = [[list(shape), dtype.name] for shape, dtype in self.forms]
+        return [forms, [leaf is not None for leaf in self._leaves]]
+
+    def packed(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
+        """Return targets and sample weights that consist of these tensors."""
+        left = iter(tensors)
+        leaves = [None if leaf is None else next(left) for leaf in self._leaves]
+        y, sample_weight = keras.tree.pack_sequence_as(self._structure, leaves)
+        return y, sample_weight
+
+
+class LossOfStage:
+    """Computes the loss of a micro-batch, and updates the model's metrics.
+
+    Args:
+        model: The model.
+        batch: The `WholeBatch` of the replication between pipelines.
+        labels: `Labels` of some batch, for their structure.
+    """
+
+    def __init__(self, model: keras.Model, batch: WholeBatch, labels: Labels):
+        self._model, self._batch, self._labels = model, batch, labels
+
+    def __call__(self, outputs: Any, labels: list, samples: Any, all_samples: Any) -> Any:
+        model = self._model
+        if isinstance(outputs, (list, tuple)) and len(outputs) == 1:
+            outputs = outputs[0]
+        if any(keras_internals.mask_of(one) is not None for one in keras.tree.flatten(outputs)):
+            raise ValueError(
+                "the outputs of a model that a pipeline trains must have no mask. Received: one that has. Give `fit()` "
+                "the weights of what counts as `sample_weight`"
+            )
+        y, sample_weight = self._labels.packed(labels)
+        with step_of(_MicroBatch(self._batch, samples, all_samples)):
+            loss = model.compute_loss(y=y, y_pred=outputs, sample_weight=sample_weight, training=True)
+            model.metrics[0].update_state(loss, sample_weight=samples)  # that of the loss
+            model.compute_metrics(None, y, outputs, sample_weight=sample_weight)
+        return loss
+
+
+class _MicroBatch(WholeBatch):
+    """One micro-batch among those of all pipelines, as losses and metrics see it.
+
+    Args:
+        batch: The `WholeBatch` of the replication between pipelines.
+        samples: Scalar tensor. The samples of the micro-batch.
+        all_samples: Scalar tensor. Those of all.
+    """
+
+    def __init__(self, batch: WholeBatch, samples: Any, all_samples: Any):
+        self._batch, self._samples, self._all_samples = batch, samples, all_samples
+
+    @property
+    def size(self) -> int:
+        return max(2, self._batch.size)  # there are others
+
+    @property
+    def context(self) -> StepContext:
+        return StepContext(self._samples)
+
+    def graph(self) -> Any:
+        return self._batch.graph()
+
+    def total(self, vector: Any) -> Any:
+        """Return the number of all samples; what a sum of losses has beside them is its own."""
+        samples = keras.ops.cast(keras.ops.reshape(self._all_samples, (1,)), vector.dtype)
+        return keras.ops.concatenate([samples, vector[1:]])
+
+    def moments(self, mean: Any, variance: Any, count: Any) -> tuple[Any, Any, Any]:
+        return mean, variance, keras.ops.convert_to_tensor(count)
+
+    def count_samples(self, tensors: Sequence[Any]) -> Any:
+        return self._samples
+
+    def beginnings(self, tensors: Sequence[Any]) -> list:
+        return []
+
+
+def numbers_of(results: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the results of metrics as arrays."""
+    return {name: np.asarray(keras.ops.convert_to_numpy(value), "float64") for name, value in results.items()}

@@ -1,0 +1,102 @@
+"""A stage's optimizer: like the model's, for the stage's weights, and over all pipelines."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale.backend import value_of
+from easyscale.checkpoint.snapshot_memory import SnapshotMemory
+from easyscale.communicator import Communicator
+from easyscale.keras_internals import copy_exclusions
+from easyscale.optimizer import DistributedOptimizer
+from easyscale.update.element_wise import copy_of
+from easyscale.update.twin import share_progress, states_of
+
+__all__ = ["StageOptimizer", "build_whole", "load_state"]
+
+
+class StageOptimizer:
+    """The optimizer of one stage. It counts steps, and learns, by the variables of the model's.
+
+    Args:
+        model: The model. If its optimizer is built, its state is taken.
+        variables: The variables of the stage that are trained.
+        communicator: The `Communicator` of the ranks that have the same stage.
+        options: Dict. Arguments of `DistributedOptimizer`.
+
+    Attributes:
+        distributed: The `DistributedOptimizer`.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        variables: list[keras.Variable],
+        communicator: Communicator,
+        options: Mapping[str, Any],
+    ):
+        optimizer = model.optimizer
+        inner = copy_of(optimizer, clipnorm=optimizer.clipnorm)
+        copy_exclusions(optimizer, inner)
+        share_progress(optimizer, inner)
+        self.distributed = DistributedOptimizer(inner, communicator=communicator, **options)
+        self.distributed.starts_equal = False  # the whole model does
+        self.distributed.build(variables)
+        self._keys = list(_keyed(inner, model))
+        self.load(model)
+
+    def load(self, model: keras.Model) -> None:
+        """Take the state of the model's optimizer, if that is built."""
+        known = _keyed(model.optimizer, model) if model.optimizer.built else {}
+        for key, state in zip(self._keys, states_of(self.distributed.inner_optimizer), strict=True):
+            if key in known:
+                state.assign(known[key])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the state by key, on the first of the ranks that have the stage. All of them must call this."""
+        if not self.distributed.is_sharded:
+            return self.own_state()
+        values = self.distributed.collect_state(SnapshotMemory())
+        return dict(zip(self._keys, values[len(values) - len(self._keys) :], strict=True)) if values else {}
+
+    def own_state(self) -> dict[str, np.ndarray]:
+        """Return the state by key, where it is not divided. Keys are the same on all ranks."""
+        states = states_of(self.distributed.inner_optimizer)
+        return {key: value_of(state) for key, state in zip(self._keys, states, strict=True)}
+
+
+def build_whole(model: keras.Model) -> None:
+    """Build the model's optimizer for all of its variables, as Keras does it in the first step."""
+    optimizer = model.optimizer
+    if not optimizer.built:
+        with keras.name_scope(optimizer.name, caller=optimizer):
+            optimizer.build(model.trainable_variables)
+
+
+def load_state(model: keras.Model, state: Mapping[str, np.ndarray]) -> None:
+    """Give the model's optimizer the state of all stages, by key."""
+    build_whole(model)
+    for key, one in _keyed(model.optimizer, model).items():
+        one.assign(state[key])
+
+
+def _keyed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> dict[str, keras.Variable]:
+    """Return an optimizer's state by the number of the variable that it belongs to, and what it is of it.
+
+    Names begin with a variable's path, in which the model's may be another one on each rank. Those that belong to none
+    have no names of their own.
+    """
+    paths = [variable.path.replace("/", "_") + "_" for variable in model.trainable_variables]
+    found: dict[str, keras.Variable] = {}
+    of_none = 0
+    for state in states_of(optimizer):
+        fits = [number for number, path in enumerate(paths) if state.name.startswith(path)]
+        if fits:
+            number = max(fits, key=lambda number: len(paths[number]))
+            found[f"{number} {state.name[len(paths[number]) :]}"] = state
+        else:
+            found[f"- {of_none}"] = state
+            of_none += 1
+    return found

@@ -1,0 +1,90 @@
+"""What `Distribute(model_parallel=...)` makes of the ranks: workers of several stages."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from easyscale import called, mesh, replication
+from easyscale import communicator as communicators
+from easyscale.communicator import Communicator
+from easyscale.parallel import Pipeline
+from easyscale.settings import Settings
+from easyscale.training.pipelined.distribution import PipelineDistribution
+
+__all__ = ["StagesOfRanks"]
+
+_DIVIDE = ("local_batch", "shard")  # what has divided data by the number of workers
+
+
+class StagesOfRanks:
+    """The pipelines that ranks are, from when the user has said so: `shard` and `local_batch` follow them.
+
+    Args:
+        pipeline: The `Pipeline`, or `None` where each rank has the whole model.
+        communicator: What `easyscale.communicator.get` takes.
+        options: Dict. Arguments of `DistributedOptimizer`.
+        checkpoint: String or path. The folder for checkpoints.
+        check_every: Int. After so many steps the weights of the pipelines are compared.
+
+    Attributes:
+        pipeline: The `Pipeline`. `None` also with one rank, which has all stages.
+
+    Raises:
+        ValueError: If there can be no pipelines.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline | None,
+        communicator: str | Communicator | None,
+        options: Mapping[str, Any],
+        checkpoint: str | os.PathLike | None,
+        check_every: int,
+    ):
+        self._check_every = check_every
+        self.pipeline: Pipeline | None = None
+        self._options = {name: value for name, value in options.items() if name not in ("communicator", "replication")}
+        self._too_early: set[str] = set()
+        if pipeline is not None:
+            _check(pipeline, options, checkpoint)
+            self._communicator = communicators.get(communicator)
+            pipeline.check(max(self._communicator.size, 1) if self._communicator.size > 1 else pipeline.stages)
+            self.pipeline = pipeline if self._communicator.size > 1 else None
+        ranks = 1 if self.pipeline is None else self.pipeline.stages
+        if ranks != mesh.ranks_of_worker():
+            self._too_early = called.names.intersection(_DIVIDE) if ranks > 1 else set()
+            called.names.difference_update(self._too_early)
+            mesh.set_ranks_of_worker(ranks)
+
+    def distribution_of(self, model: keras.Model) -> PipelineDistribution:
+        """Return what trains a model so. All ranks call this together."""
+        assert self.pipeline is not None
+        late = sorted(self._too_early - called.names)
+        if late:
+            raise ValueError(
+                "`Distribute(model_parallel=...)` must be made before data are divided, which pipelines then share. "
+                f"Received: {' and '.join(late)} called before. Write `distribute = Distribute(...)` above, and pass "
+                "`callbacks=[distribute]`"
+            )
+        distribution = PipelineDistribution.of(model)
+        distribution.prepare(self.pipeline, self._communicator, self._options, self._check_every)
+        return distribution
+
+
+def _check(pipeline: Any, options: Mapping[str, Any], checkpoint: str | os.PathLike | None) -> None:
+    if not isinstance(pipeline, Pipeline):
+        raise ValueError(
+            f"`model_parallel` must be an `easyscale.parallel.Pipeline`. Received: model_parallel={pipeline!r}. Write "
+            "such as `Pipeline(stages=2)`"
+        )
+    if replication.check(options["replication"]) != replication.DEFAULT:
+        raise ValueError(
+            "a pipeline has a process for each stage. Received: replication='in_graph'. Leave it, and `--devices`, out"
+        )
+    if checkpoint is not None or Settings.read().resume is not None:
+        raise ValueError(
+            "a `fit()` by pipelines writes no checkpoints of its own yet. Received: `checkpoint`, or `--resume`. Use "
+            "`keras.callbacks.ModelCheckpoint`"
+        )

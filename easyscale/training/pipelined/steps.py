@@ -1,0 +1,208 @@
+"""The steps of a `fit()` by pipelines."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import keras_internals
+from easyscale.backend.base import Backend
+from easyscale.errors import DesyncError
+from easyscale.mesh import Mesh
+from easyscale.parallel.pipeline.batch import Batch
+from easyscale.parallel.pipeline.cut import Cut
+from easyscale.parallel.pipeline.pipeline import Pipeline
+from easyscale.parallel.pipeline.stage import Stage
+from easyscale.step.interfaces import StepContext
+from easyscale.training.parts.batch_normalization import moving_statistics
+from easyscale.training.pipelined.loss import Labels, LossOfStage, numbers_of
+from easyscale.training.pipelined.optimizer import StageOptimizer
+
+__all__ = ["PipelineSteps"]
+
+
+class PipelineSteps:
+    """Makes steps: the passes of this rank's stage, then the update of its weights.
+
+    Only the first stage of a pipeline reads data. The others go through their own, which must be as many batches.
+
+    Args:
+        model: The model.
+        pipeline: The `Pipeline`.
+        mesh: The `Mesh`, with the axes `"data"` and `"model"`.
+        cut: The `Cut`.
+        optimizer: The `StageOptimizer` of this rank's stage.
+        backend: The `Backend`.
+        check_every: Int. After so many steps the weights of the pipelines are compared.
+
+    Attributes:
+        cut: The same.
+        count: Int. The steps so far in this `fit()`.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        pipeline: Pipeline,
+        mesh: Mesh,
+        cut: Cut,
+        optimizer: StageOptimizer,
+        backend: Backend,
+        check_every: int,
+    ):
+        self._check_every = check_every
+        self._model, self._pipeline, self.cut = model, pipeline, cut
+        self._backend, self._optimizer = backend, optimizer
+        self._world, self._communicator, self._mesh = mesh.communicator, mesh["model"], mesh
+        part = cut.stages[self._communicator.rank]
+        self._variables = part.trainable_variables
+        layers = [layer for layer in part.layers if isinstance(layer, keras.layers.Layer)]
+        self._moving = [variable for layer in layers for variable in moving_statistics(layer)]
+        self._stage: Stage | None = None
+        self._told: list = []  # of labels, by each stage
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the numbers that a step returns
+        self._update = backend.graph(self._apply)
+        self.count = 0
+
+    def restart(self) -> None:
+        """Begin another `fit()` by the same stages: what was traced stays."""
+        self.count = 0
+
+    @property
+    def _is_first(self) -> bool:
+        return self._communicator.rank == 0
+
+    @property
+    def _is_last(self) -> bool:
+        return self._communicator.rank == self._communicator.size - 1
+
+    def read(self, iterator: Iterator) -> tuple[Any, Labels, int]:
+        """Return the inputs of the next batch, its labels, and its number of samples."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(next(iterator))
+        samples = next(one.shape[0] for one in keras.tree.flatten(x) if one is not None)
+        return x, Labels(y, sample_weight), int(samples)
+
+    def step(self, batch: tuple[Any, Labels, int], samples: list[int]) -> dict[str, Any]:
+        """Make a step; return the results of the metrics so far.
+
+        Args:
+            batch: What `read` has returned.
+            samples: For each rank of the world the samples of its batch in this step.
+        """
+        x, labels, own = batch
+        first, stages = self._world.rank - self._communicator.rank, self._communicator.size
+        own_pipeline = samples[first : first + stages]
+        if len(set(own_pipeline)) > 1:
+            raise DesyncError(
+                "all stages of a pipeline must go through the same batches. Received: batches of "
+                f"{', '.join(map(str, own_pipeline))} samples on ranks {first} to {first + stages - 1}. Divide data by "
+                "`easyscale.shard`, and give all ranks of a pipeline the same"
+            )
+        stage = self._stage_for(labels, own) if self.count == 0 else self._begun
+        whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
+        if self._is_first:
+            inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self.cut.graph, x)]
+            whole = Batch(own, whole.all_samples, whole.microbatches, inputs, labels.arrays)
+        gradients = stage.step(whole)
+        logs = self._tell_results()
+        self._finish(stage, self._clipped(gradients), own)
+        return logs
+
+    def idle_step(self) -> None:
+        """Take part in a step of other pipelines, as this one has no data left."""
+        if self.count == 0:
+            raise DesyncError(
+                f"each pipeline must have data in the first step. Received: none on rank {self._world.rank}. Give "
+                "`fit()` a sample for each worker, or more"
+            )
+        self._finish(self._begun, self._begun.idle_step(), samples=0)
+
+    @property
+    def _begun(self) -> Stage:
+        assert self._stage is not None  # it is made in the first step
+        return self._stage
+
+    def _finish(self, stage: Stage, gradients: list, samples: int) -> None:
+        """Update this stage's weights; compare them if it is time."""
+        self._update(gradients, keras.ops.convert_to_tensor(float(samples), "float64"))
+        stage.share_tied()
+        self.count += 1
+        if self.count == 1 or self.count % self._check_every == 0:
+            self.compare()
+
+    def compare(self) -> None:
+        """Raise `DesyncError` if the weights of any stage differ between pipelines. All ranks must call this."""
+        differs = ""
+        try:
+            self._optimizer.distributed.workers.replicas.check_equal(self._variables, self.count)
+        except DesyncError as error:
+            differs = str(error)
+        found = next(filter(None, self._world.all_gather_object(differs)), None)
+        if found is not None:
+            raise DesyncError(found)
+
+    def _clipped(self, gradients: list) -> list:
+        """Return gradients as Keras clips them by `global_clipnorm`, the norm of all stages' together."""
+        most = self._model.optimizer.global_clipnorm
+        if not most:
+            return gradients
+        gradients = [keras.ops.convert_to_tensor(gradient) for gradient in gradients]
+        squares = keras.ops.convert_to_numpy(self._backend.sums_of_squares(gradients)).sum()
+        norm = np.sqrt(self._communicator.all_gather_rows(np.array([squares])).sum())
+        factor = min(most / norm, 1.0) if norm else 1.0
+        factor += norm - norm  # one infinite gradient makes all weights NaN, as on one process
+        return [gradient * keras.ops.cast(factor, gradient.dtype) for gradient in gradients]
+
+    def _apply(self, gradients: list, weight: Any) -> None:
+        optimizer = self._optimizer.distributed
+        with optimizer.workers.current_step.of(StepContext(weight, moving=self._moving)):
+            optimizer.apply(gradients, self._variables)
+
+    def _stage_for(self, labels: Labels, samples: int) -> Stage:
+        """Return the stage that takes such labels; make it, or make it anew, in the first step of a `fit()`."""
+        if samples < self._pipeline.microbatches:
+            raise ValueError(
+                "the first batch of a worker must have a sample for each micro-batch. Received: "
+                f"{samples} samples, microbatches={self._pipeline.microbatches}. Use fewer micro-batches, or a larger "
+                "batch"
+            )
+        told = self._communicator.all_gather_object(labels.described())
+        if told[0] != told[-1]:
+            raise DesyncError(
+                f"all stages of a pipeline must go through the same data. Received: targets and weights of {told[0]} "
+                f"on the first one, of {told[-1]} on the last. Run one script on all ranks"
+            )
+        if self._stage is None or told != self._told:
+            loss = LossOfStage(self._model, self._optimizer.distributed.workers.batch, labels)
+            schedule = self._pipeline.schedule
+            self._stage = Stage(self.cut, self._communicator, schedule, self._backend, loss, labels.forms)
+            self._told = told
+        return self._stage
+
+    def _tell_results(self) -> dict[str, Any]:
+        """Let all stages know what the metrics of the last one say."""
+        results = numbers_of(self._model.get_metrics_result()) if self._is_last else {}
+        if not self._shapes:
+            all_shapes = self._communicator.all_gather_object(
+                {name: list(number.shape) for name, number in results.items()}
+            )
+            self._shapes = {name: tuple(shape) for name, shape in all_shapes[-1].items()}
+        row = np.concatenate([np.zeros(0), *(results[name].reshape(-1) for name in self._shapes if results)])
+        last = self._communicator.size - 1
+        if self._is_last:
+            for request in [self._communicator.isend(row, stage) for stage in range(last)]:
+                request.wait()
+        else:
+            row = np.zeros(sum(int(np.prod(shape)) for shape in self._shapes.values()))
+            self._communicator.receive(row, last)
+        return _unpacked(row, self._shapes)
+
+
+def _unpacked(row: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    found, start = {}, 0
+    for name, shape in shapes.items():
+        stop = start + int(np.prod(shape))
+        value = row[start:stop].reshape(shape)
+        found[name], start = float(value) if shape == () else value, stop
+    return found

@@ -1,0 +1,63 @@
+"""The whole model on every rank: each stage's weights, and its optimizer's state, from the rank that has them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale.backend import view_of
+from easyscale.communicator import Communicator
+from easyscale.parallel.pipeline.cut import StagePart
+from easyscale.training.pipelined.optimizer import StageOptimizer, load_state
+
+__all__ = ["WholeModel"]
+
+
+class WholeModel:
+    """Brings the stages of a pipeline together.
+
+    Args:
+        model: The model.
+        stages: List of `StagePart`.
+        communicator: The `Communicator` of the pipeline's ranks, of which each has one stage.
+        optimizer: The `StageOptimizer` of this rank's stage.
+    """
+
+    def __init__(
+        self, model: keras.Model, stages: Sequence[StagePart], communicator: Communicator, optimizer: StageOptimizer
+    ):
+        self._model, self._stages, self._communicator, self._optimizer = model, stages, communicator, optimizer
+
+    def gather_weights(self) -> None:
+        """Give every rank the weights of all stages. All ranks of a pipeline must call this."""
+        for stage in self._stages:
+            for variable in stage.variables:
+                value = self._broadcast(view_of(variable), stage.number)
+                if stage.number != self._communicator.rank:
+                    variable.assign(value)
+
+    def gather_state(self, complete: bool, is_needed: bool) -> None:
+        """Give the model's optimizer the state of all stages. All ranks of all pipelines must call this.
+
+        Args:
+            complete: Bool. Whether the optimizers' states have been made whole, on all ranks.
+            is_needed: Bool. Whether this pipeline's ranks need it.
+        """
+        state = self._optimizer.own_state() if complete else self._optimizer.state()
+        if not is_needed:
+            return
+        whole: dict[str, np.ndarray] = {}
+        forms: list[list[Any]] = [[name, list(one.shape), one.dtype.name] for name, one in state.items()]
+        for stage, all_forms in enumerate(self._communicator.all_gather_object(forms)):
+            for name, shape, dtype in all_forms:
+                value = state[name] if stage == self._communicator.rank else np.empty(shape, dtype)
+                value = self._broadcast(value, stage)
+                whole.setdefault(name, value)  # what belongs to no weight all stages have alike
+        load_state(self._model, whole)
+
+    def _broadcast(self, value: np.ndarray, root: int) -> np.ndarray:
+        buffer = np.array(value, order="C")
+        if buffer.size:
+            self._communicator.broadcast(buffer.reshape(-1), root)
+        return buffer

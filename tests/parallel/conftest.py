@@ -1,0 +1,6 @@
+"""Tests here import `graphs`, as the checks on ranks do."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

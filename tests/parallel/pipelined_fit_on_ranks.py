@@ -1,0 +1,412 @@
+"""A `fit()` by pipelines beside its weights: who has what, what is sent, callbacks, files, data, what is refused."""
+
+import contextlib
+import io
+import tempfile
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from graphs import dense_net, u_net
+
+import easyscale
+from easyscale import backend as backends
+from easyscale import called
+from easyscale.callbacks import Distribute
+from easyscale.parallel import Pipeline
+from easyscale.parallel.pipeline.stage import Stage
+from easyscale.training.pipelined.whole_model import WholeModel
+
+comm = easyscale.communicator.get()
+STAGES = comm.size
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(72, 12)).astype("float32")
+Y = GENERATOR.integers(0, 10, 72)
+
+
+def compiled(build=dense_net, optimizer=None, **options):
+    keras.utils.set_random_seed(1)
+    model = build()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"loss": loss, "metrics": ["accuracy"], **options}
+    model.compile(optimizer or keras.optimizers.SGD(0.05, momentum=0.9), **options)
+    return model
+
+
+def distribute(forgets=True, **options):
+    if forgets:  # each check is a script of its own
+        called.names.clear()
+    options = {"stages": STAGES, "microbatches": 4, **options}
+    return Distribute("ring", model_parallel=Pipeline(**options))
+
+
+def fit(model, *callbacks, x=X, y=Y, **options):
+    options = {"epochs": 2, "batch_size": 24, "shuffle": False, "verbose": 0, **options}
+    return model.fit(x, y, callbacks=list(callbacks), **options)
+
+
+def assert_same(model, other, tolerance=1e-5):
+    for ours, theirs in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+
+
+def on_all(value):
+    """Whether all ranks have the same."""
+    values = comm.all_gather_object(value)
+    return all(one == values[0] for one in values)
+
+
+# Who has what
+
+
+def check_a_pipeline_is_one_worker():
+    with_stages = distribute()
+    assert (easyscale.size(), easyscale.rank(), easyscale.local_batch(24)) == (1, 0, 24)
+    assert easyscale.is_chief() == (comm.rank == 0)
+    assert easyscale.shard(X) is not None and len(easyscale.shard(X)) == len(X)
+    assert len(easyscale.unshard(X)) == len(X)
+    assert with_stages is not None
+    Distribute("ring")
+    assert (easyscale.size(), easyscale.rank()) == (comm.size, comm.rank)
+
+
+def check_each_rank_trains_the_weights_of_its_stage_only():
+    model, changed = compiled(), []
+    first = [value.copy() for value in model.get_weights()]
+    gather = WholeModel.gather_weights
+
+    def look(whole):
+        stages = [{id(variable) for variable in stage.variables} for stage in whole._stages]
+        for variable, before in zip(model.variables, first, strict=True):
+            stage = next(number for number, own in enumerate(stages) if id(variable) in own)
+            changed.append((stage, bool(np.any(np.array(variable) != before))))
+        gather(whole)
+
+    WholeModel.gather_weights = look
+    try:
+        fit(model, distribute())
+    finally:
+        WholeModel.gather_weights = gather
+    assert changed and all(has_changed == (stage == comm.rank) for stage, has_changed in changed)
+    assert on_all([float(np.sum(value)) for value in model.get_weights()])
+
+
+def check_a_step_sends_what_crosses_and_no_more():
+    sent, step = [], Stage.step
+
+    def counted(stage, batch):
+        before = comm.sent.bytes
+        result = step(stage, batch)
+        sent.append((batch.samples, comm.sent.bytes - before))
+        return result
+
+    Stage.step = counted
+    try:
+        model = compiled(u_net, loss="mse", metrics=[])
+        images = GENERATOR.normal(size=(20, 8, 8, 1)).astype("float32")
+        fit(model, distribute(), x=images, y=images, batch_size=16, epochs=1)
+    finally:
+        Stage.step = step
+    stages = easyscale.parallel.pipeline.cut.cut_model(model, STAGES).stages
+    own = stages[comm.rank]
+    forward = sum(one.nbytes for one in own.sends)
+    backward = sum(one.nbytes for one in own.receives if one.has_gradient)
+    labels = 8 * 8 * 4 if comm.rank == 0 else 0
+    assert sent == [(samples, samples * (forward + backward + labels)) for samples in (16, 4)]
+
+
+# Callbacks
+
+
+def check_a_saved_epoch_is_that_of_one_process_and_loads_with_its_optimizer():
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "epoch-{epoch}.keras"))
+        model = compiled(optimizer=keras.optimizers.Adam(0.01))
+        fit(model, distribute(), keras.callbacks.ModelCheckpoint(path))
+        comm.barrier()
+        if comm.is_chief:
+            for epoch in (1, 2):
+                loaded = keras.models.load_model(path.format(epoch=epoch))
+                assert type(loaded.optimizer) is keras.optimizers.Adam
+                reference = compiled(optimizer=keras.optimizers.Adam(0.01))
+                fit(reference, epochs=epoch)
+                assert_same(loaded, reference)
+                for ours, theirs in zip(loaded.optimizer.variables, reference.optimizer.variables, strict=True):
+                    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        else:
+            assert not list(Path(folder).iterdir())
+
+
+def check_a_second_fit_goes_on_with_the_optimizers_state():
+    model = compiled(optimizer=keras.optimizers.Adam(0.01))
+    fit(model, distribute())
+    fit(model, distribute(schedule="gpipe", microbatches=2))
+    reference = compiled(optimizer=keras.optimizers.Adam(0.01))
+    fit(reference)
+    fit(reference)
+    assert_same(model, reference)
+    assert int(model.optimizer.iterations) == 12
+
+
+def check_a_second_fit_traces_nothing_anew_until_something_has_changed():
+    made, backend = [], backends.get()
+    stage_passes = type(backend).stage_passes
+    type(backend).stage_passes = lambda *args: made.append(1) or stage_passes(*args)
+    try:
+        model, reference = (compiled(optimizer=keras.optimizers.Adam(0.01)) for _ in range(2))
+        fit(model, distribute())
+        model.optimizer.learning_rate = 0.003
+        fit(model, distribute())
+        assert len(made) == 1
+        fit(model, distribute(), sample_weight=np.linspace(0, 2, len(X)))
+        assert len(made) == 2
+        model.compile("sgd", model.loss)
+        fit(model, distribute(), epochs=1)
+        assert len(made) == 3
+    finally:
+        type(backend).stage_passes = stage_passes
+    fit(reference)
+    reference.optimizer.learning_rate = 0.003
+    fit(reference)
+    fit(reference, sample_weight=np.linspace(0, 2, len(X)))
+    reference.compile("sgd", reference.loss)
+    fit(reference, epochs=1)
+    assert_same(model, reference)
+
+
+def check_fit_without_pipeline_goes_on_where_the_pipeline_has_ended():
+    model = compiled(optimizer=keras.optimizers.Adam(0.01))
+    fit(model, distribute())
+    fit(model)
+    reference = compiled(optimizer=keras.optimizers.Adam(0.01))
+    fit(reference, epochs=4)
+    assert_same(model, reference)
+
+
+def check_callbacks_that_decide_decide_the_same_as_in_one_process():
+    def callbacks():
+        return [
+            keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
+            keras.callbacks.ReduceLROnPlateau("val_loss", patience=1, factor=0.3, min_delta=0.05),
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * (0.9 if epoch % 2 else 1.0)),
+        ]
+
+    options = {"epochs": 12, "validation_data": (X[:30], (Y[:30] + 1) % 10)}
+    model, reference = compiled(), compiled()
+    history = fit(model, distribute(), *callbacks(), **options)
+    expected = fit(reference, *callbacks(), **options)
+    assert len(expected.epoch) < 12
+    assert history.epoch == expected.epoch
+    for name, values in expected.history.items():
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-4, err_msg=name)
+    assert_same(model, reference)
+
+
+class Looks(keras.callbacks.Callback):
+    """Notes the sum of all weights after each step, and stops on one rank."""
+
+    def __init__(self, last=None):
+        super().__init__()
+        self.sums, self.logs, self.last = [], [], last
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.sums.append([float(np.sum(value, dtype="float64")) for value in self.model.get_weights()])
+        self.logs.append(logs["loss"])
+        if self.last is not None and batch == self.last:
+            self.model.stop_training = True
+
+
+def check_a_callback_of_a_step_sees_all_weights_and_the_logs_on_each_rank():
+    ours, theirs = Looks(), Looks()
+    fit(compiled(), distribute(), ours)
+    fit(compiled(), theirs)
+    np.testing.assert_allclose(ours.sums, theirs.sums, atol=1e-4)
+    np.testing.assert_allclose(ours.logs, theirs.logs, rtol=1e-5)
+
+
+def check_what_one_rank_decides_holds_on_all():
+    looks = Looks(last=1 if comm.rank == comm.size - 1 else None)
+    history = fit(compiled(), distribute(), looks)
+    assert len(looks.sums) == 2
+    assert history.epoch == [0]
+
+
+def check_the_chief_says_how_the_model_is_cut():
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        fit(compiled(), distribute(), verbose=2, epochs=1)
+    said = out.getvalue()
+    assert ("EasyScale: stage  layers" in said) == comm.is_chief
+    assert ("accuracy" in said) == comm.is_chief
+
+
+# Afterwards
+
+
+def check_predictions_and_files_are_those_of_a_stock_model():
+    model, reference = compiled(), compiled()
+    fit(model, distribute())
+    fit(reference)
+    np.testing.assert_allclose(model.predict(X, verbose=0), reference.predict(X, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(model.evaluate(X, Y, verbose=0), reference.evaluate(X, Y, verbose=0), rtol=1e-4)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.keras")
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+        fit(loaded, distribute(microbatches=2))  # a file of a pipeline, or of one process, goes on in a pipeline
+        fit(reference)
+        assert_same(loaded, reference)
+
+
+def check_evaluate_with_the_callback_is_that_of_all_data():
+    model = compiled()
+    callback = distribute()
+    results = model.evaluate(X, Y, verbose=0, callbacks=[callback])
+    np.testing.assert_allclose(results, compiled().evaluate(X, Y, verbose=0), rtol=1e-5)
+
+
+# Data
+
+
+def check_only_the_first_stage_reads_data():
+    model, reference = compiled(), compiled()
+    nothing = comm.rank > 0
+    fit(model, distribute(), x=X * 0 if nothing else X, y=Y * 0 if nothing else Y)
+    fit(reference)
+    assert_same(model, reference)
+
+
+def check_shuffled_data_stay_with_their_labels():
+    """A linear rule that is learnt to a loss that mixed-up labels would never reach."""
+    keras.utils.set_random_seed(comm.rank)
+    rule = np.random.default_rng(5).normal(size=(12, 10)).astype("float32")
+    model = compiled(loss="mse", metrics=[], optimizer=keras.optimizers.Adam(0.05))
+    history = fit(model, distribute(), y=0.1 * X @ rule, shuffle=True, epochs=20)
+    assert history.history["loss"][-1] < 0.2 * history.history["loss"][0]
+    assert on_all(history.history["loss"])
+
+
+def check_a_dataset_of_unknown_length():
+    def batches():
+        for start in range(0, 72, 24):
+            yield X[start : start + 24], Y[start : start + 24]
+
+    signature = tf.TensorSpec((None, 12), tf.float32), tf.TensorSpec((None,), tf.int64)
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    model, reference = compiled(), compiled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        history = model.fit(dataset, epochs=2, verbose=0, callbacks=[distribute()])
+    expected = fit(reference)
+    assert_same(model, reference)
+    np.testing.assert_allclose(history.history["loss"], expected.history["loss"], rtol=1e-5)
+
+
+# What is refused, on all ranks alike and before the first step
+
+
+def refused(message, model=None, callback=None, **options):
+    model = model or compiled()
+    before = [value.copy() for value in model.get_weights()]
+    with pytest.raises((ValueError, easyscale.DesyncError), match=message) as raised:
+        fit(model, callback or distribute(), **options)
+    assert "\n" not in str(raised.value)
+    for value, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, old)
+    comm.barrier()
+
+
+def with_layer(layer):
+    kept = dense_net().layers
+    return compiled(lambda: keras.Sequential([keras.Input((12,)), kept[0], layer, *kept[1:]]))
+
+
+def check_optimizers_that_do_more_than_a_step_are_refused():
+    for options, message in (
+        (
+            {"gradient_accumulation_steps": 2},
+            r"does not know `gradient_accumulation_steps` yet.*Received: SGD\(gradient_accumulation_steps=2\)",
+        ),
+        ({"use_ema": True}, "does not know `use_ema` yet"),
+    ):
+        refused(message, compiled(optimizer=keras.optimizers.SGD(0.1, **options)))
+    refused("does not scale losses", compiled(optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())))
+    refused("an optimizer for each stage", compiled(optimizer=easyscale.DistributedOptimizer("sgd")))
+
+
+def check_layers_that_see_more_than_a_micro_batch_are_refused():
+    normal = keras.layers.BatchNormalization(synchronized=True, name="normal")
+    refused("that of each micro-batch by itself.*'normal' with synchronized=True", with_layer(normal))
+    refused("knows no loss of layers", with_layer(keras.layers.Dense(32, name="odd", kernel_regularizer="l2")))
+    refused("the activity regularizer of", with_layer(keras.layers.Dense(32, name="odd", activity_regularizer="l2")))
+    refused(
+        "computes in the type of the weights", with_layer(keras.layers.Dense(32, name="odd", dtype="mixed_bfloat16"))
+    )
+
+
+class AddsLoss(keras.layers.Layer):
+    def call(self, inputs):
+        self.add_loss(keras.ops.mean(inputs))
+        return inputs
+
+
+def check_what_is_seen_only_when_layers_are_called_is_refused_before_the_first_update():
+    # The other stages wait for this one, and end when it does: each rank is tried as if it were alone.
+    if STAGES == 2:
+        model = with_layer(AddsLoss(name="adds"))
+        cut = easyscale.parallel.pipeline.cut.cut_model(model, 2)
+
+        class Alone:
+            rank, size = 0, 2
+
+        stage = Stage(cut, Alone(), easyscale.parallel.pipeline.schedules.get("gpipe"), backends.get(), None, [])
+        with pytest.raises(ValueError, match="adds to the loss cannot be on a stage.*'adds'"):
+            stage._passes.forward(0, [X[:4]])
+
+
+def check_models_and_steps_that_are_not_keras_own_are_refused():
+    class Own(keras.Model):
+        def train_step(self, data):
+            return {}
+
+    def own():
+        inputs = keras.Input((12,))
+        return Own(inputs, keras.layers.Dense(10)(keras.layers.Dense(8)(inputs)))
+
+    refused("must have Keras's `train_step`.*Received: Own", compiled(own))
+    refused("one step at a time", compiled(steps_per_execution=2))
+    refused("mean over samples", compiled(loss=keras.losses.MeanSquaredError("mean_with_sample_weight"), metrics=[]))
+
+
+def check_bad_pipelines_are_refused():
+    names = ["dense_9", "dense_1"][: STAGES - 1]
+    refused("no layer 'dense_9'. Did you mean 'dense_", callback=distribute(stages=None, cut=names))
+    refused("for each micro-batch. Received: 24 samples, microbatches=25", callback=distribute(microbatches=25))
+    with pytest.raises(ValueError, match=f"multiple of the stages.*Received: {comm.size} ranks, stages=7. Start 7"):
+        distribute(stages=7)
+    with pytest.raises(ValueError, match="must be an `easyscale.parallel.Pipeline`. Received: model_parallel=2"):
+        Distribute("ring", model_parallel=2)
+    with pytest.raises(ValueError, match="writes no checkpoints of its own yet"):
+        Distribute("ring", model_parallel=Pipeline(2), checkpoint="folder")
+    with pytest.raises(ValueError, match="a process for each stage. Received: replication='in_graph'"):
+        Distribute("ring", replication="in_graph", model_parallel=Pipeline(2))
+
+
+def check_data_that_were_divided_before_are_refused():
+    Distribute("ring")
+    easyscale.shard(X)
+    late = distribute(forgets=False)
+    refused("must be made before data are divided.*Received: shard called before", callback=late)
+    Distribute("ring")
+    easyscale.local_batch(24)
+    early = distribute(forgets=False)
+    x, y = easyscale.shard(X, Y)
+    fit(compiled(), early, x=x, y=y, batch_size=easyscale.local_batch(24), epochs=1)
+
+
+def check_ranks_that_differ_are_told_so():
+    refused("same epochs, by the same pipeline", callback=distribute(microbatches=2 + comm.rank))
+    refused("must go through the same batches", batch_size=24 if comm.rank else 36)

@@ -1,0 +1,22 @@
+"""The checks of this folder, each on real processes."""
+
+from pathlib import Path
+
+from launches import over_ranks
+
+HERE = Path(__file__).parent
+
+
+@over_ranks(HERE / "pipeline_on_ranks.py", sizes=[2, 3], limit=900, full=[4], group="pipeline")
+def test_a_pipeline_takes_the_steps_of_one_process(check):
+    check()
+
+
+@over_ranks(HERE / "pipelined_fit_on_ranks.py", sizes=[2], limit=400, full=[3], group="pipeline")
+def test_a_fit_by_a_pipeline(check):
+    check()
+
+
+@over_ranks(HERE / "hybrid_on_ranks.py", sizes=[4], limit=900)
+def test_pipelines_side_by_side_take_the_steps_of_one_process(check):
+    check()

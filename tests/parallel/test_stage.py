@@ -1,0 +1,110 @@
+"""Stages as threads, whose sends end when they are received: together they make the gradients of the whole model."""
+
+import keras
+import numpy as np
+import pytest
+from graphs import dense_net, two_by_two, u_net
+
+from easyscale import backend as backends
+from easyscale.parallel.pipeline import schedules
+from easyscale.parallel.pipeline.batch import Batch, sizes_of
+from easyscale.parallel.pipeline.cut import cut_model
+from easyscale.parallel.pipeline.stage import Stage
+
+GENERATOR = np.random.default_rng(0)
+
+
+def squares(outputs, labels, samples, all_samples):
+    """A mean over samples."""
+    outputs = keras.tree.flatten(outputs)
+    return sum(keras.ops.mean(keras.ops.square(one - label)) for one, label in zip(outputs, labels, strict=True))
+
+
+def gradients_in_stages(run_ranks, model, inputs, labels, stages, microbatches, schedule):
+    cut = cut_model(model, stages=stages)
+    forms = [(one.shape[1:], one.dtype) for one in labels]
+
+    def on_rank(comm):
+        stage = Stage(cut, comm, schedules.get(schedule), backends.get(), squares, forms)
+        first = comm.rank == 0
+        count = len(labels[0])
+        batch = Batch(count, count, microbatches, inputs if first else (), labels if first else ())
+        taken = [stage.step(batch) for _ in range(2)]  # nothing of the first is left in the second
+        return zip(cut.stages[comm.rank].trainable_variables, *taken, strict=True)
+
+    found = {id(variable): one for rank in run_ranks(stages, on_rank) for variable, *one in rank}
+    return [[keras.ops.convert_to_numpy(one) for one in found[id(variable)]] for variable in model.trainable_variables]
+
+
+def gradients_of_whole(model, inputs, labels):
+    passes = backends.get().stage_passes(
+        lambda tensors: [squares(model(keras.tree.pack_sequence_as(structure(model), tensors)), labels, 0, 0)],
+        [((None, *one.shape[1:]), one.dtype) for one in inputs],
+        [],
+        model.trainable_variables,
+    )
+    passes.forward(0, inputs)
+    passes.backward(0, [np.ones((), "float32")])
+    return [keras.ops.convert_to_numpy(one) for one in passes.take()]
+
+
+def structure(model):
+    return cut_model(model, stages=1).graph.model.input
+
+
+def data_of(model, count):
+    def draw(tensors):
+        return [GENERATOR.normal(size=(count, *one.shape[1:])).astype("float32") for one in tensors]
+
+    return draw(model.inputs), draw(keras.tree.flatten(cut_model(model, stages=1).graph.outputs))
+
+
+@pytest.mark.parametrize("build", [dense_net, u_net, two_by_two])
+@pytest.mark.parametrize("stages, microbatches", [(2, 1), (2, 3), (3, 4), (4, 8)])
+@pytest.mark.parametrize("schedule", schedules.available())
+def test_stages_make_the_gradients_of_the_whole_model(run_ranks, build, stages, microbatches, schedule):
+    model = build()
+    inputs, labels = data_of(model, 10)
+    found = gradients_in_stages(run_ranks, model, inputs, labels, stages, microbatches, schedule)
+    for (first, second), expected in zip(found, gradients_of_whole(model, inputs, labels), strict=True):
+        np.testing.assert_allclose(first, expected, atol=1e-6)
+        np.testing.assert_array_equal(first, second)
+
+
+def test_a_tensor_that_goes_to_two_stages_gets_both_gradients(run_ranks):
+    inputs = keras.Input((4,))
+    first = keras.layers.Dense(4, name="first")(inputs)
+    second = keras.layers.Dense(4, name="second")(first)
+    third = keras.layers.Dense(4, name="third")(keras.layers.Add()([first, second]))
+    model = keras.Model(inputs, keras.layers.Add()([first, third]))
+    cut = cut_model(model, names=["first", "second"])
+    assert sorted((one.source, one.target) for stage in cut.stages for one in stage.sends) == [(0, 1), (0, 2), (1, 2)]
+    inputs, labels = data_of(model, 6)
+    found = gradients_in_stages(run_ranks, model, inputs, labels, 3, 2, "1f1b")
+    for (taken, _), expected in zip(found, gradients_of_whole(model, inputs, labels), strict=True):
+        np.testing.assert_allclose(taken, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("samples, microbatches", [(1, 8), (7, 3), (8, 4), (9, 4), (24, 1)])
+def test_micro_batches_are_as_even_as_can_be_and_none_is_empty(samples, microbatches):
+    sizes = sizes_of(samples, microbatches)
+    assert sum(sizes) == samples
+    assert len(sizes) == min(samples, microbatches)
+    assert max(sizes) - min(sizes) <= 1
+    parts = [Batch(samples, samples, microbatches).part(number) for number in range(len(sizes))]
+    assert np.concatenate([np.arange(samples)[part] for part in parts]).tolist() == list(range(samples))
+
+
+def test_what_crosses_a_cut_may_have_no_mask(run_ranks):
+    inputs = keras.Input((3,), dtype="int32")
+    words = keras.layers.Embedding(10, 4, mask_zero=True, name="words")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.LSTM(4)(words)))
+    stage = Stage(cut_model(model, names=["words"]), _Alone(), schedules.get("gpipe"), backends.get(), squares, [])
+    with pytest.raises(ValueError, match=r"a cut must have no mask.*mask_zero=True.*Cut behind the layers"):
+        stage.step(Batch(2, 2, 1, [np.zeros((2, 3), "int32")], []))
+
+
+class _Alone:
+    """The first of two ranks, which meets nobody."""
+
+    rank, size = 0, 2
