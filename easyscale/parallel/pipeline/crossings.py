@@ -70,7 +70,13 @@ def bytes_across(graph: Graph) -> list[int]:
 
 
 def crossings_of(graph: Graph, stage_of: list[int], stages: int) -> list[Crossing]:
-    """Return all crossings, in the order of the stages that make them, then of calls."""
+    """Return all crossings, in the order of the stages that make them, then of calls.
+
+    Args:
+        graph: The `Graph`.
+        stage_of: For each call its stage.
+        stages: Int. The number of stages.
+    """
     learns = _learns(graph)
     crossings = []
     for tensor, made, used in _uses(graph).values():
@@ -92,6 +98,7 @@ def _learns(graph: Graph) -> set[int]:
 
 
 def check_crossing(one: Crossing) -> None:
+    """Raise `ValueError` if a tensor cannot cross: its rows have no fixed shape, or are no numbers."""
     tensor = one.tensor
     what = f"`{tensor.name}` of shape {tuple(tensor.shape)} from stage {one.source} to {one.target}"
     if getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False):
