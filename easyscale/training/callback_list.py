@@ -15,7 +15,7 @@ from easyscale.errors import EasyScaleError
 from easyscale.keras_internals import improves, set_step
 from easyscale.optimizer import DistributedOptimizer
 
-__all__ = ["WRITERS", "attach", "on_set_model"]
+__all__ = ["WRITERS", "attach", "deciding_hooks", "on_set_model"]
 
 # Only the chief has these: they show or write what is the same on all workers, and decide nothing.
 WRITERS = tuple(
@@ -67,7 +67,7 @@ class Together(Protocol):
     def is_chief(self) -> bool: ...
 
     def begin(
-        self, params: dict, deciding_hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None
+        self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None
     ) -> None: ...
 
     def begin_epoch(self, epoch: int) -> None: ...
@@ -135,7 +135,7 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
 
     def on_train_begin(original: Callable, logs: dict | None = None) -> None:
         original(logs)
-        distribution.begin(callbacks.params, _deciding_hooks(callbacks.callbacks), callbacks.callbacks, act_as_chief)
+        distribution.begin(callbacks.params, deciding_hooks(callbacks.callbacks), callbacks.callbacks, act_as_chief)
 
     def on_epoch_begin(original: Callable, epoch: int, logs: dict | None = None) -> None:
         distribution.begin_epoch(epoch)
@@ -228,7 +228,7 @@ def _look_back(checkpoint: keras.callbacks.ModelCheckpoint, history: dict[str, l
             checkpoint.best = value
 
 
-def _deciding_hooks(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
+def deciding_hooks(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
     """Return the hooks of a step in which a callback may decide or save: one of the user's own, or a few of Keras's.
 
     While one worker saves, the others must be where they can give it their parts of the optimizer's state.

@@ -116,9 +116,7 @@ class Distribution:
 
     # A fit() or evaluate() of two workers or more
 
-    def begin(
-        self, params: dict, deciding_hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None
-    ) -> None:
+    def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
         """Start a `fit()`, after its callbacks have: equal workers, and errors that say what happened."""
         self._training, self._evaluations, self._act_as_chief = True, [], act_as_chief
         self._begin_phase(epoch=0)
@@ -132,7 +130,7 @@ class Distribution:
             trace_anew=self._trace_anew,
             take_over=self._take_over,
         )
-        self._fit.begin(params["epochs"], deciding_hooks)
+        self._fit.begin(params["epochs"], hooks)
         train_function = self._train_function
         if train_function is None or not train_function.is_for(self._model):
             train_function = self._wrap_train_function()

@@ -174,6 +174,14 @@ def check_clipping_by_the_norm_over_all_stages_is_refused():
     comm.barrier()
 
 
+def check_exchanges_that_do_not_wait_are_refused():
+    called.names.clear()
+    distribute = Distribute("parameter_server:async", model_parallel=Pipeline(**TWO[0]))
+    with pytest.raises(ValueError, match=r"must wait for all of them. Received: exchange='parameter_server:async'"):
+        classifier(sgd)().fit(*classes(48), verbose=0, callbacks=[distribute])
+    comm.barrier()
+
+
 class Drifts(keras.callbacks.Callback):
     """Changes a weight of its stage on one rank, behind the first step."""
 

@@ -169,6 +169,18 @@ def test_a_layer_that_is_called_twice_without_weights_may_be_on_two_stages():
     assert [stage.weights for stage in cut.stages] == [20, 20]
 
 
+def test_text_may_go_in_and_must_not_cross():
+    inputs = keras.Input((1,), dtype="string", name="text")
+    numbers = keras.layers.StringLookup(vocabulary=["a", "b"], name="look_up")(inputs)
+    x = keras.layers.Dense(4, name="first")(keras.layers.Flatten()(keras.layers.Embedding(4, 3, name="words")(numbers)))
+    model = keras.Model(inputs, keras.layers.Dense(2, name="last")(x))
+    assert names(cut_model(model, stages=2))[0][0] == "look_up"
+    late = keras.layers.StringLookup(vocabulary=["a"], output_mode="one_hot")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Concatenate()([x, late])))
+    with pytest.raises(ValueError, match="a cut must be numbers.*`text`.*of text. Cut behind what uses it"):
+        cut_model(model, names=["words"])
+
+
 def test_a_model_in_the_model_is_one_layer():
     inputs = keras.Input((12,))
     inner = dense_net()

@@ -1,4 +1,4 @@
-"""Which layers of a model are on which stage, and which tensors cross from one stage to another."""
+"""Which layers of a model are on which stage."""
 
 import dataclasses
 import difflib
@@ -10,41 +10,10 @@ import keras
 import numpy as np
 
 from easyscale import keras_internals
+from easyscale.parallel.pipeline.crossings import Crossing, bytes_across, check_crossing, crossings_of
 from easyscale.parallel.pipeline.division import divide
 
-__all__ = ["Crossing", "Cut", "StagePart", "Tied", "cut_model"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Crossing:
-    """A tensor that goes straight from the stage that makes it to one that needs it, and its gradient back.
-
-    Attributes:
-        tensor: The `KerasTensor`.
-        source: Int. The stage that makes it. The first one has the model's inputs.
-        target: Int. A stage that needs it. The last one needs the model's outputs.
-        has_gradient: Bool. Whether its gradient comes back: some weight before it is trained.
-    """
-
-    tensor: Any
-    source: int
-    target: int
-    has_gradient: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.tensor.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Its type, as NumPy has it."""
-        return np.dtype(self.tensor.dtype)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of one sample."""
-        return math.prod(self.shape) * self.dtype.itemsize
+__all__ = ["Cut", "StagePart", "Tied", "cut_model"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +85,7 @@ class Cut:
     def __init__(self, graph: keras_internals.Graph, bounds: Sequence[int]):
         self.graph = graph
         stage_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds)).tolist()
-        crossings = _crossings(graph, stage_of, len(bounds) - 1)
+        crossings = crossings_of(graph, stage_of, len(bounds) - 1)
         layers = [
             list({id(node.operation): node.operation for node in graph.nodes[start:stop]}.values())
             for start, stop in zip(bounds, bounds[1:], strict=False)
@@ -191,7 +160,7 @@ def cut_model(model: keras.Model, stages: int | None = None, names: Sequence[str
     _check_moving(cut)
     for stage in cut.stages:
         for one in stage.receives:
-            _check_crossing(one)
+            check_crossing(one)
     return cut
 
 
@@ -223,10 +192,6 @@ def _check_batches(graph: keras_internals.Graph) -> None:
 def _variables(layers: Sequence[Any]) -> list[keras.Variable]:
     found = [variable for layer in layers for variable in getattr(layer, "variables", ())]
     return list({id(variable): variable for variable in found}.values())
-
-
-def _weights(layer: Any) -> int:
-    return sum(math.prod(variable.shape) for variable in getattr(layer, "trainable_variables", ()))
 
 
 def _new_weights(graph: keras_internals.Graph) -> list[int]:
@@ -264,7 +229,7 @@ def _by_names(graph: keras_internals.Graph, names: Sequence[str]) -> list[int]:
 
 def _by_weights(graph: keras_internals.Graph, stages: int) -> list[int]:
     counts = _new_weights(graph)
-    bounds = divide(counts, _bytes_across(graph), stages)
+    bounds = divide(counts, bytes_across(graph), stages)
     if bounds is None:
         raise ValueError(
             "a pipeline must have at most as many stages as its model has layers with weights of their own. Received: "
@@ -285,61 +250,3 @@ def _check_moving(cut: Cut) -> None:
                     f"a layer that keeps something between calls must be on one stage. Received: '{layer.name}' on "
                     f"stages {seen[id(layer)]} and {stage.number}. Cut elsewhere, or give each its own"
                 )
-
-
-def _uses(graph: keras_internals.Graph) -> dict[int, tuple[Any, int, list[int]]]:
-    """For each tensor, by identity: itself, the number of the call that makes it, -1 for inputs, and those that use it.
-
-    The model's outputs are used by a call behind the last one.
-    """
-    uses: dict[int, tuple[Any, int, list[int]]] = {id(tensor): (tensor, -1, []) for tensor in graph.inputs}
-    for number, node in enumerate(graph.nodes):
-        for tensor in node.input_tensors:
-            uses[id(tensor)][2].append(number)
-        uses |= {id(tensor): (tensor, number, []) for tensor in node.outputs}
-    for tensor in keras.tree.flatten(graph.outputs):
-        uses[id(tensor)][2].append(len(graph.nodes))
-    return uses
-
-
-def _bytes_across(graph: keras_internals.Graph) -> list[int]:
-    """For each place before a call the bytes of a sample that would cross there."""
-    across = np.zeros(len(graph.nodes) + 2, int)
-    for tensor, made, used in _uses(graph).values():
-        if used:
-            nbytes = math.prod(size or 1 for size in tensor.shape[1:]) * np.dtype(tensor.dtype).itemsize
-            across[made + 1 : max(used) + 1] += nbytes
-    return across[: len(graph.nodes) + 1].tolist()
-
-
-def _crossings(graph: keras_internals.Graph, stage_of: list[int], stages: int) -> list[Crossing]:
-    """Return all crossings, in the order of the stages that make them, then of calls."""
-    learns = _learns(graph)
-    crossings = []
-    for tensor, made, used in _uses(graph).values():
-        source = 0 if made < 0 else stage_of[made]
-        targets = {stages - 1 if number == len(graph.nodes) else stage_of[number] for number in used} - {source}
-        gradient = id(tensor) in learns and keras.backend.is_float_dtype(tensor.dtype)
-        crossings += [Crossing(tensor, source, target, gradient) for target in sorted(targets)]
-    return crossings
-
-
-def _learns(graph: keras_internals.Graph) -> set[int]:
-    """Return the tensors, by identity, before which there is a weight that is trained."""
-    found: set[int] = set()
-    for node in graph.nodes:
-        if _weights(node.operation) or any(id(tensor) in found for tensor in node.input_tensors):
-            found |= {id(tensor) for tensor in node.outputs}
-    return found
-
-
-def _check_crossing(one: Crossing) -> None:
-    tensor = one.tensor
-    what = f"`{tensor.name}` of shape {tuple(tensor.shape)} from stage {one.source} to {one.target}"
-    if getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False):
-        raise ValueError(f"what crosses a cut must be a dense tensor. Received: {what}. Cut at another layer")
-    if not tensor.shape or tensor.shape[0] is not None or None in tensor.shape[1:]:
-        raise ValueError(
-            f"what crosses a cut must have a row of a fixed shape for each sample. Received: {what}. Cut at another "
-            "layer, or give `keras.Input` the whole shape"
-        )

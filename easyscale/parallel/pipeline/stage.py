@@ -10,7 +10,8 @@ from easyscale import keras_internals
 from easyscale.backend.base import Backend
 from easyscale.communicator import Communicator, Request
 from easyscale.parallel.pipeline.batch import Batch, Form
-from easyscale.parallel.pipeline.cut import Crossing, Cut, Tied
+from easyscale.parallel.pipeline.crossings import Crossing
+from easyscale.parallel.pipeline.cut import Cut, Tied
 from easyscale.parallel.pipeline.schedules import Kind, Schedule
 
 __all__ = ["Loss", "Stage"]

@@ -20,6 +20,7 @@ from easyscale.parallel.pipeline.cut import cut_model
 from easyscale.parallel.pipeline.pipeline import Pipeline
 from easyscale.progress import Activity
 from easyscale.step import equality
+from easyscale.training.callback_list import deciding_hooks
 from easyscale.training.console import Console
 from easyscale.training.parts import losses, metrics
 from easyscale.training.parts.randomness import mix
@@ -58,7 +59,6 @@ class PipelineDistribution:
         losses.install()
         self._model = model
         self._training = self._evaluating = self._is_whole = False
-        self._meshes: dict[tuple[Communicator, int], Mesh] = {}
         self._backend = backends.get()
         self._steps: PipelineSteps | None = None
         self._made_for: list = []
@@ -85,11 +85,7 @@ class PipelineDistribution:
             check_every: Int. After so many steps the weights of the pipelines are compared.
         """
         self._pipeline, self._options, self._check_every = pipeline, dict(options), check_every
-        key = communicator, pipeline.stages
-        if key not in self._meshes:
-            axes = {"data": communicator.size // pipeline.stages, "model": pipeline.stages}
-            self._meshes[key] = Mesh(communicator, axes)
-        self._mesh = self._meshes[key]
+        self._mesh = _mesh(communicator, pipeline.stages)
 
     @property
     def is_chief(self) -> bool:
@@ -97,13 +93,11 @@ class PipelineDistribution:
 
     # A fit()
 
-    def begin(
-        self, params: dict, deciding_hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None
-    ) -> None:
+    def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
         """Start a `fit()`, after its callbacks have: equal ranks, a stage on each."""
         model, world = self._model, self._mesh.communicator
         refusals.check(model, world.size // self._pipeline.stages)
-        self._agree(params["epochs"], deciding_hooks, callbacks)
+        self._agree(params["epochs"], hooks, callbacks)
         self._start_equal()
         key = self._way_to_train()
         if self._steps is None or self._made_for != key:
@@ -141,13 +135,13 @@ class PipelineDistribution:
         self._whole = WholeModel(model, cut.stages, mesh["model"], self._optimizer)
         return PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every)
 
-    def _agree(self, epochs: int, deciding_hooks: list[str], callbacks: list) -> None:
+    def _agree(self, epochs: int, hooks: list[str], callbacks: list) -> None:
         """Agree on what the ranks do, and whether weights must be whole for the callbacks of any of them."""
-        model, data, pipeline = self._model, keras_internals, self._pipeline
-        looks = any(type(one).__name__ not in _BLIND and _looks_at_weights(one) for one in callbacks)
-        plan = [epochs, repr(pipeline), str(self._options), data.initial_epoch(model)]
-        told = self._mesh.communicator.all_gather_object([plan, deciding_hooks, looks, model.optimizer.built])
-        plans, hooks, all_look, built = zip(*told, strict=True)
+        model, looking = self._model, [one for one in callbacks if _looks_at_weights(one)]
+        plan = [epochs, repr(self._pipeline), str(self._options), keras_internals.initial_epoch(model)]
+        looks = [bool(looking), bool(deciding_hooks(looking))]
+        told = self._mesh.communicator.all_gather_object([plan, hooks, looks, model.optimizer.built])
+        plans, all_hooks, all_look, built = zip(*told, strict=True)
         different = [rank for rank, other in enumerate(plans) if other[:3] != plans[0][:3]]
         if different:
             raise DesyncError(
@@ -155,8 +149,8 @@ class PipelineDistribution:
                 f"{plans[0][:3]} on rank 0, {plans[different[0]][:3]} on rank {different[0]}. Run one script on all"
             )
         keras_internals.set_initial_epoch(model, plans[0][3])  # which BackupAndRestore may have set, on the chief
-        self._hooks = {hook for theirs in hooks for hook in theirs}
-        self._must_be_whole = any(all_look)
+        self._hooks = {hook for theirs in all_hooks for hook in theirs}
+        self._must_be_whole, self._must_be_whole_in_steps = map(any, zip(*all_look, strict=True))
         if any(built):
             build_whole(model)
 
@@ -186,7 +180,7 @@ class PipelineDistribution:
             self._is_whole = False
             logs = steps.step(batch, met.samples)
         told.activity = Activity.STEPS
-        if self._hooks:
+        if self._must_be_whole_in_steps:
             self._make_whole()
         return logs
 
@@ -223,7 +217,7 @@ class PipelineDistribution:
             if met.kind is Kind.STEP:
                 self._is_whole = False
                 self._begun.idle_step()
-                if self._hooks:
+                if self._must_be_whole_in_steps:
                     self._make_whole()
         if self._must_be_whole:
             self._make_whole()
@@ -288,7 +282,13 @@ class PipelineDistribution:
     save_weights = export = save
 
 
+@functools.cache
+def _mesh(communicator: Communicator, stages: int) -> Mesh:
+    """Return the mesh of pipelines of so many stages, the same for all models."""
+    return Mesh(communicator, {"data": communicator.size // stages, "model": stages})
+
+
 def _looks_at_weights(callback: keras.callbacks.Callback) -> bool:
-    if type(callback).__module__.startswith("easyscale."):
+    if type(callback).__module__.startswith("easyscale.") or type(callback).__name__ in _BLIND:
         return False
     return bool(getattr(callback, "restore_best_weights", True))

@@ -8,6 +8,7 @@ import numpy as np
 
 from easyscale import keras_internals
 from easyscale.backend.base import Backend
+from easyscale.communicator import Request
 from easyscale.errors import DesyncError
 from easyscale.mesh import Mesh
 from easyscale.parallel.pipeline.batch import Batch
@@ -105,8 +106,10 @@ class PipelineSteps:
             inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self.cut.graph, x)]
             whole = Batch(own, whole.all_samples, whole.microbatches, inputs, labels.arrays)
         gradients = stage.step(whole)
-        logs = self._tell_results()
+        logs, telling = self._tell_results()
         self._finish(stage, self._clipped(gradients), own)
+        for request in telling:  # others may still be in their last backward pass
+            request.wait()
         return logs
 
     def idle_step(self) -> None:
@@ -180,8 +183,8 @@ class PipelineSteps:
             self._told = told
         return self._stage
 
-    def _tell_results(self) -> dict[str, Any]:
-        """Let all stages know what the metrics of the last one say."""
+    def _tell_results(self) -> tuple[dict[str, Any], list[Request]]:
+        """Let all stages know what the metrics of the last one say; return it, and what is under way."""
         results = numbers_of(self._model.get_metrics_result()) if self._is_last else {}
         if not self._shapes:
             all_shapes = self._communicator.all_gather_object(
@@ -191,12 +194,10 @@ class PipelineSteps:
         row = np.concatenate([np.zeros(0), *(results[name].reshape(-1) for name in self._shapes if results)])
         last = self._communicator.size - 1
         if self._is_last:
-            for request in [self._communicator.isend(row, stage) for stage in range(last)]:
-                request.wait()
-        else:
-            row = np.zeros(sum(int(np.prod(shape)) for shape in self._shapes.values()))
-            self._communicator.receive(row, last)
-        return _unpacked(row, self._shapes)
+            return _unpacked(row, self._shapes), [self._communicator.isend(row, stage) for stage in range(last)]
+        row = np.zeros(sum(int(np.prod(shape)) for shape in self._shapes.values()))
+        self._communicator.receive(row, last)
+        return _unpacked(row, self._shapes), []
 
 
 def _unpacked(row: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

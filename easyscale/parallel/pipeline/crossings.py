@@ -1,0 +1,116 @@
+"""Which tensors cross from one stage to another."""
+
+import dataclasses
+import math
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale.keras_internals import Graph
+
+__all__ = ["Crossing", "bytes_across", "check_crossing", "crossings_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """A tensor that goes straight from the stage that makes it to one that needs it, and its gradient back.
+
+    Attributes:
+        tensor: The `KerasTensor`.
+        source: Int. The stage that makes it. The first one has the model's inputs.
+        target: Int. A stage that needs it. The last one needs the model's outputs.
+        has_gradient: Bool. Whether its gradient comes back: some weight before it is trained.
+    """
+
+    tensor: Any
+    source: int
+    target: int
+    has_gradient: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.tensor.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Its type, as NumPy has it."""
+        return _dtype(self.tensor)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of one sample."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _uses(graph: Graph) -> dict[int, tuple[Any, int, list[int]]]:
+    """For each tensor, by identity: itself, the number of the call that makes it, -1 for inputs, and those that use it.
+
+    The model's outputs are used by a call behind the last one.
+    """
+    uses: dict[int, tuple[Any, int, list[int]]] = {id(tensor): (tensor, -1, []) for tensor in graph.inputs}
+    for number, node in enumerate(graph.nodes):
+        for tensor in node.input_tensors:
+            uses[id(tensor)][2].append(number)
+        uses |= {id(tensor): (tensor, number, []) for tensor in node.outputs}
+    for tensor in keras.tree.flatten(graph.outputs):
+        uses[id(tensor)][2].append(len(graph.nodes))
+    return uses
+
+
+def bytes_across(graph: Graph) -> list[int]:
+    """For each place before a call the bytes of a sample that would cross there."""
+    across = np.zeros(len(graph.nodes) + 2, int)
+    for tensor, made, used in _uses(graph).values():
+        if used:
+            nbytes = math.prod(size or 1 for size in tensor.shape[1:]) * _dtype(tensor).itemsize
+            across[made + 1 : max(used) + 1] += nbytes
+    return across[: len(graph.nodes) + 1].tolist()
+
+
+def crossings_of(graph: Graph, stage_of: list[int], stages: int) -> list[Crossing]:
+    """Return all crossings, in the order of the stages that make them, then of calls.
+
+    Args:
+        graph: The `Graph`.
+        stage_of: For each call its stage.
+        stages: Int. The number of stages.
+    """
+    learns = _learns(graph)
+    crossings = []
+    for tensor, made, used in _uses(graph).values():
+        source = 0 if made < 0 else stage_of[made]
+        targets = {stages - 1 if number == len(graph.nodes) else stage_of[number] for number in used} - {source}
+        gradient = id(tensor) in learns and keras.backend.is_float_dtype(tensor.dtype)
+        crossings += [Crossing(tensor, source, target, gradient) for target in sorted(targets)]
+    return crossings
+
+
+def _learns(graph: Graph) -> set[int]:
+    """Return the tensors, by identity, before which there is a weight that is trained."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        trains = bool(getattr(node.operation, "trainable_variables", ()))
+        if trains or any(id(tensor) in found for tensor in node.input_tensors):
+            found |= {id(tensor) for tensor in node.outputs}
+    return found
+
+
+def check_crossing(one: Crossing) -> None:
+    """Raise `ValueError` if a tensor cannot cross: its rows have no fixed shape, or are no numbers."""
+    tensor = one.tensor
+    what = f"`{tensor.name}` of shape {tuple(tensor.shape)} from stage {one.source} to {one.target}"
+    if getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False):
+        raise ValueError(f"what crosses a cut must be a dense tensor. Received: {what}. Cut at another layer")
+    if one.dtype.hasobject:
+        raise ValueError(f"what crosses a cut must be numbers. Received: {what}, of text. Cut behind what uses it")
+    if not tensor.shape or tensor.shape[0] is not None or None in tensor.shape[1:]:
+        raise ValueError(
+            f"what crosses a cut must have a row of a fixed shape for each sample. Received: {what}. Cut at another "
+            "layer, or give `keras.Input` the whole shape"
+        )
+
+
+def _dtype(tensor: Any) -> np.dtype:
+    return np.dtype(object if tensor.dtype == "string" else tensor.dtype)
