@@ -289,6 +289,12 @@ class ModelScope(Protocol):
     def run(self, step: Callable[[Any], T], data: Any, samples: Tensor, model: Model) -> T:
         """Return `step(data)`, a step of `model`, for a batch of `samples`."""
 
+    def weight_alone(self, weight: Any) -> Any:
+        """Return the weight of this replica in a step outside of a `fit()`, given that of its process.
+
+        All replicas of a process have its whole batch there, so only the first one counts.
+        """
+
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         """Call `apply(context, gradients, variables)`, once for all replicas of this process."""
 

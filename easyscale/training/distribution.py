@@ -234,9 +234,10 @@ class Distribution:
     # What replaces the model's own methods; `original` is the one replaced.
 
     def train_step(self, original: Callable, data: Any) -> Any:
-        # In-graph it is for `train_on_batch()` too: the optimizer takes gradients of losses that are not divided.
-        if self._training or self._workers.replicas.has_copies:
+        if self._training:
             return self._step(original, data)
+        if self._workers.replicas.has_copies:  # the optimizer takes gradients of losses that are not divided
+            return run_step(original, data, self._model, self.optimizers, is_alone=True)
         return run_alone(original, data, self._model, self.optimizers)
 
     def test_step(self, original: Callable, data: Any) -> Any:

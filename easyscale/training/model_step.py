@@ -16,9 +16,16 @@ __all__ = ["run_alone", "run_step"]
 
 
 def run_step(
-    step: Callable[[Any], Any], data: Any, model: keras.Model, optimizers: Sequence[DistributedOptimizer]
+    step: Callable[[Any], Any],
+    data: Any,
+    model: keras.Model,
+    optimizers: Sequence[DistributedOptimizer],
+    is_alone: bool = False,
 ) -> Any:
-    """Return `step(data)`, where `step` is the model's own `train_step` or `test_step`."""
+    """Return `step(data)`, where `step` is the model's own `train_step` or `test_step`.
+
+    With `is_alone` it is outside of a `fit()`, where all replicas of a process have its whole batch.
+    """
     workers, tensors = optimizers[0].workers, keras.tree.flatten(data)
     samples = workers.batch.count_samples(tensors)
     known, moving = workers.batch.beginnings(tensors), batch_normalization.moving_statistics(model)
@@ -30,7 +37,8 @@ def run_step(
             late = optimizer.late if _reads_no_new_weights(step, model, optimizers) else None
             if late is not None:
                 late.receive()
-            context = StepContext(samples, known, moving, totals, late)
+            weight = optimizer.workers.replicas.weight_alone(samples) if is_alone else samples
+            context = StepContext(weight, known, moving, totals, late)
             steps.enter_context(optimizer.workers.current_step.of(context))
         steps.enter_context(step_of(workers.batch))
         return workers.replicas.run(step, data, samples, model)

@@ -58,6 +58,8 @@ FOUND = [
     '{"seed": 170120, "norm": "synchronized batch", "gradient_accumulation_steps": "2", "samples": "25"}',
     '{"seed": 300010, "optimizer": "Muon", "samples": "25", "run_eagerly": "yes"}',
     '{"seed": 300013, "workers": "3", "exchange": "ring", "norm": "batch", "resume": "behind step 1"}',
+    '{"seed": 410047, "replication": "in_graph", "body": "embedding", "optimizer": "Adadelta", '
+    '"second": "train_on_batch, fit"}',
     '{"seed": 160844, "workers": "3", "replication": "in_graph", "regularizer": "l2", "samples": "2"}',
 ]
 

@@ -86,6 +86,9 @@ class BetweenGraph(ModelScope):
     def run(self, step: Callable[[Any], T], data: Any, samples: tf.Tensor, model: Model) -> T:
         return step(data)
 
+    def weight_alone(self, weight: Any) -> Any:
+        return weight
+
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         apply(self._step.context, list(gradients), list(variables))
 

@@ -119,6 +119,12 @@ class InGraph(BetweenGraph):
             state.assign(tf.where(has_data, state, value))
         return result
 
+    def weight_alone(self, weight: Any) -> Any:
+        replica = self.strategy.replica
+        if replica is None:
+            return weight
+        return tf.where(tf.equal(replica.replica_id_in_sync_group, 0), tf.cast(weight, tf.float64), 0.0)
+
     @tf.autograph.experimental.do_not_convert
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         """Call `apply(context, gradients, variables)` once for all replicas, with the mean of their gradients.
