@@ -60,7 +60,11 @@ def check_a_thread_beside_one_that_computes_gives_its_core_away_as_soon_as_it_wa
     def poll(name, begin=lambda: None):
         begin()
         looks = itertools.count()
-        with mock.patch.object(waiting.os, "sched_yield") as spun, mock.patch.object(waiting.time, "sleep") as slept:
+        with (
+            mock.patch.object(waiting, "_SPIN_SECONDS", 60.0),  # however busy the machine is
+            mock.patch.object(waiting.os, "sched_yield") as spun,
+            mock.patch.object(waiting.time, "sleep") as slept,
+        ):
             comm.poll(lambda: next(looks) == 40, Wait("waits"))
         done_at[name] = bool(spun.call_count), bool(slept.call_count)
 

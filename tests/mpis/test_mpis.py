@@ -96,7 +96,10 @@ def test_an_error_of_the_mpi_library_is_one_line(mpi):
     done = run([*mpiexec(mpi, 2), FAILING, "longer_message_than_expected"], LIMIT)
     assert done.returncode == 1
     lines = done.stderr.splitlines()
-    assert "PeerError: [rank 1 of 2] MPI failed while this rank waits for rank 0: Message truncated" in lines
+    assert (
+        "PeerError: [rank 1 of 2] MPI failed while this rank waits for rank 0: Message truncated. "
+        "Pass vectors of one length and dtype on all ranks"
+    ) in lines
     assert all(line.startswith("PeerError: ") for line in lines)
 
 

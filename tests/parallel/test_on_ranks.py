@@ -7,7 +7,7 @@ from launches import over_ranks
 HERE = Path(__file__).parent
 
 
-@over_ranks(HERE / "pipeline_on_ranks.py", sizes=[2, 3], limit=900, full=[4], group="pipeline")
+@over_ranks(HERE / "pipeline_on_ranks.py", sizes=[3], limit=900, full=[2, 4], group="pipeline")
 def test_a_pipeline_takes_the_steps_of_one_process(check):
     check()
 
