@@ -121,9 +121,8 @@ class InGraph(BetweenGraph):
 
     def weight_alone(self, weight: Any) -> Any:
         replica = self.strategy.replica
-        if replica is None:
-            return weight
-        return tf.where(tf.equal(replica.replica_id_in_sync_group, 0), tf.cast(weight, tf.float64), 0.0)
+        number = 0 if replica is None else replica.replica_id_in_sync_group
+        return tf.where(tf.equal(number, 0), tf.cast(weight, tf.float64), 0.0)
 
     @tf.autograph.experimental.do_not_convert
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
@@ -175,8 +174,6 @@ class InGraph(BetweenGraph):
 
     def rehearse(self, step: Callable[[Any], Any], iterator: tf.data.Iterator) -> None:
         super().rehearse(lambda data: self.strategy.run(step, args=(data,)), iterator)
-
-    # Devices that must be equal
 
     def copies_of(self, variable: Variable) -> list[tuple[int, Variable]]:
         """Return a variable's copies, each with the number of its replica among those of all processes."""
