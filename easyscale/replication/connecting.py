@@ -9,6 +9,7 @@ from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
 from easyscale.replication.replication import Replication
+from easyscale.step.agreement import Purpose
 from easyscale.step.current_step import CurrentStep
 from easyscale.step.shared import Shared
 from easyscale.step.step_protocol import Steps
@@ -39,8 +40,10 @@ def connect(
     connected = exchanges.get(kind.between_processes(asked), communicator)
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
     own = [connected.name, name, update or "auto", bucket_bytes]
-    # One that replaces a worker takes what the others have chosen.
-    chosen = [own] if connected.communicator.membership.is_joining else connected.communicator.all_gather_object(own)
+    chosen = [own]
+    if not connected.communicator.membership.is_joining:  # else it takes what the others have chosen
+        Shared.of(connected.communicator, backends.get()).meet(Purpose.BEGIN)
+        chosen = connected.communicator.all_gather_object(own)
     if any(other != chosen[0] for other in chosen):
         differs = next(rank for rank, other in enumerate(chosen) if other != chosen[0])
         raise DesyncError(

@@ -31,6 +31,7 @@ class Purpose(enum.IntEnum):
     ROWS = 6  # one row of numbers from each rank, inside a step
     GRADIENTS = 7  # inside a step
     STATE = 8  # the parts of an optimizer's state, which one rank is about to save
+    BEGIN = 9  # of a fit(), or of an optimizer's exchanges: all ranks come for it, or none
 
 
 _ASKED = 64  # is added to the purpose by a rank that was asked to end
@@ -136,7 +137,9 @@ class Agreement:
         agreed = Purpose(rows["purpose"].max())
         acting = rows[rows["purpose"] == agreed]
         in_one_phase = agreed == Purpose.STATE or not _differ(rows["phase"])
-        if not in_one_phase or {Purpose.ROWS, Purpose.GRADIENTS} <= set(rows["purpose"]):
+        purposes = set(rows["purpose"])
+        begins_alone = Purpose.BEGIN in purposes and len(purposes) > 1
+        if not in_one_phase or begins_alone or {Purpose.ROWS, Purpose.GRADIENTS} <= purposes:
             self._explain_phases(rows)
         if _differ(rows["exchange"]) or _differ(acting["detail"]):
             self._explain_details(agreed, kinds, rows)
@@ -181,6 +184,7 @@ def _describe(row: np.void) -> str:
         Purpose.ROWS: "is inside a step",
         Purpose.GRADIENTS: "exchanges gradients",
         Purpose.STATE: "saves",
+        Purpose.BEGIN: "begins to train",
     }[row["purpose"]]
     return f"{doing} {f'of the validation {where}' if validates else where}"
 

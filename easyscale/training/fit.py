@@ -133,6 +133,7 @@ class Fit:
             self._checkpointing.begin()
 
     def _begin(self, deciding_hooks: list[str]) -> None:
+        self._meetings.begin()
         plan = {"epochs": self.progress.epochs, "first": initial_epoch(self._model), "decides": deciding_hooks}
         all_ranks = self._communicator.all_gather_object(plan)
         first = all_ranks[0]

@@ -27,6 +27,14 @@ class Meetings:
         """Have a worker that has come for less do `act(detail)` when others have come for `purpose`."""
         self._acts[purpose] = act
 
+    def begin(self) -> None:
+        """Return when all workers begin this `fit()`.
+
+        Raises:
+            DesyncError: If one does while others are still in an earlier one, which has failed on that worker alone.
+        """
+        self._workers.steps.meet(Purpose.BEGIN)
+
     def reach(self, purpose: Purpose, detail: int = 0) -> None:
         """Return when all workers have come to `purpose`; until then take part in what those do who have more steps.
 

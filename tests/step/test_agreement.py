@@ -182,6 +182,15 @@ def test_different_things_inside_one_step_are_an_error(run_ranks):
     assert "rank 0 exchanges gradients outside of fit(), rank 1 is inside a step outside of fit()" in message
 
 
+@pytest.mark.parametrize("other", [Purpose.END, Purpose.GRADIENTS, Purpose.STATE])
+def test_who_begins_to_train_does_not_take_part_in_what_others_do(run_ranks, other):
+    def meet(comm, agreement):
+        agreement.phase = 0 if comm.rank else 4
+        agreement.meet(Purpose.BEGIN if comm.rank else other)
+
+    assert "rank 1 begins to train outside of fit()" in _raised(run_ranks, 3, meet)
+
+
 def test_an_agreement_is_one_row_of_48_bytes(run_ranks):
     def on_rank(comm):
         agreement = Agreement(comm)

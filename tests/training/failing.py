@@ -70,6 +70,33 @@ class Killed(keras.callbacks.Callback):
             self.kill()
 
 
+def _fit_again(new):
+    fits = []
+
+    def try_fit():
+        model = fits[0] if fits and not new else keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        if model not in fits:
+            model.compile("sgd", "mse")
+        fits.append(model)
+        x, y = easyscale.shard(np.ones((64, 3)), np.ones((64, 1)))
+        raising = [Raising()] if len(fits) == 1 else []
+        callbacks = [easyscale.callbacks.Distribute("ring"), *raising]
+        model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
+
+    try:
+        try_fit()
+    except KeyError:
+        try_fit()
+
+
+def a_fit_behind_one_that_failed():
+    _fit_again(new=False)
+
+
+def a_fit_of_another_model_behind_one_that_failed():
+    _fit_again(new=True)
+
+
 def a_worker_is_killed():
     fit("parameter_server:async", callbacks=[Killed(1)], epochs=1000)
 

@@ -71,6 +71,17 @@ def test_ranks_that_differ_end_with_one_line(case, message, size):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("case", ["a_fit_behind_one_that_failed", "a_fit_of_another_model_behind_one_that_failed"])
+def test_a_fit_on_one_rank_behind_one_that_failed_there_is_named(case):
+    done, _ = _fail(case, size=2)
+    (line,) = [line for line in done.stderr.splitlines() if "Error" in line]
+    assert line.startswith(
+        "DesyncError: all ranks must take part in the same epochs, validations and steps. Received: rank 0 "
+    )
+    assert ", rank 1 begins to train outside of fit()." in line, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("case", "who"),
     [
