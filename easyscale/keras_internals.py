@@ -23,6 +23,7 @@ __all__ = [
     "OF_FIT",
     "Names",
     "accumulated_gradients",
+    "add_steps_of_pass",
     "apply_mask",
     "batch_size_of",
     "batches_of",
@@ -269,6 +270,11 @@ def has_ended(epoch_iterator: Any) -> bool:
 def steps_of_pass(epoch_iterator: Any) -> int:
     """Return the steps through the data since their begin, with those that are about to be made."""
     return epoch_iterator._steps_seen
+
+
+def add_steps_of_pass(epoch_iterator: Any, count: int) -> None:
+    """Let what goes through the data of an epoch know of so many steps more since the begin of the data."""
+    epoch_iterator._steps_seen += count
 
 
 def dataset_of(epoch_iterator: Any) -> Any:

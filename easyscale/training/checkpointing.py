@@ -238,7 +238,7 @@ class Checkpointing:
             together: Function. Calls another, which all workers do together, if need be again.
         """
         if self._saving is not None and self._has_trained:
-            self._data.begin_pass()
+            self._data.end()
             together(lambda: self.save(self._progress.steps, ended=True, is_last=True))
             self._saving.finish()
             _ended_here.add(os.path.realpath(self._saving.folder))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from easyscale.keras_internals import dataset_of_iterator, inputs_of
+from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.stateful import State
 
 __all__ = ["DataPosition"]
@@ -18,10 +19,11 @@ class DataPosition:
 
     Args:
         batch: Dict. What `whole_batches.local_batch` has returned. Defaults to `None`: it is not known.
+        data_pass: `DataPass`. Defaults to `None`: each epoch goes through all data.
     """
 
-    def __init__(self, batch: Mapping[str, int] | None = None) -> None:
-        self.batch = dict(batch or {})
+    def __init__(self, batch: Mapping[str, int] | None = None, data_pass: DataPass | None = None) -> None:
+        self.batch, self._pass = dict(batch or {}), data_pass
         self._iterators = self._batches = self._calls = 0  # calls: executions in this epoch
         self._goal: dict[str, int] | None = None  # until this is there again
         self._skipped = 0
@@ -35,16 +37,22 @@ class DataPosition:
         )
 
     def load(self, state: State) -> None:
-        """Find this place again, from the begin."""
-        self._goal = {name: state.about[name] for name in ("iterators", "batches", "calls")}
+        """Find this place again, from the begin.
+
+        Args:
+            state: What `state` has returned, with `steps`: the batches of the worker that had most.
+        """
+        self._goal = {name: state.about[name] for name in ("iterators", "batches", "calls", "steps")}
 
     def begin_epoch(self) -> None:
         """Take in that an epoch begins."""
         self._calls = 0
 
-    def begin_pass(self) -> None:
-        """Take in that data is gone through from its begin the next time."""
-        self._iterators, self._batches, self._calls = self._iterators + 1, 0, 0
+    def end(self) -> None:
+        """Take in that a `fit()` ends: a longer one goes on in the next epoch."""
+        self._calls = 0
+        if self._pass is None or self._pass.is_over:
+            self._iterators, self._batches = self._iterators + 1, 0
 
     def follow(self, iterator: Iterator) -> Iterator:
         """Return the iterator to take data from: `iterator`, or what has to stand in for it."""
@@ -65,6 +73,8 @@ class DataPosition:
         goal = self._goal
         if goal is None:
             return False
+        if self._calls == 0 and self._pass is not None:
+            self._pass.go_on(goal["steps"] - goal["calls"] * count)
         is_there = self._calls >= goal["calls"]
         if is_there or self._batches + count > goal["batches"]:  # executions may have been shorter
             self._drop(iterator, goal["batches"] - self._batches)

@@ -73,7 +73,7 @@ class Fit:
         self._meetings = Meetings(optimizers, self.progress)
         self._decisions = Decisions(model, optimizers, self._meetings)
         callback_states = CallbackStates(callbacks or [])
-        position = DataPosition(local_batch(model, self._communicator))
+        position = DataPosition(local_batch(model, self._communicator), self._pass)
         state = TrainingState(model, optimizers, self.progress, self._decisions, position, callback_states)
         self._replicated = ReplicatedModel(model, optimizers, state, self._meetings, console)
         self._checkpointing: Checkpointing | None = None

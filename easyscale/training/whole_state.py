@@ -125,7 +125,8 @@ class WholeState:
         before, now = [one.get("batch", {}) for one in places], self._communicator.all_gather_object(batch)
         found = whole_batches.sizes(before, now)
         if found is None or found[0] == found[1]:
-            return State(places[self._rank_in(places)])
+            most = max(place["batches"] for place in places)
+            return State({**places[self._rank_in(places)], "steps": most})
         place, rest = whole_batches.place_among(places, *found)
         if rest and place["calls"] and self._optimizer.is_synchronous:
             self._warn(
@@ -133,7 +134,7 @@ class WholeState:
                 f"'{folder}' was written, which lies within batch {place['calls'] + 1} of epoch {about['epoch'] + 1} "
                 "now. This batch is trained on as a whole. Use the same global batch, or one that goes into it evenly"
             )
-        return State(place)
+        return State({**place, "steps": place["batches"]})
 
     def _rank_in(self, all_ranks: list) -> int:
         """Return which of a checkpoint's ranks this one goes on from: the chief if there were more, or fewer."""

@@ -36,7 +36,7 @@ _by_pair = {
 EACH_PAIR = sorted(_by_pair.values())
 
 # Cases that differed once. The last ones are run always, the others are marked `full`.
-ALWAYS = 9
+ALWAYS = 11
 FOUND = [
     '{"seed": 20068, "body": "attention", "outputs": "dict", "loss": "LogCosh", "optimizer": "Adam", "samples": "31", '
     '"reduction": "mean_with_sample_weight", "weights": "random"}',
@@ -62,6 +62,8 @@ FOUND = [
     '{"seed": 410047, "replication": "in_graph", "body": "embedding", "optimizer": "Adadelta", '
     '"second": "train_on_batch, fit"}',
     '{"seed": 160844, "workers": "3", "replication": "in_graph", "regularizer": "l2", "samples": "2"}',
+    '{"seed": 500428, "steps_per_epoch": "1", "resume": "fewer epochs"}',
+    '{"seed": 500428, "steps_per_epoch": "1", "epochs": "3", "samples": "25", "resume": "behind step 2", "every": "1"}',
 ]
 
 # Draws

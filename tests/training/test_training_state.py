@@ -37,7 +37,7 @@ def training(epochs):
     decisions.begin(["on_train_batch_end"] * epochs)
     model.stop_training = epochs > 1
     for _ in range(epochs):
-        position.begin_pass()
+        position.end()
     random.seed(epochs)
     return TrainingState(model, [optimizer], progress, decisions, position, CallbackStates([counts, model.history]))
 

@@ -6,7 +6,7 @@ import keras
 
 from easyscale.communicator import Communicator
 from easyscale.data import division
-from easyscale.keras_internals import batches_of, has_ended, set_batches, steps_of_pass
+from easyscale.keras_internals import add_steps_of_pass, batches_of, has_ended, set_batches, steps_of_pass
 from easyscale.training.keras_fit import locals_of_fit
 
 __all__ = ["DataPass"]
@@ -52,6 +52,16 @@ class DataPass:
     def has_ended(self) -> bool:
         """Whether this worker's data have ended since all began the pass."""
         return self._iterator is not None and has_ended(self._iterator)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next epoch begins with the first batch, on all workers."""
+        return self._iterator is None or (self.has_ended and not self._waits)
+
+    def go_on(self, steps: int) -> None:
+        """Take in that so many steps of this pass were made by an earlier run, in the epochs before this one."""
+        if self._iterator is not None:
+            add_steps_of_pass(self._iterator, steps)
 
     def end_epoch(self, all_have_ended: bool) -> None:
         """Begin a new pass, or wait for it.

@@ -43,7 +43,8 @@ def compile_model(case: Case, perturbed: bool = False) -> str:
         lines += ["if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):"]
         lines += ["    model.optimizer.initial_scale = 16.0"]
     if case["step"] == "own, in two":
-        lines += ["model.optimizer.build(model.trainable_variables)"]
+        # Keras gives a `LossScaleOptimizer` that is built once more its variables twice.
+        lines += ["if not model.optimizer.built:", "    model.optimizer.build(model.trainable_variables)"]
     body = textwrap.indent(in_scope(case, "\n".join(lines)), "    ")
     return f"def compile_model(optimizer=None):\n{body}\n"
 
