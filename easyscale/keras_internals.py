@@ -49,6 +49,7 @@ __all__ = [
     "mask_of",
     "replace_in_losses",
     "replace_moments",
+    "replace_validation_split",
     "require",
     "set_batches",
     "set_initial_epoch",
@@ -66,6 +67,7 @@ Names: TypeAlias = Mapping[tuple[str, str | None], Sequence[str]]  # from a modu
 LOGS = "_get_metrics_result_or_logs"  # the method of a model through which logs go on their way to the callbacks
 OF_FIT = "_use_cached_eval_dataset"  # the argument that `fit()` gives `evaluate()`, and nobody else does
 
+_ARRAYS = "keras.src.trainers.data_adapters.array_slicing"  # where `fit()` splits arrays
 _LOSSES = "keras.src.losses.loss"  # where all of Keras's losses are reduced
 _ITERATOR = "keras.src.trainers.epoch_iterator"
 _TRAINER = "keras.src.backend.tensorflow.trainer"
@@ -108,6 +110,7 @@ _NAMES: Names = {
     (_FUNCTIONAL, None): ("operation_fn",),
     (_FUNCTIONAL, "Functional"): ("_nodes_by_depth", "_outputs_struct", "_standardize_inputs"),
     (_ITERATOR, "EpochIterator"): ("_current_iterator", "_num_batches", "_steps_seen"),
+    (_ARRAYS, None): ("train_validation_split",),
     (_LOSSES, None): (
         "apply_mask",
         "reduce_weighted_values",
@@ -353,6 +356,12 @@ def replace_in_losses(name: str, replace: Callable[[Callable], Callable]) -> Non
     """Let `replace(original)` stand for a function by which all of Keras's losses are reduced."""
     module = importlib.import_module(_LOSSES)
     setattr(module, name, replace(getattr(module, name)))
+
+
+def replace_validation_split(replace: Callable[[Callable], Callable]) -> None:
+    """Let `replace(original)` stand for the function by which `fit(validation_split=...)` splits arrays."""
+    module = importlib.import_module(_ARRAYS)
+    module.train_validation_split = replace(module.train_validation_split)
 
 
 def apply_mask(sample_weight: Any, mask: Any, dtype: str, reduction: str | None) -> Any:

@@ -15,11 +15,15 @@ from easyscale.keras_internals import inputs_of, keeps_count
 __all__ = [
     "Whole",
     "batches_of_whole",
+    "Part",
     "count",
     "divides_itself",
     "is_finite",
+    "is_part",
     "mark",
     "mark_as_finite",
+    "note_part",
+    "part_of",
     "place_of",
     "ranks_of_worker",
     "remember",
@@ -60,9 +64,40 @@ class Whole(NamedTuple):
     workers: list[int]
 
 
+class Part(NamedTuple):
+    """Which rows of an array a part has: `index`, `index + size`, ... of `total`."""
+
+    index: int
+    size: int
+    total: int
+
+
+_parts: dict[int, Part | None] = {}  # by the identity of what `shard` has returned
 _wholes: dict[int, Whole] = {}  # by the identity of an array that is a part
 _marked: weakref.WeakSet = weakref.WeakSet()
 _finite: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def note_part(local: Any, part: Part | None = None) -> Any:
+    """Return something after it was noted that it is this worker's part: of arrays, if it is known, which."""
+    for leaf in arrays.leaves(local):
+        try:
+            weakref.finalize(leaf, _parts.pop, id(leaf), None)
+        except TypeError:  # a list
+            continue
+        _parts[id(leaf)] = part
+    return local
+
+
+def part_of(local: Any) -> Part | None:
+    """Return which part all arrays of a nested structure are; `None` unless that is known of all, and the same."""
+    found = [_parts.get(id(leaf)) for leaf in arrays.leaves(local)]
+    return found[0] if found and all(part == found[0] for part in found) else None
+
+
+def is_part(data: Any) -> bool:
+    """Return whether something was noted as a worker's part, or is a dataset made of one that was."""
+    return any(id(leaf) in _parts or any(map(is_part, inputs_of(leaf))) for leaf in arrays.leaves(data))
 
 
 def remember(part: Any, whole: Any, workers: list[int]) -> None:

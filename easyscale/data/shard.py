@@ -5,7 +5,7 @@ from typing import Any
 from easyscale import called
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
-from easyscale.data import arrays, division, keras_dataset, tf_dataset
+from easyscale.data import arrays, division, keras_dataset, tf_dataset, validation_split
 
 __all__ = ["shard"]
 
@@ -55,10 +55,14 @@ def shard(*data: Any, batched: bool | None = None, communicator: str | Communica
 
 def _part(data: Any, comm: Communicator, batched: bool | None) -> Any:
     if tf_dataset.owns(data):
-        return tf_dataset.part(data, comm, batched)
+        return division.note_part(tf_dataset.part(data, comm, batched))
     if keras_dataset.owns(data):
-        return keras_dataset.part(data, comm)
-    part = arrays.part(data, *division.place_of(comm)())
+        return division.note_part(keras_dataset.part(data, comm))
+    index, size = division.place_of(comm)()
+    part = arrays.part(data, index, size)
+    if size > 1 and part is not None:
+        division.note_part(part, division.Part(index, size, division.count(data)))
+        validation_split.install()
     if comm.membership.keeps_global_batch:
         division.remember(part, data, comm.membership.initial_ranks[: comm.workers])
     return part

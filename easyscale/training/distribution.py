@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from easyscale import keras_internals
+from easyscale.data import division
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.progress import Activity
 from easyscale.replication.replication import Replication
@@ -56,6 +57,7 @@ class Distribution:
         self.optimizers: list[DistributedOptimizer] = []
         self._made: list[DistributedOptimizer] = []  # those of them that were not wrapped by hand
         self._training = False  # inside a fit() that has the Distribute callback
+        self._evaluates_part = False  # what `shard` has returned
         self._evaluations: list[bool] = []  # for each evaluate() under way: whether all workers are in it
         self._unseen_evaluation = False  # the first was under way before this object was made
         self._epoch = 0  # from 1; 0 outside of fit()
@@ -118,6 +120,7 @@ class Distribution:
 
     def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
         """Start a `fit()`, after its callbacks have: equal workers, and errors that say what happened."""
+        losses.check(self._model)
         self._training, self._evaluations, self._act_as_chief = True, [], act_as_chief
         self._begin_phase(epoch=0)
         self._last_fit = Fit(
@@ -253,6 +256,7 @@ class Distribution:
             return original(*args, **kwargs)
         # All workers evaluate together only if the list of callbacks has Distribute in it, as that of fit() has.
         self._evaluations.append(False)
+        self._evaluates_part = division.is_part(kwargs.get("x", args[0] if args else None))
         self._workers.steps.begin(0, together=False)
         self._workers.communicator.progress.activity = Activity.EVALUATION
         try:
@@ -262,8 +266,7 @@ class Distribution:
             self._begin_phase(self._epoch)
 
     def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:
-        # In fit() all workers come here, in callbacks of the user's own; the file is written once.
-        if not self._training or self.is_chief:
+        if not self._training or self.is_chief:  # in fit() all workers come here, in callbacks of the user's own
             original(*args, **kwargs)
 
     save_weights = export = save
@@ -289,8 +292,9 @@ class Distribution:
     def _results(self, original: Callable, logs: dict) -> dict:
         if not (self._training or self._evaluations) or not all(self._evaluations):
             return original(logs)
-        merged = self._fit.end_data(of_epoch=not self._evaluations, logs=logs)
-        return merged if self._evaluations else {**merged, **self._fit.logs()}
+        evaluates = bool(self._evaluations)
+        merged = self._fit.end_data(not evaluates, logs, may_be_whole=evaluates and not self._evaluates_part)
+        return merged if evaluates else {**merged, **self._fit.logs()}
 
 
 def _no_data(iterator: Iterator) -> None:

@@ -195,22 +195,23 @@ class Fit:
         """
         self._together(self._decisions.agree, of_epoch)
 
-    def end_data(self, of_epoch: bool, logs: Mapping[str, Any]) -> dict:
+    def end_data(self, of_epoch: bool, logs: Mapping[str, Any], may_be_whole: bool = False) -> dict:
         """Return when no worker has more data, and merge metrics; return the logs of all workers.
 
         Args:
             of_epoch: Bool. Whether it was the data of an epoch, and not that of a validation.
             logs: What this worker's steps have returned.
+            may_be_whole: Bool. Whether each worker may have had all data. Defaults to `False`.
         """
         if of_epoch and self._checkpointing is not None:
             self._checkpointing.end_data()
         if of_epoch and self._served is not None:
             self._served.end_epoch()
         merged: dict = {}
-        self._together(lambda: merged.update(self._merge(of_epoch, logs)))
+        self._together(lambda: merged.update(self._merge(of_epoch, logs, may_be_whole)))
         return merged
 
-    def _merge(self, of_epoch: bool, logs: Mapping[str, Any]) -> dict:
+    def _merge(self, of_epoch: bool, logs: Mapping[str, Any], may_be_whole: bool) -> dict:
         self._meetings.reach(Purpose.END)
         if of_epoch:
             all_ranks = self._communicator.all_gather_object([self.progress.steps, self._pass.has_ended])
@@ -219,7 +220,7 @@ class Fit:
             self._pass.end_epoch(all(ended))
             for variable, mean in batch_normalization.mean_statistics(self._model, self._communicator):
                 variable.assign(mean)
-        return metrics.merge_logs(self._model, self._communicator, logs)
+        return metrics.merge_logs(self._model, self._communicator, logs, may_be_whole)
 
     def logs(self) -> dict[str, float]:
         """Return what is to be said of the epoch that has ended, beside metrics."""

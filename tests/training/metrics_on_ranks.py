@@ -1,5 +1,7 @@
 """Metrics of all ranks' data: in `fit()`, in `evaluate()`, and predictions in one piece."""
 
+import warnings
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -65,6 +67,46 @@ def check_metrics_that_are_not_means():
         ]
 
     equal(_binary(metrics), _digits_above_four(), exchanges=["ring"], validates=True)
+
+
+def _counts():
+    return [keras.metrics.TruePositives(name="tp"), keras.metrics.FalseNegatives(name="fn"), "binary_accuracy"]
+
+
+def check_counts_of_a_validation_that_each_rank_has_whole():
+    data = _digits_above_four()
+    equal(_binary(_counts), data, exchanges=["ring"], validation_data=data)
+
+
+def check_counts_of_a_validation_whose_parts_are_the_same():
+    x, y = np.ones((48, 8, 8, 1), "float32"), np.ones((48, 1), "float32")
+    equal(_binary(_counts), (x, y), exchanges=["ring"], validates=True)
+    different_start()
+    model = _binary(_counts)()
+    part = easyscale.shard(x, y)
+    found = model.fit(*part, validation_data=part, verbose=0, callbacks=[Distribute()]).history
+    assert found["val_tp"][-1] + found["val_fn"][-1] == 48, found
+
+
+def check_a_validation_split_of_data_that_do_not_divide():
+    x, y = digits(101)
+    labels = (y > 4).astype("float32")[:, None]
+    equal(_binary(_counts), (x, labels), exchanges=["ring"], validation_split=0.25)
+
+
+class TellingOfItsOwn(keras.Sequential):
+    def train_step(self, data):
+        return {**super().train_step(data), "label": keras.ops.mean(data[1])}
+
+
+def check_a_number_of_a_step_that_is_no_metric_is_told_of():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = TellingOfItsOwn([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(*easyscale.shard(*digits(48)), batch_size=8, verbose=0, callbacks=[Distribute()])
+    texts = [str(one.message) for one in told if "should be results of metrics" in str(one.message)]
+    assert bool(texts) == easyscale.is_chief(), texts
 
 
 def check_weighted_metrics():

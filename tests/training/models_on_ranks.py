@@ -27,6 +27,14 @@ def _sgd(rate=0.1):
     return keras.optimizers.SGD(rate, momentum=0.9)
 
 
+def check_a_loss_that_is_no_number_is_refused():
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+    model.compile("sgd", loss)
+    with pytest.raises(ValueError, match="must be one number for a batch. Received: reduction=None of SparseCat"):
+        model.fit(*easyscale.shard(*digits(48)), verbose=0, callbacks=[easyscale.callbacks.Distribute()])
+
+
 def check_a_model_that_is_built_by_its_first_batch():
     def build():
         layers = [keras.layers.Flatten(), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(10)]

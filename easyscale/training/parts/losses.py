@@ -23,7 +23,7 @@ from easyscale import keras_internals
 from easyscale.step.interfaces import WholeBatch
 from easyscale.training.current_step import samples_of_step, workers_of_step
 
-__all__ = ["install"]
+__all__ = ["check", "install"]
 
 _is_installed = False
 
@@ -37,6 +37,20 @@ def install() -> None:
         _replace("scale_loss_for_distribution", _as_it_is)
         _replace("unscale_loss_for_distribution", _as_it_is)
         keras.metrics.Mean.update_state = _weigh_numbers(keras.metrics.Mean.update_state)
+
+
+def check(model: keras.Model) -> None:
+    """Raise `ValueError` if `compile()` was given a loss that leaves a number for each sample.
+
+    Keras trains by the gradient of their sum, while all that it does with a loss beside takes it for a mean.
+    """
+    for loss in keras.tree.flatten(getattr(model, "loss", None)):
+        if getattr(loss, "reduction", "sum") in (None, "none"):
+            raise ValueError(
+                "a loss that several workers train by must be one number for a batch. Received: "
+                f"reduction={loss.reduction!r} of {type(loss).__name__}. Its gradient is that of the sum: use "
+                "reduction='sum'"
+            )
 
 
 def _replace(name: str, replacement: Callable) -> None:

@@ -1,6 +1,7 @@
 """Metrics of all workers together: their states are merged, not their results."""
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,26 +9,33 @@ import keras
 import numpy as np
 
 from easyscale.communicator import Communicator
+from easyscale.errors import EasyScaleWarning
 from easyscale.training.stateful import State
 
 __all__ = ["MetricStates", "average", "leaves", "merge_logs", "restorer"]
 
 
-def merge_logs(model: keras.Model, communicator: Communicator, logs: Mapping[str, Any]) -> dict:
+def merge_logs(
+    model: keras.Model, communicator: Communicator, logs: Mapping[str, Any], may_be_whole: bool = False
+) -> dict:
     """Make every worker's metrics those of all workers' data, and return their results.
 
     Args:
         model: The model that has the metrics.
         communicator: The `Communicator`.
         logs: What this worker's steps have returned: of the user's own numbers beside metrics, or none.
+        may_be_whole: Bool. Whether each worker may have had all data: it has if all have the same states. Defaults to
+            `False`.
     """
     own = model.get_metrics_result()
-    differ = _merge(model.metrics, communicator, differ=set(logs) != set(own))
+    differ = _merge(model.metrics, communicator, set(logs) != set(own), may_be_whole)
     merged = model.get_metrics_result()
     return _share_logs(logs, own, merged, communicator) if differ or communicator.servers else merged
 
 
-def _merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator, differ: bool) -> bool:
+def _merge(
+    metrics: Sequence[keras.metrics.Metric], communicator: Communicator, differ: bool, may_be_whole: bool
+) -> bool:
     """Make every worker's metrics those of all workers' data, and return whether any worker said `differ`.
 
     A metric's states are added up: counts, totals, confusion matrices. A state that cannot be added up says so by its
@@ -39,6 +47,8 @@ def _merge(metrics: Sequence[keras.metrics.Metric], communicator: Communicator, 
     rows = communicator.all_gather_rows(np.concatenate([[float(differ)], *states]))[: communicator.workers]
     ends = np.cumsum([1, *(state.size for state in states)])
     flags, *parts = np.split(rows, ends[:-1], axis=1)
+    if may_be_whole and (rows[:, 1:] == rows[0, 1:]).all():
+        return bool(flags.any())
     for metric, all_ranks in zip(metrics, parts, strict=True):
         if hasattr(metric, "merge_state"):
             _set_state(metric, all_ranks[0])
@@ -142,6 +152,14 @@ def _share_logs(logs: Mapping[str, Any], own: Mapping, merged: Mapping, communic
             shared[name] = merged[name]
         else:
             shared[name] = np.mean([theirs[name] for theirs, _ in all_ranks], axis=0)
+            if communicator.is_chief and any(theirs[name] != all_ranks[0][0][name] for theirs, _ in all_ranks):
+                warnings.warn(
+                    "what a step returns should be results of metrics, which are those of all data. Received: "
+                    f"'{name}', of which the mean over workers is taken, each with its own data. Return the result of "
+                    "a `keras.metrics.Metric`",
+                    EasyScaleWarning,
+                    stacklevel=2,
+                )
     return shared
 
 
