@@ -71,12 +71,12 @@ def environment(case: Case) -> dict[str, str]:
     return {} if case["nodes"] == "1" else {"EASYSCALE_FUZZ_NODE_SIZE": case.source("nodes")}
 
 
-def render(case: Case, perturbed: bool = False) -> str:
+def render(case: Case, perturbed: int = 0) -> str:
     """Return the source of a script whose `train(easyscale, folder)` returns what can be seen of training.
 
     Args:
         case: `Case`.
-        perturbed: Bool. Whether weights and losses are a rounding error away. Defaults to `False`.
+        perturbed: 1 or -1 if weights and losses are a rounding error away, one way or the other. Defaults to 0.
     """
     precision = case["precision"]
     before, train = resume.train(case) if case["resume"] != "no" else ("", "")
@@ -98,8 +98,8 @@ def render(case: Case, perturbed: bool = False) -> str:
         f"if easyscale:\n    compiled_update.XLA_FROM = {compiled_from}" if compiled_from else "",
         data.data(case),
         in_scope(case, model.model(case)),
-        calls.compile_model(case, perturbed),
-        calls.perturb(case) if perturbed else "",
+        calls.compile_model(case, bool(perturbed)),
+        calls.perturb(case, perturbed) if perturbed else "",
         "numbers = itertools.count(1)" if train else "",
         calls.fit(case),
         calls.others(case),

@@ -83,7 +83,7 @@ def test_every_case_is_a_script_and_a_line_that_says_which():
     for seed in range(300):
         case = draw(seed)
         compile(render(case), "case", "exec")
-        compile(render(case, perturbed=True), "case", "exec")
+        compile(render(case, perturbed=1), "case", "exec")
         assert str(Case.parse(str(case))) == str(case)
 
 

@@ -148,12 +148,14 @@ def train_on_batch():
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
-def perturb(case: Case) -> str:
+def perturb(case: Case, sign: int) -> str:
     """Return the source of what moves weights by a rounding error, and `rounded`, which moves each sample's loss.
 
-    Weights alone do not: where a loss has the same gradient whatever they are, its parts may cancel exactly.
+    Weights alone do not: where a loss has the same gradient whatever they are, its parts may cancel exactly. Then the
+    sign of what is left is that of the errors, or the opposite one if these have it, with `sign`.
     """
     scale = {"float64": "1e-15", "mixed_float16": "5e-4", "mixed_bfloat16": "4e-3"}.get(case["precision"], "1e-7")
+    scale = scale if sign > 0 else f"-{scale}"
     return f"""
 def rounded(loss):
     exact = loss.call
