@@ -165,7 +165,7 @@ def _has(owner: ModuleType | type, name: str) -> bool:
     if hasattr(owner, name):
         return True
     members = (
-        [member for one in inspect.getmro(owner) for member in vars(one).values()] if inspect.isclass(owner) else []
+        [member for base in inspect.getmro(owner) for member in vars(base).values()] if inspect.isclass(owner) else []
     )
     methods = [inspect.unwrap(member) for member in members if callable(member)]
     codes = [method.__code__ for method in methods if inspect.isfunction(method)]
@@ -173,7 +173,9 @@ def _has(owner: ModuleType | type, name: str) -> bool:
 
 
 def _sets(code: CodeType, name: str) -> bool:
-    return any(one.opname == "STORE_ATTR" and one.argval == name for one in dis.get_instructions(code))
+    return any(
+        instruction.opname == "STORE_ATTR" and instruction.argval == name for instruction in dis.get_instructions(code)
+    )
 
 
 # A model in its fit()
@@ -405,7 +407,7 @@ def excluded_from_weight_decay(
 ) -> tuple[list[int], list[str] | None]:
     """Return the numbers of those of `variables` that do not decay, and the patterns of names that do not."""
     keys, pattern = (getattr(optimizer, name, None) for name in _EXCLUSIONS)
-    excluded = [number for number, one in enumerate(variables) if keys and optimizer._var_key(one) in keys]
+    excluded = [number for number, variable in enumerate(variables) if keys and optimizer._var_key(variable) in keys]
     return excluded, pattern and [pattern.pattern]
 
 

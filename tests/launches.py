@@ -215,7 +215,7 @@ class Ranks:
             if not all(map(_is_whole, reports)):
                 _end(self._process)
         self._output.seek(begin)
-        return [json.loads(one.read_text()) if one.exists() else {} for one in reports], self._output.read()
+        return [json.loads(report.read_text()) if report.exists() else {} for report in reports], self._output.read()
 
     @property
     def is_alive(self) -> bool:

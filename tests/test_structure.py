@@ -122,7 +122,7 @@ def test_a_library_is_imported_only_where_its_place_is(foreign):
     importing = [module for module in MODULES if foreign in map(_root, _imports(module))]
     assert importing, f"nobody imports {foreign}: this test looks in the wrong place"
     for module in importing:
-        assert any(module == place or module.startswith(place + ".") for place in allowed), f"{module}: {foreign}"
+        assert any(module == part or module.startswith(part + ".") for part in allowed), f"{module}: {foreign}"
 
 
 # Private names of Keras and TensorFlow, each behind a function.
@@ -207,7 +207,12 @@ def test_every_library_that_is_imported_is_a_dependency():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     lists = [config["options"]["install_requires"], *config["options.extras_require"].values()]
-    names = {re.match(r"[\w-]+", line)[0] for one in lists for line in one.splitlines() if line and line[0] != "#"}
+    names = {
+        re.match(r"[\w-]+", line)[0]
+        for requirements in lists
+        for line in requirements.splitlines()
+        if line and line[0] != "#"
+    }
     known = {"tensorflow" if name == "tensorflow-cpu" else name for name in names}
     known |= {"easyscale", *sys.stdlib_module_names}
     imported = {_root(name) for module in MODULES for name in _imports(module)}
@@ -275,25 +280,25 @@ def _find_class(module, name):
     return None
 
 
-def _bases(one):
-    names = [ast.unparse(base).partition("[")[0] for base in CLASSES[one].bases]
-    return {found for name in names if (found := _find_class(one[0], name)) is not None}
+def _bases(key):
+    names = [ast.unparse(base).partition("[")[0] for base in CLASSES[key].bases]
+    return {found for name in names if (found := _find_class(key[0], name)) is not None}
 
 
-def _with_bases(one):
-    return {one}.union(*map(_with_bases, _bases(one)))
+def _with_bases(key):
+    return {key}.union(*map(_with_bases, _bases(key)))
 
 
 def test_no_class_is_long_with_its_bases():
     """Docstrings and comments count. One that is longer is parted: it has objects that do a part of its work."""
-    lines = {one: node.end_lineno - node.lineno + 1 for one, node in CLASSES.items()}
-    with_bases = {one: sum(map(lines.get, _with_bases(one))) for one in CLASSES}
-    assert {one: count for one, count in with_bases.items() if count > CLASS_LINES} == {}
+    lines = {key: node.end_lineno - node.lineno + 1 for key, node in CLASSES.items()}
+    with_bases = {key: sum(map(lines.get, _with_bases(key))) for key in CLASSES}
+    assert {key: count for key, count in with_bases.items() if count > CLASS_LINES} == {}
 
 
 def test_a_base_is_there_for_several_classes():
     """A base with one subclass is a class that is sliced in two."""
-    bases = [base for one in CLASSES for base in _bases(one)]
+    bases = [base for key in CLASSES for base in _bases(key)]
     sliced = {base for base in bases if bases.count(base) == 1 and base[0].split(".")[1] in COMPOSED}
     assert sliced == set()
 
@@ -376,12 +381,12 @@ def test_every_public_function_and_class_has_a_docstring(module):
 def test_an_override_accepts_what_it_overrides_accepts(module):
     """Whoever has an object of a derived class may call it as one of its base."""
     loaded = importlib.import_module(module)
-    own = [one for one in vars(loaded).values() if inspect.isclass(one) and one.__module__ == module]
-    for derived, base in [(one, base) for one in own for base in one.__mro__[1:]]:
+    own = [value for value in vars(loaded).values() if inspect.isclass(value) and value.__module__ == module]
+    for derived, base in [(cls, base) for cls in own for base in cls.__mro__[1:]]:
         if base.__module__ not in MODULES:
             continue
         for name in (set(vars(derived)) & set(vars(base))) - {"__init__", "__new__"}:
-            override, original = (inspect.unwrap(getattr(one, name)) for one in (derived, base))
+            override, original = (inspect.unwrap(getattr(cls, name)) for cls in (derived, base))
             if inspect.isfunction(override) and inspect.isfunction(original):
                 assert _accepts(override, original), f"{derived.__name__}.{name}{inspect.signature(override)}"
 
@@ -389,14 +394,14 @@ def test_an_override_accepts_what_it_overrides_accepts(module):
 def _accepts(override, original):
     """Whether a function can be called as another, by positions and by names, with all arguments or the fewest."""
     known = list(inspect.signature(original).parameters.values())
-    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in known):
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in known):
         return True
-    required = [one for one in known if one.default is one.empty]
+    required = [parameter for parameter in known if parameter.default is parameter.empty]
     try:
         for arguments in (known, required):
-            by_name = {one.name: None for one in arguments if one.kind is one.KEYWORD_ONLY}
+            by_name = {parameter.name: None for parameter in arguments if parameter.kind is parameter.KEYWORD_ONLY}
             inspect.signature(override).bind(*[None] * (len(arguments) - len(by_name)), **by_name)
-        inspect.signature(override).bind(**{one.name: None for one in known})
+        inspect.signature(override).bind(**{parameter.name: None for parameter in known})
     except TypeError:
         return False
     return True
@@ -417,8 +422,8 @@ def test_examples_in_docstrings_run(module, run_ranks, monkeypatch):
     for test in doctest.DocTestFinder(exclude_empty=True).find(loaded, globs=known):
         if any(re.search(r"\bmodel\b", example.source) for example in test.examples):
             continue
-        place = re.search(r"# on worker (\d+) of (\d+)", test.docstring or "")
-        rank, size = map(int, place.groups()) if place else (0, 1)
+        position = re.search(r"# on worker (\d+) of (\d+)", test.docstring or "")
+        rank, size = map(int, position.groups()) if position else (0, 1)
         said = []
         runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
         run_ranks(size, lambda comm: comm.rank == rank and runner.run(test, out=said.append))  # noqa: B023

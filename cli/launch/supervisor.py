@@ -83,8 +83,8 @@ class Supervisor:
 
     def lose(self, process: Process) -> None:
         """Take in that nothing more will be heard of a process."""
-        is_awaited = self._membership.is_running(process) or process in self.beginning.spares
-        if self._membership.is_elastic and is_awaited:
+        is_expected = self._membership.is_running(process) or process in self.beginning.spares
+        if self._membership.is_elastic and is_expected:
             self._vanished[process] = time.monotonic_ns()
 
     def tick(self) -> None:

@@ -23,5 +23,5 @@ def available() -> dict[str, type[Compression]]:
     >>> available()["fp16"]
     <class 'easyscale.compression.half.FP16'>
     """
-    forms = [one for one in classes_in(__name__) if issubclass(one, Compression) and "name" in vars(one)]
+    forms = [form for form in classes_in(__name__) if issubclass(form, Compression) and "name" in vars(form)]
     return {form.name: form for form in sorted(forms, key=lambda form: form.name)}

@@ -51,7 +51,7 @@ class Exchange(abc.ABC):
     """How a vector is summed over ranks.
 
     Every element of the vector has one owner. `reduce` brings the sum of a range to its owner, `gather` brings it back
-    to every rank. A subclass provides these two as `_reduce` and `_gather` and, if not every rank owns its share,
+    to every rank. A subclass provides these two as `_reduce` and `_gather` and, if not every rank owns its part,
     `owned`. It is made without a communicator and connected to one by `easyscale.exchange.get`.
 
     Example: `examples/custom_exchange.py`.

@@ -72,8 +72,9 @@ def candidates(communicator: Communicator) -> list[Exchange]:
         cls = _classes[name]
         goes_on = cls.is_elastic or not communicator.membership.is_elastic or communicator.servers
         if goes_on and cls.suits(communicator) and (cls.has_servers or not communicator.servers):
-            made += [one for one in (cls(), *map(cls, cls.options)) if one.is_synchronous]
-    by_name = {one.name: one for one in reversed(made)}  # an option that is the default has the plain name
+            made += [exchange for exchange in (cls(), *map(cls, cls.options)) if exchange.is_synchronous]
+    # An option that is the default has the plain name.
+    by_name = {exchange.name: exchange for exchange in reversed(made)}
     return [by_name[name].connect(communicator) for name in sorted(by_name)]
 
 

@@ -52,7 +52,7 @@ def test_a_folder_without_checkpoints_has_none(tmp_path, folder):
 
 def test_the_last_ones_stay_and_the_last_is_read(tmp_path):
     write(tmp_path, 5, 10, 100, 1000, keep=2)
-    assert sorted(int(one.name.split("-")[1]) for one in tmp_path.iterdir()) == [100, 1000]
+    assert sorted(int(path.name.split("-")[1]) for path in tmp_path.iterdir()) == [100, 1000]
     assert Checkpoints(tmp_path).read()[0].about == {"step": 1000}
 
 
@@ -61,8 +61,8 @@ def truncate(data):
 
 
 def flip_a_bit(data):
-    place = data.index(ARRAYS["weight/0"].tobytes()) + 5
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    index = data.index(ARRAYS["weight/0"].tobytes()) + 5
+    return data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit, lambda data: b""])
@@ -83,15 +83,15 @@ def test_damaged_ones_that_are_set_aside_do_not_count_among_those_that_stay(tmp_
     for path in wrong:
         checkpoints.set_aside(path)
     write(tmp_path, 5, 10, 15, 20)
-    assert sorted(int(one.name[5:14]) for one in tmp_path.glob("*.npz")) == [10, 15, 20]
-    assert sorted(int(one.name[5:14]) for one in tmp_path.glob("*.damaged")) == [70, 75, 80]
+    assert sorted(int(path.name[5:14]) for path in tmp_path.glob("*.npz")) == [10, 15, 20]
+    assert sorted(int(path.name[5:14]) for path in tmp_path.glob("*.damaged")) == [70, 75, 80]
 
 
 def test_a_bit_that_is_another_is_found_unless_it_stands_for_nothing(tmp_path):
     (path,) = write(tmp_path, 5)
     data, found = path.read_bytes(), []
-    for place in range(0, len(data), 7):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 16]) + data[place + 1 :])
+    for index in range(0, len(data), 7):
+        path.write_bytes(data[:index] + bytes([data[index] ^ 16]) + data[index + 1 :])
         checkpoint, _ = Checkpoints(tmp_path).read()
         found.append(checkpoint is None)
         if checkpoint is not None:  # a date, for example
@@ -110,11 +110,11 @@ def test_a_full_disk_leaves_nothing_and_harms_no_other(tmp_path):
             Checkpoints(tmp_path).write(10, Checkpoint({}, {"weight": np.zeros(10**6)}))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert [one.name.split("-")[1] for one in tmp_path.iterdir()] == ["000000005"]
+    assert [path.name.split("-")[1] for path in tmp_path.iterdir()] == ["000000005"]
 
 
 def steps_in(folder):
-    return sorted(int(one.name[5:14]) for one in folder.glob("*.npz"))
+    return sorted(int(path.name[5:14]) for path in folder.glob("*.npz"))
 
 
 BIG = {"weight": np.zeros(10**5)}
@@ -138,7 +138,7 @@ class Disk:
         )
 
     def free(self):
-        return self.size - sum(one.stat().st_size for one in self.folder.iterdir())
+        return self.size - sum(path.stat().st_size for path in self.folder.iterdir())
 
 
 def test_on_a_full_disk_older_ones_make_room_and_the_last_that_is_whole_stays(tmp_path, monkeypatch):
@@ -165,7 +165,7 @@ def test_on_a_full_disk_older_ones_make_room_and_the_last_that_is_whole_stays(tm
     disk.size = size // 2  # nothing that could be removed would make room
     with pytest.raises(OSError, match="No space left"):
         take(40)
-    assert [one.suffix for one in tmp_path.iterdir()] == [".npz"] and steps_in(tmp_path) == [30]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npz"] and steps_in(tmp_path) == [30]
     disk.size = 9 * size
     assert take(45) == ([30, 45], 0)
 
@@ -236,14 +236,14 @@ ODD = {
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("what", ODD)
-def test_what_is_only_named_like_a_checkpoint_is_passed_over_and_told_of(tmp_path, what, monkeypatch):
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_only_named_like_a_checkpoint_is_passed_over_and_told_of(tmp_path, kind, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     path = Path(f"step-000000099-{'0' * 32}.npz")
-    ODD[what](path)
+    ODD[kind](path)
     folder = Path(".")
     assert Checkpoints(folder).read() == (None, {})
-    assert Checkpoints(folder).passed_over() == {path: what}
+    assert Checkpoints(folder).passed_over() == {path: kind}
     write(folder, 5, 10, keep=2)
     write(folder, 15, keep=2)
     assert Checkpoints(folder).read()[0].about == {"step": 15}
@@ -289,7 +289,7 @@ def forge(folder, header, data=b"", compress=zipfile.ZIP_STORED, names=("json.np
                 np.lib.format.write_array_header_1_0(member, header)
                 member.write(data)
     with zipfile.ZipFile(path) as archive:
-        members = [[one.filename, one.file_size, one.CRC] for one in archive.infolist()]
+        members = [[member.filename, member.file_size, member.CRC] for member in archive.infolist()]
     digest = hashlib.sha256(json.dumps(members).encode()).hexdigest()[:32]
     path.rename(folder / f"step-000000009-{digest}.npz")
 
@@ -299,7 +299,7 @@ def header(shape, descr="|u1", fortran_order=False):
 
 
 @pytest.mark.parametrize(
-    ("made", "what"),
+    ("made", "message"),
     [
         ({"header": header((1 << 50,))}, "another size than its shape says"),
         ({"header": header((1 << 40, 1 << 40), "<f8")}, "another size than its shape says"),
@@ -311,13 +311,13 @@ def header(shape, descr="|u1", fortran_order=False):
         ({"header": header((2,)), "data": bytes(2), "names": ["a.npy", "a.npy"]}, "two of its arrays have one name"),
     ],
 )
-def test_sizes_are_checked_before_memory_is_taken(tmp_path, made, what, monkeypatch):
+def test_sizes_are_checked_before_memory_is_taken(tmp_path, made, message, monkeypatch):
     forge(tmp_path, **made)
     monkeypatch.setattr(np, "empty", lambda *arguments: pytest.fail("memory was taken"))
     found, wrong = Checkpoints(tmp_path).read()
     assert found is None
     (said,) = wrong.values()
-    assert what in said and "\n" not in said
+    assert message in said and "\n" not in said
 
 
 def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(tmp_path):
@@ -325,7 +325,10 @@ def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(tmp_path):
     (tmp_path / f".{'0' * 32}.part").write_text("half")
     (tmp_path / "notes.part").write_text("the user's")
     Checkpoints(tmp_path).prepare()
-    assert sorted(one.name for one in tmp_path.iterdir() if one.name != ".easyscale.lock") == ["notes.part", path.name]
+    assert sorted(left.name for left in tmp_path.iterdir() if left.name != ".easyscale.lock") == [
+        "notes.part",
+        path.name,
+    ]
 
 
 def test_a_folder_that_cannot_be_written_is_found_at_the_begin(tmp_path):
@@ -383,7 +386,7 @@ def test_a_checkpoint_is_never_unpickled(tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "a") as archive, archive.open("evil.npy", "w") as member:
         np.lib.format.write_array(member, np.array([Evil()], object), allow_pickle=True)
     with zipfile.ZipFile(path) as archive:
-        members = [[one.filename, one.file_size, one.CRC] for one in archive.infolist()]
+        members = [[member.filename, member.file_size, member.CRC] for member in archive.infolist()]
     digest = hashlib.sha256(json.dumps(members).encode()).hexdigest()[:32]
     path.rename(tmp_path / f"step-000000005-{digest}.npz")
     monkeypatch.setattr(pickle, "load", lambda *arguments, **options: pytest.fail("unpickled"))

@@ -350,20 +350,20 @@ def test_the_chiefs_partial_lines_stream_live(ranks, script):
         "    print('1/2 [=>..]', end='\\r')\n"
         "    time.sleep(60)\n"
     )
-    ours, theirs = pty.openpty()
+    chief_end, terminal = pty.openpty()
     import fcntl
     import struct
     import termios
 
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 91, 0, 0))
-    process = ranks.start("launch", "-n", "2", path, stdin=theirs, stdout=theirs, stderr=theirs)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 91, 0, 0))
+    process = ranks.start("launch", "-n", "2", path, stdin=terminal, stdout=terminal, stderr=terminal)
     try:
-        assert read_until(ours, b"1/2 [=>..]\r").endswith(b"1/2 [=>..]\r")
+        assert read_until(chief_end, b"1/2 [=>..]\r").endswith(b"1/2 [=>..]\r")
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(15)
-        os.close(ours)
-        os.close(theirs)
+        os.close(chief_end)
+        os.close(terminal)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_ranks_that_are_killed_at_any_time_are_replaced():
     ends = _run_with_spares(4, 40, 130, str(REPLACED), str(losses))
     ends = [line.partition("after ")[2].split() for line in ends]
     assert ends and len({rounds for rounds, *_ in ends}) == 1, ends
-    assert max(int(one[2]) for one in ends) >= losses
+    assert max(int(end[2]) for end in ends) >= losses
 
 
 @pytest.mark.parametrize("told", ["others", "newcomer", "nobody"])
