@@ -23,7 +23,7 @@ class Stalls:
         self._timeout, self._size = timeout, size
         self._told: dict[int, tuple[Stands, float]] = {}  # rank -> its last words, and when they came
         self._ended: dict[int, str] = {}  # rank -> how, in words
-        self._left_out: set[int] = set()  # ranks without which the others go on
+        self._lost: set[int] = set()  # ranks without which the others go on
         self._since = 0.0  # when the first rank was told of that waits too long
         self._reported = False
         self.culprit: int | None = None  # the rank that the others wait for
@@ -40,14 +40,14 @@ class Stalls:
         self._told.pop(rank, None)
         self._ended[rank] = how
 
-    def leave_out(self, rank: int) -> None:
+    def lose(self, rank: int) -> None:
         """Take in that a rank has ended, and that the others go on without it."""
         self._told.pop(rank, None)
-        self._left_out.add(rank)
+        self._lost.add(rank)
 
     def take_in(self, rank: int) -> None:
         """Take in that a process has joined the others in the place of a rank that was left out."""
-        self._left_out.discard(rank)
+        self._lost.discard(rank)
 
     def report(self) -> list[str]:
         """Return the lines to print now: usually none."""
@@ -80,7 +80,7 @@ class Stalls:
 
     @property
     def _ranks(self) -> list[int]:
-        return [rank for rank in range(self._size) if rank not in self._left_out]
+        return [rank for rank in range(self._size) if rank not in self._lost]
 
     def _waited_for(self, stuck: dict[int, Stands]) -> set[int]:
         """The ranks that these wait for, as far as they know; else all."""

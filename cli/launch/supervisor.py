@@ -115,7 +115,7 @@ class Supervisor:
             self._shutdown.kill_soon()
         goes_on = self._goes_on(process, ending)
         if was_member and goes_on:
-            self._stalls.leave_out(process.rank)
+            self._stalls.lose(process.rank)
         elif was_member:
             self._stalls.end(process.rank, f"on {ending.host} {ending.how}")
         if goes_on:

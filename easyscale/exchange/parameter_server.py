@@ -120,8 +120,8 @@ class ParameterServer(Exchange):
     def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray:
         return self._way.lend(length, dtype, common)
 
-    def leave_out(self) -> None:
-        self._way.leave_out()
+    def shrink(self) -> None:
+        self._way.shrink()
 
     def over(self, wrap: Callable[[Communicator], Communicator]) -> Exchange:
         other = copy.copy(self)

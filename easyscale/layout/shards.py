@@ -94,7 +94,7 @@ class Shards:
         all_parts = exchange.communicator.all_gather_object([[own.start, own.stop] for own in ranges])
         self.ranges = [[slice(*own) for own in ranges] for ranges in all_parts]
 
-    def leave_out(self, lost: Sequence[int]) -> None:
+    def shrink(self, lost: Sequence[int]) -> None:
         """Know the ranks by their new numbers: these, which owned nothing, are left out."""
         for all_parts in (self.all_parts, self.ranges):
             all_parts[:] = [slices for rank, slices in enumerate(all_parts) if rank not in lost]

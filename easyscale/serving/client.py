@@ -84,7 +84,7 @@ class Client:
         self.missed -= steps * skips
         return skips
 
-    def leave_out(self, lost: Sequence[int]) -> None:
+    def shrink(self, lost: Sequence[int]) -> None:
         """Know the servers by their new numbers: these ranks, all of them workers, are left out."""
         self._owners = [(owner - sum(rank < owner for rank in lost), parts) for owner, parts in self._owners]
 

@@ -124,14 +124,14 @@ class Server:
         self._step(self.rule.end(worker))
         return Kind.END
 
-    def leave_out(self, lost: Sequence[int]) -> None:
+    def shrink(self, lost: Sequence[int]) -> None:
         """Serve the other workers only, from the next epoch on; they have new numbers."""
         kept = [worker for worker in range(len(self._rows)) if worker not in lost]
         self._rows = [self._rows[worker] for worker in kept]
         self._gradients = [self._gradients[worker] for worker in kept]
         self._samples = [self._samples[worker] for worker in kept]
         self._flags = [self._flags[worker] for worker in kept]
-        self.rule.leave_out(len(lost))
+        self.rule.shrink(len(lost))
 
     def _step(self, workers: list[int]) -> None:
         """Apply the mean of some workers' gradients, weighted by samples."""

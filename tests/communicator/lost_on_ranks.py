@@ -81,7 +81,7 @@ def a_server_goes_on():
         assert lost == ([1] if epoch == 0 else [])
         if lost:
             requests.membership.regroup(), replies.membership.regroup()
-            (server or client).leave_out(lost)
+            (server or client).shrink(lost)
     if server is not None:
         assert applied == 2 * 20 + 5 + 2 * 20
         np.testing.assert_array_equal(weights, -RATE * applied)
@@ -107,7 +107,7 @@ def exchange_goes_on():
             failed = True
             comm.membership.revoke()
             assert comm.membership.regroup().lost == [lost]
-            exchange.leave_out()
+            exchange.shrink()
         else:
             assert (vector == comm.size * (comm.size - 1) / 2).all()
     assert failed

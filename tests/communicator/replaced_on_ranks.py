@@ -91,7 +91,7 @@ while not end:
         while again:
             assert comm.membership.regroup(again).again
             again = False
-            ring.leave_out()
+            ring.shrink()
             try:
                 agree()
                 must_agree = False
