@@ -53,8 +53,8 @@ def _root(name):
 
 # Each part imports only parts that stand below it. A program that stands in a part may be named by itself.
 LAYERS = [
-    {"discovery", "errors", "layout", "onednn", "settings", "progress", "when_imported"},
-    {"launchers"},
+    {"errors", "layout", "onednn", "settings", "progress", "when_imported"},
+    {"discovery", "launchers"},
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},
     {"compression", "mesh"},
@@ -414,7 +414,7 @@ def test_examples_in_docstrings_run(module, run_ranks, monkeypatch):
 
     assert module in LOADABLE
     easyscale.exchange.available()
-    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+    monkeypatch.setattr(registry._registry, "_registered", dict(registry._registry._registered))
     for name in ("EASYSCALE_EXCHANGE", "EASYSCALE_REPLICATION"):
         monkeypatch.delenv(name, raising=False)
     loaded = importlib.import_module(module)
