@@ -126,7 +126,11 @@ def test_a_library_is_imported_only_where_its_place_is(foreign):
 
 
 # Private names of Keras and TensorFlow, each behind a function.
-OF_OTHERS = {"easyscale.keras_internals", "easyscale.backend.tensorflow.internals"}
+OF_OTHERS = {
+    "easyscale.backend.tensorflow.internals",
+    "easyscale.keras_internals.models",
+    "easyscale.keras_internals.optimization",
+}
 # Begin with an underscore and are documented: Python's own.
 DOCUMENTED = {"_asdict", "_exit", "_fields", "_getframe", "_replace"}
 ACCESS = {"delattr", "getattr", "hasattr", "object.__setattr__", "setattr"}
