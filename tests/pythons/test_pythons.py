@@ -13,7 +13,7 @@ from launches import run
 
 ROOT = Path(__file__).parents[2]
 # That all can be imported, and that ranks which are threads exchange.
-QUICK = ["test_structure.py", "test_workers.py", "communicator/test_local.py", "exchange/test_exchange.py"]
+QUICK = ["structure", "test_workers.py", "communicator/test_local.py", "exchange/test_exchange.py"]
 INSTALL_LIMIT, LIMIT = 1500.0, 600.0  # seconds
 
 
