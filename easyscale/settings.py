@@ -148,7 +148,7 @@ class Settings:
     rank_process: int | None = _setting(None, "The process that is a rank; its children are none", _number(1))
     output: str | None = _setting(None, "Name of the launcher's socket; see `streams.py`")
     progress: str = _setting("", "Where a rank writes what it does; see `Progress.of_this_process`")
-    spare: int | None = _setting(None, "Descriptor of the socket of a spare; see `parked.py`", _number(0))
+    spare: int | None = _setting(None, "Descriptor of the socket of a spare; see `standby.py`", _number(0))
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None, names: Iterable[str] | None = None) -> "Settings":

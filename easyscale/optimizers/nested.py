@@ -10,7 +10,7 @@ def inside(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optim
 
     Example:
 
-    >>> [one.name for one in inside(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(name="sgd")))]
+    >>> [found.name for found in inside(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(name="sgd")))]
     ['sgd']
     """
     inner = getattr(optimizer, "inner_optimizer", None)

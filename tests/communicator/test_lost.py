@@ -47,8 +47,8 @@ def _run_with_spares(size, spares, limit, *script):
     variables = environment(EASYSCALE_ELASTIC="1", EASYSCALE_SPARES=str(spares))
     launch, *flags = mpirun(size)
     ranks = [*flags, "--with-ft", "ulfm", sys.executable, *script]
-    parked = [":", "-n", str(spares), sys.executable, "-m", "easyscale.elastic.standby", *script]
-    done = run([launch, *ranks, *parked], limit, variables)
+    standby = [":", "-n", str(spares), sys.executable, "-m", "easyscale.elastic.standby", *script]
+    done = run([launch, *ranks, *standby], limit, variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return [line for line in done.stdout.splitlines() if "end of rank" in line]
