@@ -37,5 +37,5 @@ for name, units, batch in (("50 thousand weights", (64,), 16), ("24 million weig
         checks.append(time.perf_counter() - start)
     step, check = statistics.median(np.diff(ends[5:])), statistics.median(checks)
     if easyscale.is_chief():
-        share = check / 100 / step
-        print(f"{name}: a step {step * 1e3:.2f} ms, a comparison {check * 1e3:.2f} ms: {share:.3%} of 100 steps")
+        fraction = check / 100 / step
+        print(f"{name}: a step {step * 1e3:.2f} ms, a comparison {check * 1e3:.2f} ms: {fraction:.3%} of 100 steps")

@@ -63,8 +63,8 @@ def _free_ports(count: int) -> list[int]:
     import socket
 
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    [one.close() for one in sockets]
+    ports = [opened.getsockname()[1] for opened in sockets]
+    [opened.close() for opened in sockets]
     return ports
 
 

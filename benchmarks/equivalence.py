@@ -48,21 +48,24 @@ def table(measured: dict[str, dict[str, float]]) -> str:
 
 def _rows(source: str, measured: dict[str, dict[str, float]]) -> list[str]:
     lines = []
-    headings = {source[: one.start()].count("\n") + 1: one[1] for one in re.finditer(r"^# (.*)$", source, re.M)}
+    headings = {
+        source[: heading.start()].count("\n") + 1: heading[1] for heading in re.finditer(r"^# (.*)$", source, re.M)
+    }
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("check_"):
             for line in [line for line in headings if line < node.lineno]:
                 lines.append(f"| **{headings.pop(line)}** |{' |' * len(measured)}")
             name = node.name.removeprefix("check_").replace("_", " ")
             values = [
-                "" if (one := of[node.name]) is None else f"{one:.1e}" if one else "0" for of in measured.values()
+                "" if (difference := of[node.name]) is None else f"{difference:.1e}" if difference else "0"
+                for of in measured.values()
             ]
             lines.append(f"| {name} | {' | '.join(values)} |")
     return lines
 
 
 def main() -> None:
-    measured = {name: measure(*what) for name, what in COLUMNS.items()}
+    measured = {name: measure(*arguments) for name, arguments in COLUMNS.items()}
     replace(PAGE, "table", table(measured).splitlines())
 
 

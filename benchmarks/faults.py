@@ -29,20 +29,26 @@ ANYTIME = ("sigkill", "sigstop", "callback", "exit3", "exit0", "memory", "sigter
 GOES_ON = ("sigkill", "callback", "memory")
 ONCE = (("script", "before step 1"), ("tracing", "before step 1"), ("data", "mid-epoch"))
 DISK = ("full disk", "truncated", "bit-flipped")
-ELASTIC = [f"{one}, elastic" for one in EXCHANGES[:-1]] + ["ring, elastic, sharded"]
+ELASTIC = [f"{name}, elastic" for name in EXCHANGES[:-1]] + ["ring, elastic, sharded"]
 STALL, LIMIT = 10.0, 240.0  # seconds
 
 
 def cases() -> list[tuple[str, str, str]]:
     """All faults in the middle of an epoch for all exchanges first, then the other moments."""
-    found = [(one, fault, "mid-epoch") for fault in ("sigkill", "sigstop", "exit3", "callback") for one in EXCHANGES]
+    found = [
+        (exchange, fault, "mid-epoch")
+        for fault in ("sigkill", "sigstop", "exit3", "callback")
+        for exchange in EXCHANGES
+    ]
     found += [("shared_memory", fault, moment) for fault, moment in ONCE]
     found += [("ring", fault, "checkpoint") for fault in DISK]
-    found += [(one, "sigkill", moment) for moment in ("mid-epoch", "checkpoint") for one in ELASTIC]
+    found += [(exchange, "sigkill", moment) for moment in ("mid-epoch", "checkpoint") for exchange in ELASTIC]
     found += [("ring", fault, moment) for moment in MOMENTS for fault in ANYTIME]
-    found += [(one, fault, when) for when in MOMENTS if when != "checkpoint" for fault in GOES_ON for one in ELASTIC]
-    found += [(one, fault, moment) for moment in MOMENTS for fault in ANYTIME for one in EXCHANGES]
-    return [one for one in dict.fromkeys(found) if one[1:] != ("exit0", "last step")]
+    found += [
+        (exchange, fault, when) for when in MOMENTS if when != "checkpoint" for fault in GOES_ON for exchange in ELASTIC
+    ]
+    found += [(exchange, fault, moment) for moment in MOMENTS for fault in ANYTIME for exchange in EXCHANGES]
+    return [case for case in dict.fromkeys(found) if case[1:] != ("exit0", "last step")]
 
 
 def run(exchange: str, fault: str, moment: str) -> dict:
@@ -56,8 +62,10 @@ def run(exchange: str, fault: str, moment: str) -> dict:
         options += ["--elastic"] * ("elastic" in ways)
         update = ["sharded"] * ("sharded" in ways)
 
-        def start(*what):
-            return harness.launch(harness.TRAINING, [exchange, *what, name, *update], folder, *options, limit=LIMIT)
+        def start(*arguments):
+            return harness.launch(
+                harness.TRAINING, [exchange, *arguments, name, *update], folder, *options, limit=LIMIT
+            )
 
         outcome = start(fault, moment)
         before = _last_step(folder)
@@ -79,7 +87,7 @@ def _run_on_disk(exchange: str, fault: str, folder: Path, options: list[str]) ->
             subprocess.run(["umount", str(target)], check=True)
         return _row(outcome, outcome, 0)
     start("sigkill", "last step")
-    newest = max((folder / "checkpoints").glob("step-*"), key=lambda one: one.name)
+    newest = max((folder / "checkpoints").glob("step-*"), key=lambda path: path.name)
     data = bytearray(newest.read_bytes())
     if fault == "truncated":
         del data[len(data) // 2 :]
@@ -92,13 +100,13 @@ def _run_on_disk(exchange: str, fault: str, folder: Path, options: list[str]) ->
 
 
 def _last_step(folder: Path) -> int:
-    steps = [int(one.name.split("-")[1]) for one in (folder / "checkpoints").glob("step-*")]
+    steps = [int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("step-*")]
     return max(steps, default=0)
 
 
 def _row(outcome: harness.Outcome, again: harness.Outcome, before: int) -> dict:
     ours = ("easyscale: ", "EasyScaleWarning")
-    said = [line for line in outcome.errors.splitlines() if any(one in line for one in ours)]
+    said = [line for line in outcome.errors.splitlines() if any(prefix in line for prefix in ours)]
     named = re.search(r"rank (\d)", " ".join(said))
     finished = re.search(r"steps (\d+)", again.output)
     return {
@@ -142,8 +150,8 @@ def table(results: dict[str, dict]) -> list[str]:
 
 
 def _different(rows: dict[str, dict], name: str) -> str:
-    found = sorted({row[name] for row in rows.values()}, key=lambda one: (one is None, one))
-    return ", ".join("-" if one is None else str(one) for one in found)
+    found = sorted({row[name] for row in rows.values()}, key=lambda value: (value is None, value))
+    return ", ".join("-" if value is None else str(value) for value in found)
 
 
 def _longest(rows: dict[str, dict], name: str) -> str:
@@ -161,7 +169,7 @@ def main() -> None:
         replace(ROOT / "docs" / "reliability.md", "faults", table(json.loads(wanted.table.read_text())))
         return
     results = json.loads(wanted.json.read_text()) if wanted.json.exists() else {}
-    for case in [one for one in cases() if "/".join(one) not in results][: wanted.count]:
+    for case in [case for case in cases() if "/".join(case) not in results][: wanted.count]:
         results["/".join(case)] = row = run(*case)
         print("/".join(case), row, flush=True)
         wanted.json.write_text(json.dumps(results, indent=1))

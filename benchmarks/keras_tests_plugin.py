@@ -168,7 +168,7 @@ def _noting(original: Callable) -> Callable:
     def mkdtemp(*args, **kwargs):
         folder = original(*args, **kwargs)
         frames = inspect.getouterframes(inspect.currentframe(), context=0)[1:4]
-        if any(one.filename.endswith(("_test.py", "test_case.py")) for one in frames):
+        if any(frame.filename.endswith(("_test.py", "test_case.py")) for frame in frames):
             _folders.append((folder, id(frames[0].frame.f_locals.get("self"))))
             random.seed(0)  # those of TensorBoard's tests name a folder in it by a random number
         return folder
@@ -180,7 +180,9 @@ def _copy_from_chief(callbacks: list) -> None:
     """Make this rank's temporary folders, and what it may know of callbacks that only the chief has, the chief's."""
     ranks = communicator.get()
     writers = [callback for callback in callbacks if isinstance(callback, WRITERS)]
-    seen = [{name: value for name, value in vars(one).items() if isinstance(value, (int, float))} for one in writers]
+    seen = [
+        {name: value for name, value in vars(writer).items() if isinstance(value, (int, float))} for writer in writers
+    ]
     folders, seen = ranks.all_gather_object([_folders, seen])[0]
     if not ranks.is_chief:
         for (here, own), (there, chiefs) in zip(_folders, folders, strict=True):

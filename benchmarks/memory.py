@@ -62,9 +62,15 @@ def _pages(addresses):
             mappings.append({"start": start, "stop": stop, "shared": words[1][3] == "s"})
         elif words[0] == "Pss:":
             mappings[-1]["pss"] = 1024 * int(words[1])
-    own = [one for one in mappings if any(one["start"] <= address < one["stop"] for address in addresses)]
-    sizes = {one["stop"] - one["start"] for one in own if one["shared"]}
-    return sum(one["pss"] for one in mappings if one in own or (one["shared"] and one["stop"] - one["start"] in sizes))
+    own = [
+        mapping for mapping in mappings if any(mapping["start"] <= address < mapping["stop"] for address in addresses)
+    ]
+    sizes = {mapping["stop"] - mapping["start"] for mapping in own if mapping["shared"]}
+    return sum(
+        mapping["pss"]
+        for mapping in mappings
+        if mapping in own or (mapping["shared"] and mapping["stop"] - mapping["start"] in sizes)
+    )
 
 
 def measure(ranks, optimizer):

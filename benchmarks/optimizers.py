@@ -59,7 +59,7 @@ def measure(make):
     """Return the seconds of each step, alone and distributed."""
     optimizers = make(), easyscale.DistributedOptimizer(make())
     is_slow = type(optimizers[0]).__name__ == "Muon"
-    models = [small(one) if is_slow else build(workload.model, one, 0) for one in optimizers]
+    models = [small(optimizer) if is_slow else build(workload.model, optimizer, 0) for optimizer in optimizers]
     times = [[], []]
     for turn in range(1 + ROUNDS):
         for model, taken in zip(models, times, strict=True):

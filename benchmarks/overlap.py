@@ -115,14 +115,14 @@ def work(options: argparse.Namespace) -> None:
             callbacks=[distribute] if way != ALONE else [],
         )
         marks = clocks[SETTLING - 1 :]
-        for place, taken in ((0, seconds), (1, processor)):
-            steps = [later[place] - earlier[place] for earlier, later in zip(marks[:-1], marks[1:], strict=True)]
+        for clock, taken in ((0, seconds), (1, processor)):
+            steps = [later[clock] - earlier[clock] for earlier, later in zip(marks[:-1], marks[1:], strict=True)]
             taken[way] += communicator.all_gather_rows(np.array(steps)).max(axis=0).tolist()
 
     def exchange() -> None:
         gradients = models[LATE].optimizer.workers.gradients
         buckets = bucket.plan(specs_of(models[LATE].trainable_variables), gradients.bucket_bytes)
-        vectors = [np.zeros(one.length, one.dtype) for one in buckets]
+        vectors = [np.zeros(planned.length, planned.dtype) for planned in buckets]
         communicator.barrier()
         start = time.perf_counter()
         for move in (gradients.exchange.reduce, gradients.exchange.gather):

@@ -21,8 +21,10 @@ from easyscale.cli.quantities import bytes_text
 
 def rows_of(files: list[str]) -> list[dict]:
     found = [read(file) for file in files]
-    place = [{"ranks": one["machine"]["ranks"], "cores": one["machine"]["cores"]} for one in found]
-    return [{**row, **where} for one, where in zip(found, place, strict=True) for row in one["rows"]]
+    machines = [
+        {"ranks": measurement["machine"]["ranks"], "cores": measurement["machine"]["cores"]} for measurement in found
+    ]
+    return [{**row, **where} for measurement, where in zip(found, machines, strict=True) for row in measurement["rows"]]
 
 
 def compared(known: list[dict], new: list[dict]) -> list[dict]:
@@ -32,7 +34,7 @@ def compared(known: list[dict], new: list[dict]) -> list[dict]:
     within = {(row["exchange"], row["ranks"], row["bytes"]): row["predicted"] for row in left_out(known)}
     done = []
     for row in new or known:
-        others = Node(exchanges, [one for one in known if one["ranks"] != row["ranks"]])
+        others = Node(exchanges, [other for other in known if other["ranks"] != row["ranks"]])
         others.most = node.most  # also for more ranks than were measured
         asked = row["exchange"], row["ranks"], row["bytes"]
         kept = {name: row[name] for name in ("exchange", "ranks", "bytes", "median")}
@@ -41,9 +43,9 @@ def compared(known: list[dict], new: list[dict]) -> list[dict]:
     return done
 
 
-def largest(rows: list[dict], name: str, ranks: int, what: str) -> str:
-    own = [row for row in rows if (row["exchange"], row["ranks"]) == (name, ranks) and row[what] is not None]
-    errors = {row["bytes"]: row[what] / row["median"] - 1 for row in own}
+def largest(rows: list[dict], name: str, ranks: int, column: str) -> str:
+    own = [row for row in rows if (row["exchange"], row["ranks"]) == (name, ranks) and row[column] is not None]
+    errors = {row["bytes"]: row[column] / row["median"] - 1 for row in own}
     worst = max(errors, key=lambda nbytes: abs(errors[nbytes]), default=None)
     return "" if worst is None else f"{errors[worst]:+.0%} at {bytes_text(worst)}"
 
@@ -58,11 +60,11 @@ def main() -> None:
     ranks = sorted({row["ranks"] for row in rows})
     columns = [("predicted", size) for size in ranks] + [("from_other_ranks", size) for size in ranks]
     columns = [column for column in columns if any(row["ranks"] == column[1] and row[column[0]] for row in rows)]
-    heads = [f"P = {size}" + " from other P" * (what != "predicted") for what, size in columns]
+    heads = [f"P = {size}" + " from other P" * (column != "predicted") for column, size in columns]
     print("|".join(["", " exchange ", *(f" {head} " for head in heads), ""]))
     print("|" + "---|" * (len(heads) + 1))
     for name in exchange.available():
-        cells = [largest(rows, name, size, what) for what, size in columns]
+        cells = [largest(rows, name, size, column) for column, size in columns]
         print("|".join(["", f" `{name}` ", *(f" {cell} " for cell in cells), ""]))
     if args.json:
         with open(args.json, "w") as file:

@@ -82,7 +82,7 @@ def plot_sums(rows: list[dict], machine: dict) -> None:
             at = [row["bytes"] for row in own]
             deciles = [statistics.quantiles(row["times"], n=10) for row in own]
             (line,) = axes.plot(at, [1e6 * statistics.median(row["times"]) for row in own], marker="o", label=name)
-            low, high = ([1e6 * one[place] for one in deciles] for place in (0, -1))
+            low, high = ([1e6 * row_deciles[end] for row_deciles in deciles] for end in (0, -1))
             axes.fill_between(at, low, high, alpha=0.15, color=line.get_color())
         axes.set(title=f"{ranks} processes", xscale="log", yscale="log", xlabel="bytes", ylabel="µs")
         axes.grid(True, alpha=0.3)
@@ -98,7 +98,7 @@ def plot_training(rows: list[dict], machine: dict) -> None:
     axes = figure.subplots()
     for number, stack in enumerate(STACKS):
         values = [efficiency(rows, key, stack) for key in _measured(rows)]
-        bars = axes.bar([place + 0.27 * (number - 1) for place in range(len(values))], values, 0.25, label=stack)
+        bars = axes.bar([index + 0.27 * (number - 1) for index in range(len(values))], values, 0.25, label=stack)
         axes.bar_label(bars, [f"{value:.0%}" for value in values])
     axes.axhline(1, color="gray", linestyle=":")
     axes.set_xticks(range(len(values)), [WORKLOADS[key].title for key in _measured(rows)], fontsize=8)

@@ -33,11 +33,11 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with contextlib.ExitStack() as stack:
         stock = stack.enter_context(keras_group("stock", 1, ["stock"]))
-        one = stack.enter_context(keras_group("one process with Distribute", 1, ["shared_memory"]))
+        single = stack.enter_context(keras_group("one process with Distribute", 1, ["shared_memory"]))
         two = stack.enter_context(keras_group("two processes", 2, ["shared_memory", "ring"]))
         rows = [
             ("stock Keras, one process", stock, "stock", "stock Keras, one process"),
-            ("one process with Distribute", one, "shared_memory", "stock Keras, one process"),
+            ("one process with Distribute", single, "shared_memory", "stock Keras, one process"),
             ("two processes, shared_memory", two, "shared_memory", "stock Keras, one process"),
             ("two processes, ring", two, "ring", "stock Keras, one process"),
         ]

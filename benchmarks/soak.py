@@ -137,14 +137,14 @@ def main() -> None:
     soaked = run(arguments.kills, arguments.minutes, arguments.pause)
     rows = ["| | undisturbed | soaked |", "|---|---|---|"]
     for name, show in (
-        ("workers killed", lambda one: f"{one['kills']}"),
-        ("epochs at which replacements joined", lambda one: f"{one['replaced']}"),
-        ("exit code", lambda one: f"{one['code']}"),
-        ("epochs", lambda one: f"{len(one.get('workers', []))}"),
-        ("of which with all workers at the end", lambda one: f"{one.get('workers', []).count(WORKERS)}"),
-        ("test accuracy", lambda one: f"{one.get('accuracy', 0):.2%}"),
-        ("minutes", lambda one: f"{one['seconds'] / 60:.1f}"),
-        ("processes, files left", lambda one: f"{one['processes']}, {one['files']}"),
+        ("workers killed", lambda result: f"{result['kills']}"),
+        ("epochs at which replacements joined", lambda result: f"{result['replaced']}"),
+        ("exit code", lambda result: f"{result['code']}"),
+        ("epochs", lambda result: f"{len(result.get('workers', []))}"),
+        ("of which with all workers at the end", lambda result: f"{result.get('workers', []).count(WORKERS)}"),
+        ("test accuracy", lambda result: f"{result.get('accuracy', 0):.2%}"),
+        ("minutes", lambda result: f"{result['seconds'] / 60:.1f}"),
+        ("processes, files left", lambda result: f"{result['processes']}, {result['files']}"),
     ):
         rows.append(f"| {name} | {show(peace)} | {show(soaked)} |")
     print("\n".join(rows))

@@ -62,9 +62,9 @@ def run(command: list[str]) -> dict[str, float]:
         begin = time.monotonic()
         nothing = subprocess.DEVNULL
         subprocess.run(command, env=environment, check=True, stdin=nothing, stdout=nothing, stderr=nothing)
-        said = [dict(line.split() for line in one.read_text().splitlines()) for one in moments.iterdir()]
-    ranks = [one for one in said if "step" in one]  # the launcher is no rank
-    return {moment: max(float(one[moment]) for one in ranks) - begin for moment in MOMENTS}
+        said = [dict(line.split() for line in path.read_text().splitlines()) for path in moments.iterdir()]
+    ranks = [times for times in said if "step" in times]  # the launcher is no rank
+    return {moment: max(float(times[moment]) for times in ranks) - begin for moment in MOMENTS}
 
 
 def main() -> None:
@@ -82,8 +82,8 @@ def main() -> None:
                 taken[way].append(found)
     print(f"| seconds until | {' | '.join(ways)} | ratio |\n|---|---|---|---|")
     for moment, words in MOMENTS.items():
-        one, several = (statistics.median(found[moment] for found in taken[way]) for way in ways)
-        print(f"| {words} | {one:.2f} | {several:.2f} | {several / one:.2f} |")
+        first, several = (statistics.median(found[moment] for found in taken[way]) for way in ways)
+        print(f"| {words} | {first:.2f} | {several:.2f} | {several / first:.2f} |")
 
 
 if __name__ == "__main__":

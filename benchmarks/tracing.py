@@ -38,7 +38,7 @@ def trace() -> dict:
         step = tf.function(lambda x, y: model.distribute_strategy.run(model.train_step, args=((x, y),)))
         graph = step.get_concrete_function(*specs).graph
         seconds = time.perf_counter() - start
-    inside = sum(len(one.node_def) for one in graph.as_graph_def().library.function)
+    inside = sum(len(function.node_def) for function in graph.as_graph_def().library.function)
     return {"seconds": seconds, "operations": len(graph.get_operations()) + inside}
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     found = measure()
     lines = ["| devices | operations | seconds to trace |", "|---|---|---|"]
     for devices, taken in found.items():
-        seconds = statistics.median(one["seconds"] for one in taken)
+        seconds = statistics.median(run["seconds"] for run in taken)
         lines.append(f"| {devices} | {taken[0]['operations']:,} | {seconds:.2f} |")
     print("\n".join(lines))
     replace(PAGE, "tracing", lines)

@@ -181,8 +181,10 @@ def _interval(every: int | str) -> tuple[int, float]:
 
 
 def _take(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
-    classes = [one for one in callbacks.callbacks if isinstance(one, type) and issubclass(one, Distribute)]
-    found = [one for one in callbacks.callbacks if isinstance(one, Distribute)]
+    classes = [
+        callback for callback in callbacks.callbacks if isinstance(callback, type) and issubclass(callback, Distribute)
+    ]
+    found = [callback for callback in callbacks.callbacks if isinstance(callback, Distribute)]
     if classes:
         communicators.get()  # by which an error is one line
         raise ValueError(

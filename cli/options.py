@@ -15,6 +15,7 @@ __all__ = [
     "check_image_size",
     "check_least",
     "check_name",
+    "check_servers",
     "files",
     "parse",
     "parse_exchanges",
@@ -64,6 +65,15 @@ def check_name(option: str, name: str, valid: Sequence[str], also: str = "") -> 
     if name not in valid:
         raise click.UsageError(unknown(option, name, list(valid), also))
     return name
+
+
+def check_servers(servers: int, workers: int) -> None:
+    """Refuse fewer servers than none, and more than workers."""
+    if not 0 <= servers <= workers:
+        raise click.UsageError(
+            "the number of servers must be from 0 to that of the workers. "
+            f"Received: --servers {servers} and -n {workers}. Try --servers 1"
+        )
 
 
 def check_image_size(model: str, smallest: int | None, image_size: int | None) -> None:

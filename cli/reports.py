@@ -33,8 +33,10 @@ def progress(
         TimeElapsedColumn,
     )
 
-    what = TextColumn("{task.description}")
-    columns: list[ProgressColumn] = [what, BarColumn(), MofNCompleteColumn()] if is_counted else [SpinnerColumn(), what]
+    description = TextColumn("{task.description}")
+    columns: list[ProgressColumn] = (
+        [description, BarColumn(), MofNCompleteColumn()] if is_counted else [SpinnerColumn(), description]
+    )
     return Progress(
         *columns,
         TimeElapsedColumn(),

@@ -68,7 +68,7 @@ def choose(exchange: Exchange, specs: Sequence[Spec], fixed: bool, bucket_bytes:
     Raises:
         SharedMemoryError: If a node has no room for an exchange that has been asked for.
     """
-    nbytes = sum(one.length * one.dtype.itemsize for one in bucket.plan(specs))
+    nbytes = sum(planned.length * planned.dtype.itemsize for planned in bucket.plan(specs))
     timings: list[Timing] = []
     problem = None if fixed else _room(exchange, specs, bucket_bytes)
     if problem or (not fixed and nbytes >= SHORT_BYTES):
@@ -83,9 +83,9 @@ def choose(exchange: Exchange, specs: Sequence[Spec], fixed: bool, bucket_bytes:
     if bucket_bytes is None and len(exchange.communicator.nodes) > 1 and nbytes >= SHORT_BYTES:
         sizes = [size for size in BUCKETS if size < nbytes]
         pieces = [_measure(exchange, specs, size) for size in [*sizes, None]]
-        timings = [*pieces, *(one for one in timings if one.exchange != exchange.name)]
-        enough = SLOWER * min(one.seconds for one in pieces)
-        bucket_bytes = next(one.bucket_bytes for one in pieces if one.seconds <= enough)
+        timings = [*pieces, *(timing for timing in timings if timing.exchange != exchange.name)]
+        enough = SLOWER * min(timing.seconds for timing in pieces)
+        bucket_bytes = next(timing.bucket_bytes for timing in pieces if timing.seconds <= enough)
     return Choice(exchange, bucket_bytes, timings, _explain(exchange, bucket_bytes, nbytes, timings))
 
 
@@ -93,13 +93,13 @@ def _fastest(
     usual: Exchange, specs: Sequence[Spec], bucket_bytes: int | None, is_usable: bool
 ) -> tuple[Exchange, list[Timing]]:
     """Return the usual exchange, or another that takes clearly less time, and how long each takes."""
-    others = [one for one in exchanges.candidates(usual.communicator) if one.name != usual.name]
+    others = [candidate for candidate in exchanges.candidates(usual.communicator) if candidate.name != usual.name]
     timings: dict[Exchange, Timing] = {}
-    for one in [usual, *others] if is_usable else others:
-        if one is usual or not _room(one, specs, bucket_bytes):
+    for candidate in [usual, *others] if is_usable else others:
+        if candidate is usual or not _room(candidate, specs, bucket_bytes):
             least = min((timing.seconds for timing in timings.values()), default=None)
-            timings[one] = _measure(one, specs, bucket_bytes, least)
-    fastest = min(timings, key=lambda one: timings[one].seconds)
+            timings[candidate] = _measure(candidate, specs, bucket_bytes, least)
+    fastest = min(timings, key=lambda candidate: timings[candidate].seconds)
     if is_usable and timings[usual].seconds <= FASTER * timings[fastest].seconds:
         fastest = usual
     return fastest, list(timings.values())
@@ -118,8 +118,8 @@ def _room(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None) -
 def _lend(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each bucket a vector for the gradients, and one for the weights, which take turns in two."""
     buckets = bucket.plan(specs, bucket_bytes)
-    for one in buckets:
-        one.round_up(exchange.communicator.size)
+    for planned in buckets:
+        planned.round_up(exchange.communicator.size)
     gradients, _, weights, _ = bucket.lend_for_a_step(buckets, exchange)
     return list(zip(gradients, weights, strict=True))
 
@@ -144,12 +144,14 @@ def _measure(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None
 
 
 def _explain(exchange: Exchange, bucket_bytes: int | None, nbytes: int, timings: list[Timing]) -> str:
-    own = next((one for one in timings if (one.exchange, one.bucket_bytes) == (exchange.name, bucket_bytes)), None)
+    own = next(
+        (timing for timing in timings if (timing.exchange, timing.bucket_bytes) == (exchange.name, bucket_bytes)), None
+    )
     if own is None:
         return ""
-    others = [one for one in timings if one is not own]
-    names = [_pieces(one.bucket_bytes) if one.exchange == own.exchange else one.exchange for one in others]
-    times = "".join(f", {name} {1e3 * one.seconds:.3g} ms" for name, one in zip(names, others, strict=True))
+    others = [timing for timing in timings if timing is not own]
+    names = [_pieces(timing.bucket_bytes) if timing.exchange == own.exchange else timing.exchange for timing in others]
+    times = "".join(f", {name} {1e3 * timing.seconds:.3g} ms" for name, timing in zip(names, others, strict=True))
     chosen = f"exchange '{own.exchange}', {_pieces(bucket_bytes)}: {nbytes / 1e6:.0f} MB in {1e3 * own.seconds:.3g} ms"
     return chosen + times
 

@@ -124,7 +124,7 @@ def is_number(value: Any, least: float | None = None, above: float | None = None
     return (least is None or value >= least) and (above is None or value > above)
 
 
-def unknown(what: str, value: Any, valid: list[str], also: str = "") -> str:
+def unknown(argument: str, value: Any, valid: list[str], also: str = "") -> str:
     """Return the message for a `value` that is not among the `valid` names, with the nearest of them.
 
     Example:
@@ -134,4 +134,4 @@ def unknown(what: str, value: Any, valid: list[str], also: str = "") -> str:
     """
     near = difflib.get_close_matches(str(value), valid, n=1)
     hint = f". Did you mean '{near[0]}'?" if near else ""
-    return f"`{what}` must be one of {valid}{also}. Received: {what}={value!r}{hint}"
+    return f"`{argument}` must be one of {valid}{also}. Received: {argument}={value!r}{hint}"

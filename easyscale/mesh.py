@@ -76,7 +76,7 @@ class Mesh:
         self._coordinates = dict(zip(self.axes, np.argwhere(grid == communicator.rank)[0].tolist(), strict=True))
         self._groups: dict[str, Group] = {}
         for name in self.axes:
-            at = tuple(slice(None) if other == name else place for other, place in self._coordinates.items())
+            at = tuple(slice(None) if other == name else position for other, position in self._coordinates.items())
             self._groups[name] = Group(communicator.duplicate(), grid[at].tolist())
 
     def __getitem__(self, axis: str) -> Communicator:

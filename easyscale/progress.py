@@ -16,10 +16,10 @@ __all__ = ["Activity", "Leave", "Progress", "STACK_SIGNAL", "Wait"]
 STACK_SIGNAL = signal.SIGRTMIN + 6  # a rank that gets it writes where each of its threads is
 
 _WORDS = ("pid", "moves", "phase", "step", "exchanges", "activity", "leave", "met", "missed")
-_PLACES = 4  # threads that wait at a time; more go unnoticed
+_SLOTS = 4  # threads that wait at a time; more go unnoticed
 _TEXT = 512  # bytes for what each of them waits for
-_NUMBERS = 8 * (len(_WORDS) + 2 * _PLACES)
-_SIZE = _NUMBERS + _PLACES * _TEXT
+_NUMBERS = 8 * (len(_WORDS) + 2 * _SLOTS)
+_SIZE = _NUMBERS + _SLOTS * _TEXT
 
 
 class Activity:
@@ -114,7 +114,7 @@ class Progress:
         Args:
             variable: String. The value: process, descriptor of the record, descriptor to write stacks to.
         """
-        pid, record, stacks = (int(one) for one in variable.split(":")) if variable else (0, 0, 0)
+        pid, record, stacks = (int(number) for number in variable.split(":")) if variable else (0, 0, 0)
         if pid != os.getpid():  # a child of a rank has inherited it
             return cls()
         made, _ = cls.open(record)
@@ -128,45 +128,45 @@ class Progress:
 
     # Waiting. A wait is written down when it has lasted a while, so that short ones cost nothing.
 
-    def begin_wait(self, since: float, what: str, missing: list[int] | None = None) -> int:
+    def begin_wait(self, since: float, action: str, missing: list[int] | None = None) -> int:
         """Write down that this thread waits; return the number for `end_wait`.
 
         Args:
             since: Float. On the monotonic clock, in seconds.
-            what: String, as "waits for rank 1".
+            action: String, as "waits for rank 1".
             missing: The ranks that it waits for, if that is known. Defaults to `None`.
         """
-        place = next((one for one in range(_PLACES) if not self._since(one)), -1)
-        if place >= 0:
-            about: dict[str, str | list[int]] = {"what": what, "purpose": self.purpose, "exchange": self.exchange}
+        slot = next((free for free in range(_SLOTS) if not self._since(free)), -1)
+        if slot >= 0:
+            about: dict[str, str | list[int]] = {"what": action, "purpose": self.purpose, "exchange": self.exchange}
             if missing is not None:
                 about["missing"] = missing[:20]
             text = json.dumps(about).encode()
-            text = text if len(text) < _TEXT else json.dumps({"what": what[:100]}).encode()
-            self._texts[place * _TEXT : place * _TEXT + len(text) + 1] = text + b"\0"
-            self._set_since(place, int(since * 1e9))
-        return place
+            text = text if len(text) < _TEXT else json.dumps({"what": action[:100]}).encode()
+            self._texts[slot * _TEXT : slot * _TEXT + len(text) + 1] = text + b"\0"
+            self._set_since(slot, int(since * 1e9))
+        return slot
 
-    def end_wait(self, place: int) -> None:
+    def end_wait(self, slot: int) -> None:
         """Write down that the wait is over."""
-        if place >= 0:
-            self._set_since(place, 0)
+        if slot >= 0:
+            self._set_since(slot, 0)
 
     @property
     def waits(self) -> list[Wait]:
         """What this rank's threads wait for now, the longest wait first."""
         found = []
-        for place in range(_PLACES):
-            if since := self._since(place):
-                text = bytes(self._texts[place * _TEXT : (place + 1) * _TEXT]).partition(b"\0")[0]
+        for slot in range(_SLOTS):
+            if since := self._since(slot):
+                text = bytes(self._texts[slot * _TEXT : (slot + 1) * _TEXT]).partition(b"\0")[0]
                 try:
                     found.append(Wait(since, json.loads(text)))
                 except ValueError:  # it is being written
                     continue
-        return sorted(found, key=lambda one: one.since)
+        return sorted(found, key=lambda wait: wait.since)
 
-    def _since(self, place: int) -> int:
-        return self._numbers[len(_WORDS) + place]
+    def _since(self, slot: int) -> int:
+        return self._numbers[len(_WORDS) + slot]
 
-    def _set_since(self, place: int, value: int) -> None:
-        self._numbers[len(_WORDS) + place] = value
+    def _set_since(self, slot: int, value: int) -> None:
+        self._numbers[len(_WORDS) + slot] = value

@@ -64,12 +64,12 @@ def _is_separate(callbacks: _CallbackList) -> bool:
     if is_meant or callbacks.model is None or (main is not None and main.name.startswith(f"{__package__}.")):
         return False
     optimizers = [value for value in vars(callbacks.model).values() if hasattr(value, "apply_gradients")]
-    optimizers += [getattr(one, "inner_optimizer", None) for one in optimizers]
+    optimizers += [getattr(optimizer, "inner_optimizer", None) for optimizer in optimizers]
     ours = [
         getattr(sys.modules.get(f"{__package__}.{module}"), name, ())
         for module, name in (("callbacks.distribute", "Distribute"), ("optimizer", "DistributedOptimizer"))
     ]
-    return not any(isinstance(one, tuple(filter(None, ours))) for one in [*callbacks.callbacks, *optimizers])
+    return not any(isinstance(part, tuple(filter(None, ours))) for part in [*callbacks.callbacks, *optimizers])
 
 
 def warn() -> None:

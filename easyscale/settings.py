@@ -148,7 +148,7 @@ class Settings:
     rank_process: int | None = _setting(None, "The process that is a rank; its children are none", _number(1))
     output: str | None = _setting(None, "Name of the launcher's socket; see `streams.py`")
     progress: str = _setting("", "Where a rank writes what it does; see `Progress.of_this_process`")
-    spare: int | None = _setting(None, "Descriptor of the socket of a spare; see `parked.py`", _number(0))
+    spare: int | None = _setting(None, "Descriptor of the socket of a spare; see `standby.py`", _number(0))
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None, names: Iterable[str] | None = None) -> "Settings":
@@ -170,7 +170,11 @@ class Settings:
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables that say this: those that are not what they are anyway."""
-        said = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+        said = {
+            setting.name: getattr(self, setting.name)
+            for setting in fields(self)
+            if getattr(self, setting.name) != setting.default
+        }
         return {variable(name): str(value).removesuffix(".0") for name, value in said.items()}
 
 
@@ -185,7 +189,7 @@ def without(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in own}
 
 
-_FIELDS = {one.name: one.metadata for one in fields(Settings)}
+_FIELDS = {setting.name: setting.metadata for setting in fields(Settings)}
 _VARIABLES = {name: variable(name) for name in _FIELDS}
 
 

@@ -32,15 +32,15 @@ def when_imported(name: str, act: Callable[[], None], through: Collection[str] =
 class _Watching:
     """A finder of modules that finds none: it puts those to work that do, and sees when they are done."""
 
-    def __init__(self, awaited: set[str], through: frozenset[str], act: Callable[[], None]):
-        self._awaited, self._through, self._act = awaited, through, act
+    def __init__(self, names: set[str], through: frozenset[str], act: Callable[[], None]):
+        self._names, self._through, self._act = names, through, act
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in self._awaited:
+        if name not in self._names:
             return None
-        self._awaited.remove(name)
+        self._names.remove(name)
         import importlib.util  # not before: `import easyscale` is to be quick
 
         spec = importlib.util.find_spec(name)

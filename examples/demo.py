@@ -25,15 +25,15 @@ def train(command: list[str], cores: list[int]) -> dict[str, str]:
     return results
 
 
-def summary(one: dict[str, str], two: dict[str, str], cores: int) -> str:
+def summary(single: dict[str, str], double: dict[str, str], cores: int) -> str:
     """The results of one process and of two, side by side."""
-    times = float(two["samples/s"]) / float(one["samples/s"])
+    times = float(double["samples/s"]) / float(single["samples/s"])
     rows = [
         ("", "1 process", "2 processes"),
         ("cores", "1", str(cores)),
-        ("test accuracy", one["test accuracy"], two["test accuracy"]),
-        ("samples/s", one["samples/s"], two["samples/s"]),
-        ("equal weights on all ranks", "", two["equal weights on all 2 ranks"]),
+        ("test accuracy", single["test accuracy"], double["test accuracy"]),
+        ("samples/s", single["samples/s"], double["samples/s"]),
+        ("equal weights on all ranks", "", double["equal weights on all 2 ranks"]),
     ]
     lines = [f"{name:<28}{left:>10}{right:>14}" for name, left, right in rows]
     lines.append(f"\nTwo processes trained {times:.2f} times as fast as one.")
@@ -45,6 +45,6 @@ def summary(one: dict[str, str], two: dict[str, str], cores: int) -> str:
 if __name__ == "__main__":
     cores = sorted(os.sched_getaffinity(0))[:2]
     script = [str(DIGITS), *sys.argv[1:]]
-    one = train([sys.executable, *script], cores[:1])
-    two = train([str(EASYSCALE), "launch", "-n", "2", "--exchange", "ring", *script], cores)
-    print("\n" + summary(one, two, len(cores)))
+    single = train([sys.executable, *script], cores[:1])
+    double = train([str(EASYSCALE), "launch", "-n", "2", "--exchange", "ring", *script], cores)
+    print("\n" + summary(single, double, len(cores)))

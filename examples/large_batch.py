@@ -75,7 +75,7 @@ def load():
         )
         return x, y, x_test, y_test
     (x, y), (x_test, y_test) = getattr(keras.datasets, args.data).load_data()
-    x, x_test = (one.reshape(len(one), *one.shape[1:3], -1) / np.float32(255) for one in (x, x_test))
+    x, x_test = (part.reshape(len(part), *part.shape[1:3], -1) / np.float32(255) for part in (x, x_test))
     return x, y.reshape(-1), x_test, y_test.reshape(-1)
 
 

@@ -61,4 +61,4 @@ all_ranks = easyscale.communicator.get().all_gather_object(weights)  # the list 
 if easyscale.is_chief():  # one process prints
     print(f"error of the noisy images: {np.mean((x_test - y_test) ** 2):.4f}")
     print(f"error behind the model: {model.evaluate(x_test, y_test, verbose=0):.4f}")
-    print(f"equal weights on all processes: {'yes' if all(one == weights for one in all_ranks) else 'no'}")
+    print(f"equal weights on all processes: {'yes' if all(other == weights for other in all_ranks) else 'no'}")

@@ -125,17 +125,17 @@ def plot(results, file):
 
 results = {}
 for name, options in MODES.items():
-    results[name] = one = train(*options)
+    results[name] = result = train(*options)
     if easyscale.is_chief():
         print(
-            f"{name:20} {one['samples/s']:5.0f} samples/s; staleness {one['staleness']:.2f}, at most "
-            f"{one['largest staleness']:g}; {one['dropped']:g} dropped; accuracy {one['accuracy']:.4f}",
+            f"{name:20} {result['samples/s']:5.0f} samples/s; staleness {result['staleness']:.2f}, at most "
+            f"{result['largest staleness']:g}; {result['dropped']:g} dropped; accuracy {result['accuracy']:.4f}",
             flush=True,
         )
 if easyscale.is_chief():
 
-    def ratio(one, other):
-        return results[one]["samples/s"] / results[other]["samples/s"]
+    def ratio(mode, other):
+        return results[mode]["samples/s"] / results[other]["samples/s"]
 
     print(f"async is {ratio('async', 'sync'):.2f} times as fast as sync, bounded {ratio('bounded', 'sync'):.2f} times")
     print(f"with one backup worker a slow one leaves {ratio('backup', 'backup, nobody slow'):.0%} of the speed")

@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import pytest
 
+# The begin of a script that learns which rank it is from the launcher: it imports neither MPI nor EasyScale.
+RANK = 'import os, sys, time; rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])\n'
 _RUN_CHECKS = Path(__file__).with_name("run_checks.py")
 
 
@@ -215,7 +217,7 @@ class Ranks:
             if not all(map(_is_whole, reports)):
                 _end(self._process)
         self._output.seek(begin)
-        return [json.loads(one.read_text()) if one.exists() else {} for one in reports], self._output.read()
+        return [json.loads(report.read_text()) if report.exists() else {} for report in reports], self._output.read()
 
     @property
     def is_alive(self) -> bool:

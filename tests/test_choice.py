@@ -37,7 +37,7 @@ class NoRoom(Slow):
 def _choices(monkeypatch, usual, others=(), nodes=(3,), specs=SPECS, fixed=False, bucket_bytes=None):
     """What each rank chooses, if there are these exchanges. They are given as functions that make them."""
     monkeypatch.setattr(
-        exchange, "candidates", lambda comm: [one().connect(comm) for one in [usual, *others]], raising=True
+        exchange, "candidates", lambda comm: [make().connect(comm) for make in [usual, *others]], raising=True
     )
 
     def on_rank(comm):
@@ -49,9 +49,9 @@ def _choices(monkeypatch, usual, others=(), nodes=(3,), specs=SPECS, fixed=False
 
 def test_what_is_usual_stays_where_another_is_hardly_faster(monkeypatch):
     found = _choices(monkeypatch, lambda: Slow("usual", 0.1), [lambda: Slow("other", 0.098)])
-    assert all(one == found[0] for one in found)
+    assert all(choice == found[0] for choice in found)
     assert (found[0].exchange, found[0].bucket_bytes) == ("usual", None)
-    assert {one.exchange for one in found[0].timings} == {"usual", "other"}
+    assert {timing.exchange for timing in found[0].timings} == {"usual", "other"}
 
 
 def test_what_is_much_faster_is_chosen_on_all_ranks_and_the_reason_said(monkeypatch):
@@ -61,7 +61,7 @@ def test_what_is_much_faster_is_chosen_on_all_ranks_and_the_reason_said(monkeypa
         return made
 
     found = _choices(monkeypatch, slow_on_one_rank, [lambda: Slow("other", 0.01)])
-    assert [one.exchange for one in found] == ["other"] * 3
+    assert [choice.exchange for choice in found] == ["other"] * 3
     assert found[0].reason.startswith("exchange 'other', one vector: 1 MB in ")
     assert ", usual 1" in found[0].reason  # 100 ms and a little more
 
@@ -76,7 +76,7 @@ def test_an_exchange_without_room_on_one_rank_is_replaced_on_all(monkeypatch):
     for specs in (SPECS, [((100,), np.dtype("float32"))]):
         with pytest.warns(EasyScaleWarning, match="'other' is used instead of 'usual': /dev/shm of vm must have room"):
             found = _choices(monkeypatch, lambda: NoRoom("usual"), [lambda: Slow("other", 0.01)], specs=specs)
-        assert [one.exchange for one in found] == ["other"] * 3
+        assert [choice.exchange for choice in found] == ["other"] * 3
 
 
 def test_an_exchange_that_was_asked_for_is_not_replaced(monkeypatch):
@@ -96,9 +96,9 @@ def test_between_nodes_buckets_are_as_small_as_they_can(monkeypatch, seconds, of
     monkeypatch.setattr(choice, "BUCKETS", [100_000, 500_000, 10_000_000])
     specs = [((50, 250), np.dtype("float32"))] * 20  # 50 KB each
     found = _choices(monkeypatch, lambda: Slow("usual", seconds, of_a_megabyte), nodes=(1, 2), specs=specs, fixed=fixed)
-    assert all(one == found[0] for one in found)
+    assert all(choice == found[0] for choice in found)
     assert (found[0].exchange, found[0].bucket_bytes) == ("usual", expected)
-    assert {one.bucket_bytes for one in found[0].timings} == {100_000, 500_000, None}
+    assert {timing.bucket_bytes for timing in found[0].timings} == {100_000, 500_000, None}
 
 
 def test_buckets_that_were_asked_for_stay(monkeypatch):
@@ -108,7 +108,7 @@ def test_buckets_that_were_asked_for_stay(monkeypatch):
 
 def test_the_candidates_suit_the_nodes():
     def names(comm):
-        return [one.name for one in exchange.candidates(comm)]
+        return [candidate.name for candidate in exchange.candidates(comm)]
 
     anywhere, of_one, of_several = {"mpi", "ring", "tree"}, {"shared_memory"}, {"hierarchical", "hierarchical:tree"}
     on_one, on_two = communicator.run_ranks(2, names)[0], communicator.run_ranks(3, names, nodes=[2, 1])[0]
@@ -125,5 +125,5 @@ def test_real_exchanges_are_measured_and_one_is_chosen(nodes):
         return chosen._replace(exchange=chosen.exchange.name)
 
     found = communicator.run_ranks(sum(nodes), on_rank, nodes=nodes)
-    assert all(one == found[0] for one in found)
-    assert found[0].exchange in [one.exchange for one in found[0].timings]
+    assert all(choice == found[0] for choice in found)
+    assert found[0].exchange in [timing.exchange for timing in found[0].timings]

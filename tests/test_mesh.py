@@ -105,7 +105,7 @@ def test_an_error_names_ranks_of_the_world(run_ranks):
     said = []
     with pytest.raises(RuntimeError, match="it has failed"):
         run_ranks(4, on_rank)
-    assert any(one.startswith("[rank 2 of 4] rank 3 failed: waits for 8 bytes from rank 3") for one in said), said
+    assert any(error.startswith("[rank 2 of 4] rank 3 failed: waits for 8 bytes from rank 3") for error in said), said
 
 
 @pytest.mark.parametrize(

@@ -16,27 +16,27 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def test_two_processes_see_one_record():
-    mine, file = Progress.open()
-    theirs, _ = Progress.open(file)
-    mine.phase, mine.step, mine.exchange, mine.purpose = 4, 17, "ring", "gradients"
+    written, file = Progress.open()
+    read, _ = Progress.open(file)
+    written.phase, written.step, written.exchange, written.purpose = 4, 17, "ring", "gradients"
     for _ in range(3):
-        mine.moved()
-    place = mine.begin_wait(time.monotonic() - 5, "waits for rank 1", [1])
-    (wait,) = theirs.waits
-    assert (theirs.phase, theirs.step, theirs.moves) == (4, 17, 3)
+        written.moved()
+    slot = written.begin_wait(time.monotonic() - 5, "waits for rank 1", [1])
+    (wait,) = read.waits
+    assert (read.phase, read.step, read.moves) == (4, 17, 3)
     assert wait.about == {"what": "waits for rank 1", "purpose": "gradients", "exchange": "ring", "missing": [1]}
     assert 5 <= wait.seconds < 10
-    mine.end_wait(place)
-    assert theirs.waits == []
+    written.end_wait(slot)
+    assert read.waits == []
 
 
 def test_waits_of_several_threads_are_kept_apart_and_too_many_do_no_harm():
     progress = Progress()
-    places = [progress.begin_wait(100.0 - number, f"waits for rank {number}") for number in range(6)]
-    assert len({place for place in places if place >= 0}) == 4
-    assert [one.about["what"] for one in progress.waits] == [f"waits for rank {number}" for number in (3, 2, 1, 0)]
-    for place in places:
-        progress.end_wait(place)
+    slots = [progress.begin_wait(100.0 - number, f"waits for rank {number}") for number in range(6)]
+    assert len({slot for slot in slots if slot >= 0}) == 4
+    assert [wait.about["what"] for wait in progress.waits] == [f"waits for rank {number}" for number in (3, 2, 1, 0)]
+    for slot in slots:
+        progress.end_wait(slot)
     assert progress.waits == []
 
 
@@ -111,7 +111,7 @@ def test_a_rank_that_traces_or_evaluates_and_computes_takes_its_time(watched):
 
 def words(waits=None, state="S", busy=False, **more):
     told = [{"seconds": waits, "what": "waits for rank 1"}] if waits else []
-    place = {"phase": 4, "step": 16, "exchanges": 3, "activity": 0, "idle": 20.0, "left": False, "connected": True}
+    position = {"phase": 4, "step": 16, "exchanges": 3, "activity": 0, "idle": 20.0, "left": False, "connected": True}
     return {
         "kind": "stands",
         "host": "a",
@@ -120,7 +120,7 @@ def words(waits=None, state="S", busy=False, **more):
         "state": state,
         "busy": busy,
         "stack": "",
-        **place,
+        **position,
         **more,
     }
 

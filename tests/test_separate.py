@@ -115,8 +115,8 @@ def test_a_wrong_argument_is_one_line_of_one_rank(tmp_path, line, message):
     script.write_text(f"import easyscale\n{line}\n")
     done = run([sys.executable, "-m", "easyscale", "launch", "-n", "2", str(script)], timeout=60, env=environment())
     assert done.returncode == 1
-    errors = [one for one in done.stderr.splitlines() if not one.startswith("easyscale: ")]
-    assert [one.removeprefix("[1] ") for one in errors] == [f"ValueError: {message} ({script}, line 2)"]
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("easyscale: ")]
+    assert [line.removeprefix("[1] ") for line in errors] == [f"ValueError: {message} ({script}, line 2)"]
 
 
 @pytest.mark.parametrize(

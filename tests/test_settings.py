@@ -32,7 +32,7 @@ SAID = Settings(
 
 
 def test_what_is_written_is_read_again():
-    assert all(getattr(SAID, one.name) != one.default for one in dataclasses.fields(Settings))
+    assert all(getattr(SAID, setting.name) != setting.default for setting in dataclasses.fields(Settings))
     assert Settings.read(SAID.variables()) == SAID
     assert len(SAID.variables()) == len(dataclasses.fields(Settings))
 
@@ -136,13 +136,13 @@ def test_code_names_no_other_variable_and_reads_each_in_one_place():
 def test_documents_name_those_that_users_set_and_no_others():
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     of_tests = _named(*(ROOT / "tests").glob("*.py")) - SAID.variables().keys()
-    public = {settings.variable(one.name) for one in dataclasses.fields(Settings) if one.metadata["option"]}
+    public = {settings.variable(setting.name) for setting in dataclasses.fields(Settings) if setting.metadata["option"]}
     assert _named(*documents) - of_tests == public
 
 
 @pytest.mark.parametrize(
     "field",
-    [one for one in dataclasses.fields(Settings) if one.metadata["option"]],
+    [setting for setting in dataclasses.fields(Settings) if setting.metadata["option"]],
     ids=lambda field: field.name,
 )
 def test_the_table_of_variables_says_what_the_record_says(field):
@@ -154,5 +154,7 @@ def test_the_table_of_variables_says_what_the_record_says(field):
 def test_the_options_in_the_table_are_options_of_launch():
     from easyscale.cli.commands.launch import command
 
-    options = {name for one in command.params for name in one.opts}
-    assert {one.metadata["option"] for one in dataclasses.fields(Settings) if one.metadata["option"]} <= options
+    options = {name for option in command.params for name in option.opts}
+    assert {
+        setting.metadata["option"] for setting in dataclasses.fields(Settings) if setting.metadata["option"]
+    } <= options

@@ -26,19 +26,19 @@ class _Verify(Command):
 
     def _split(self, context: click.Context, arguments: list[str]) -> tuple[list[str], list[str]]:
         """Return the options that the arguments begin with, and the rest."""
-        options = {name: one for one in self.params if isinstance(one, click.Option) for name in one.opts}
-        place = 0
-        while place < len(arguments):
-            name, has_value, _ = arguments[place].partition("=")
+        options = {name: option for option in self.params if isinstance(option, click.Option) for name in option.opts}
+        index = 0
+        while index < len(arguments):
+            name, has_value, _ = arguments[index].partition("=")
             is_whole = bool(has_value)
             if re.fullmatch(r"-n\d+", name):
                 name, is_whole = "-n", True
             if name not in options:
                 break
-            place += 1 if is_whole or options[name].is_flag else 2
-            if place > len(arguments):
+            index += 1 if is_whole or options[name].is_flag else 2
+            if index > len(arguments):
                 raise click.BadOptionUsage(name, f"Option '{name}' requires an argument.", context)
-        return arguments[:place], arguments[place:]
+        return arguments[:index], arguments[index:]
 
 
 @click.command(cls=_Verify, context_settings={"allow_interspersed_args": False})

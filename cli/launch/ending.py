@@ -168,7 +168,7 @@ class Endings:
 
     @property
     def asks_for_restart(self) -> bool:
-        return any(one.code == RESTART for one in self._failures)
+        return any(ending.code == RESTART for ending in self._failures)
 
     def cause(self, said: Ending | None) -> Ending | None:
         """Return the ending that ended the job.
@@ -177,7 +177,9 @@ class Endings:
             said: What mpirun says of it.
         """
         found = self._first(said)
-        missed = next((one.missed for one in sorted(self._failures, key=_in_time) if one.missed is not None), None)
+        missed = next(
+            (ending.missed for ending in sorted(self._failures, key=_in_time) if ending.missed is not None), None
+        )
         if found is None or missed is None or not (found.is_of_another or found.rank == missed):
             return found
         # It has left, and may not have heard that others needed it, or not have told of its end.
@@ -186,18 +188,18 @@ class Endings:
 
     def _first(self, said: Ending | None) -> Ending | None:
         failures, survived = (sorted(found, key=_in_time) for found in (self._failures, self._survived))
-        if survived and all(one.is_of_another for one in failures):
+        if survived and all(ending.is_of_another for ending in failures):
             return survived[-1 if self._is_elastic else 0]
         if self._is_elastic and failures:
-            return next((one for one in failures if not one.is_of_another), failures[0])
+            return next((ending for ending in failures if not ending.is_of_another), failures[0])
         # One that ended while others needed it made those fail that say so.
-        if early := [one for one in failures if one.is_early]:
+        if early := [ending for ending in failures if ending.is_early]:
             return early[0]
         # mpirun kills ranks behind the end of another. One that was killed first made MPI end those that are silent.
-        if failures and failures[0].is_killed and all(one.is_silent for one in failures):
+        if failures and failures[0].is_killed and all(ending.is_silent for ending in failures):
             return failures[0]
         # One that was killed may have been killed by mpirun, because another had failed.
-        if by_themselves := [one for one in failures if one.signal not in (signal.SIGTERM, signal.SIGKILL)]:
+        if by_themselves := [ending for ending in failures if ending.signal not in (signal.SIGTERM, signal.SIGKILL)]:
             return by_themselves[0]
         if said is not None and said.rank is not None and said.signal != signal.SIGTERM:
             return said

@@ -37,7 +37,7 @@ def end_children() -> None:
     if reap():
         import psutil  # not before: every rank would wait for it
 
-        _end(lambda: [one.pid for one in psutil.Process().children(recursive=True) if reap()])
+        _end(lambda: [child.pid for child in psutil.Process().children(recursive=True) if reap()])
 
 
 def end_marked(mark: str) -> None:

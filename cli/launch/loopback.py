@@ -31,17 +31,21 @@ def listen_here_only(pid: int) -> None:
 
     with contextlib.suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
-        for one in [process, *process.children(recursive=True)]:
+        for member in [process, *process.children(recursive=True)]:
             with contextlib.ExitStack() as stack:
-                _bind_anew(one.pid, [stack.enter_context(found) for found in _open_to_all(one)])
+                _bind_anew(member.pid, [stack.enter_context(found) for found in _open_to_all(member)])
 
 
 def _open_to_all(process: "psutil.Process") -> list[socket.socket]:
     """Return the sockets of a `psutil.Process` that listen on more than the loopback interface."""
     found = []
-    for one in process.net_connections("tcp"):
-        if one.status == "LISTEN" and one.laddr.ip not in _LOOPBACK.values() and _has_loopback(one.family):
-            found.append(_take(process.pid, one.fd))
+    for connection in process.net_connections("tcp"):
+        if (
+            connection.status == "LISTEN"
+            and connection.laddr.ip not in _LOOPBACK.values()
+            and _has_loopback(connection.family)
+        ):
+            found.append(_take(process.pid, connection.fd))
     return found
 
 
@@ -72,11 +76,11 @@ def _bind_anew(pid: int, sockets: list[socket.socket]) -> None:
     os.kill(pid, signal.SIGSTOP)  # else it would see that its socket is closed for a moment
     try:
         if _is_stopped(pid):
-            for one in sockets:
-                port = one.getsockname()[1]
-                one.shutdown(socket.SHUT_RDWR)
-                one.bind((_LOOPBACK[socket.AddressFamily(one.family)], port))
-                one.listen(socket.SOMAXCONN)
+            for listener in sockets:
+                port = listener.getsockname()[1]
+                listener.shutdown(socket.SHUT_RDWR)
+                listener.bind((_LOOPBACK[socket.AddressFamily(listener.family)], port))
+                listener.listen(socket.SOMAXCONN)
     finally:
         os.kill(pid, signal.SIGCONT)
 

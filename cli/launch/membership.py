@@ -107,6 +107,6 @@ class Membership:
         if left >= self._least:
             told = f"{how}; {left} of {self.workers} workers {verb} left"
             return True, told if ending.in_fit else f"{told}. Outside of fit() the job ends when one of them needs it"
-        if any(not self.is_member(one) for one in self._running):  # it may have joined, and not told of it yet
+        if any(not self.is_member(running) for running in self._running):  # it may have joined, and not told of it yet
             return True, f"{how}, while another one joins"
         return False, f"{left} worker{'s' * (left != 1)} {verb} left, fewer than --min-workers {self._least}"

@@ -31,11 +31,11 @@ class Screen:
 
     def __init__(self, chief: Callable[[bytes], None] | None = None):
         self._chief = chief
-        places: dict[tuple[int, int, int], _Place] = {}
-        self._places = {}
+        opened: dict[tuple[int, int, int], _Sink] = {}
+        self._sinks = {}
         for stream, file in STANDARD.items():
             status = os.fstat(file)
-            self._places[stream] = places.setdefault((status.st_dev, status.st_ino, status.st_rdev), _Place(file))
+            self._sinks[stream] = opened.setdefault((status.st_dev, status.st_ino, status.st_rdev), _Sink(file))
         self._sources: dict[tuple[int, str], _Chief | _Other] = {}
         self._shown: dict[bytes, int] = {}  # text of a traceback -> rank that has shown it
 
@@ -59,33 +59,33 @@ class Screen:
             return
         if (rank, stream) not in self._sources:
             kind = _Chief if rank == 0 else _Other
-            self._sources[rank, stream] = kind(rank, self._places[stream], _Once(rank, self._shown))
+            self._sources[rank, stream] = kind(rank, self._sinks[stream], _Once(rank, self._shown))
         source = self._sources[rank, stream]
         source.feed(data) if data else source.end()
 
     def tick(self) -> None:
         """Show what has waited long enough. To be called a few times a second."""
-        for place in self._places.values():
-            place.tick()
+        for sink in self._sinks.values():
+            sink.tick()
 
     def end(self) -> None:
         """Show all that is left."""
         for source in self._sources.values():
             source.end()
-        for place in self._places.values():
-            place.end()
+        for sink in self._sinks.values():
+            sink.end()
 
     def lost(self) -> OSError | None:
         """Return why output cannot be shown any more, once for each file; `None` if there is nothing new."""
-        found = [place.take_error() for place in self._places.values()]
+        found = [sink.take_error() for sink in self._sinks.values()]
         return next(filter(None, found), None)
 
     def say(self, line: str) -> None:
         """Show a line of the launcher's own on stderr."""
-        self._places["stderr"].lines([f"{line}\n".encode()])
+        self._sinks["stderr"].lines([f"{line}\n".encode()])
 
 
-class _Place:
+class _Sink:
     """One file, perhaps both stdout and stderr, where the chief may be in the middle of a line."""
 
     def __init__(self, file: int):
@@ -179,9 +179,9 @@ class _Once:
 class _Other:
     """A stream of a rank that is not the chief: whole lines, marked."""
 
-    def __init__(self, rank: int, place: _Place, once: _Once):
+    def __init__(self, rank: int, sink: _Sink, once: _Once):
         self._mark = f"[{rank}] ".encode()
-        self._place = place
+        self._sink = sink
         self._once = once
         self._partial = b""
 
@@ -198,14 +198,14 @@ class _Other:
         self._show(self._once.end())
 
     def _show(self, lines: list[bytes]) -> None:
-        self._place.lines([self._mark + line for line in lines])
+        self._sink.lines([self._mark + line for line in lines])
 
 
 class _Chief:
     """A stream of the chief: every byte as it comes, but for what may be a repeated traceback."""
 
-    def __init__(self, rank: int, place: _Place, once: _Once):
-        self._place = place
+    def __init__(self, rank: int, sink: _Sink, once: _Once):
+        self._sink = sink
         self._once = once
         self._line = b""  # of the current line what has not been shown
         self._begun = False  # whether some of the current line has been
@@ -220,13 +220,13 @@ class _Chief:
             out.append(self._line)
             self._line, self._begun = b"", True
         if out:
-            self._place.through(b"".join(out))
+            self._sink.through(b"".join(out))
 
     def end(self) -> None:
         rest = b"".join(self._once.end()) + self._line
         self._line = b""
         if rest:
-            self._place.through(rest)
+            self._sink.through(rest)
 
 
 def _overwritten(line: bytes) -> bytes:

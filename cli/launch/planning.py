@@ -11,6 +11,7 @@ from easyscale.cli.launch import hosts as forms
 from easyscale.cli.launch import script as scripts
 from easyscale.cli.launch.hosts import Host
 from easyscale.cli.launch.plan import LaunchPlan
+from easyscale.cli.options import check_servers
 from easyscale.settings import Devices, Settings
 
 __all__ = ["LaunchOptions", "plan"]
@@ -131,11 +132,7 @@ def _workers(workers: int | None, servers: int, hosts: list[Host], cores: int) -
         raise click.UsageError(f"the number of ranks must be 1 or more. Received: -n {workers}. Try -n 2")
     if workers > _MOST:
         raise click.UsageError(f"the number of ranks must be {_MOST} or less. Received: {workers}")
-    if not 0 <= servers <= workers:
-        raise click.UsageError(
-            "the number of servers must be from 0 to that of the workers. "
-            f"Received: --servers {servers} and -n {workers}. Try --servers 1"
-        )
+    check_servers(servers, workers)
     if hosts and workers + servers > slots:
         given = f"-n {workers}" + (f" --servers {servers}" if servers else "")
         raise click.UsageError(

@@ -23,7 +23,7 @@ class Stalls:
         self._timeout, self._size = timeout, size
         self._told: dict[int, tuple[Stands, float]] = {}  # rank -> its last words, and when they came
         self._ended: dict[int, str] = {}  # rank -> how, in words
-        self._left_out: set[int] = set()  # ranks without which the others go on
+        self._lost: set[int] = set()  # ranks without which the others go on
         self._since = 0.0  # when the first rank was told of that waits too long
         self._reported = False
         self.culprit: int | None = None  # the rank that the others wait for
@@ -40,14 +40,14 @@ class Stalls:
         self._told.pop(rank, None)
         self._ended[rank] = how
 
-    def leave_out(self, rank: int) -> None:
+    def lose(self, rank: int) -> None:
         """Take in that a rank has ended, and that the others go on without it."""
         self._told.pop(rank, None)
-        self._left_out.add(rank)
+        self._lost.add(rank)
 
     def take_in(self, rank: int) -> None:
         """Take in that a process has joined the others in the place of a rank that was left out."""
-        self._left_out.discard(rank)
+        self._lost.discard(rank)
 
     def report(self) -> list[str]:
         """Return the lines to print now: usually none."""
@@ -58,7 +58,7 @@ class Stalls:
             return lines
         now = time.monotonic()
         self._since = self._since or now
-        silent = [rank for rank in self._awaited(stuck) if rank not in self._told and rank not in self._ended]
+        silent = [rank for rank in self._waited_for(stuck) if rank not in self._told and rank not in self._ended]
         # Who has moved since the others began to wait is not told of yet, and may compute with good reason.
         if self._reported or (silent and now - self._since < max(_GRACE, self._timeout)):
             return []
@@ -70,7 +70,7 @@ class Stalls:
         """Whether ranks have waited for twice the time-out, or for such as have ended."""
         stuck = self._stuck()
         return self._reported and (
-            any(_stand(one) >= 2 * self._timeout for one in stuck.values()) or self._is_in_vain(stuck)
+            any(_stand(stands) >= 2 * self._timeout for stands in stuck.values()) or self._is_in_vain(stuck)
         )
 
     def _is_in_vain(self, stuck: dict[int, Stands]) -> bool:
@@ -80,32 +80,32 @@ class Stalls:
 
     @property
     def _ranks(self) -> list[int]:
-        return [rank for rank in range(self._size) if rank not in self._left_out]
+        return [rank for rank in range(self._size) if rank not in self._lost]
 
-    def _awaited(self, stuck: dict[int, Stands]) -> set[int]:
+    def _waited_for(self, stuck: dict[int, Stands]) -> set[int]:
         """The ranks that these wait for, as far as they know; else all."""
-        waits = [wait for one in stuck.values() for wait in one["waits"]]
-        if all("missing" in wait for wait in waits) and all(one["waits"] for one in stuck.values()):
+        waits = [wait for stands in stuck.values() for wait in stands["waits"]]
+        if all("missing" in wait for wait in waits) and all(stands["waits"] for stands in stuck.values()):
             return {rank for wait in waits for rank in wait["missing"]} & {*self._ranks}
         return {*self._ranks}
 
     def _stuck(self) -> dict[int, Stands]:
         """The ranks that wait too long or are stopped; none as long as a rank takes its time with good reason."""
         fresh = time.monotonic() - max(_FRESH, self._timeout / 2)
-        words = {rank: one for rank, (one, when) in self._told.items() if when > fresh}
-        if any(one["busy"] for one in words.values()):
+        words = {rank: stands for rank, (stands, when) in self._told.items() if when > fresh}
+        if any(stands["busy"] for stands in words.values()):
             return {}
-        return {rank: one for rank, one in words.items() if one["waits"] or one["state"] == "T"}
+        return {rank: stands for rank, stands in words.items() if stands["waits"] or stands["state"] == "T"}
 
     def _describe(self) -> list[str]:
-        told = {rank: one for rank, (one, _) in sorted(self._told.items())}
-        waiting = {rank: one for rank, one in told.items() if one["waits"] and one["state"] != "T"}
+        told = {rank: stands for rank, (stands, _) in sorted(self._told.items())}
+        waiting = {rank: stands for rank, stands in told.items() if stands["waits"] and stands["state"] != "T"}
         others = [rank for rank in self._ranks if rank not in waiting]
         stopped = [rank for rank in others if rank in told and told[rank]["state"] == "T"]
         self.culprit = next(iter(stopped + others), None)
         lines = [f"easyscale: the job stands still: {len(waiting)} of {len(self._ranks)} ranks wait for others"]
-        for rank, one in waiting.items():
-            lines.append(f"  rank {rank} on {one['host']} {one['waits'][0]['what']}, {_place(one)}")
+        for rank, stands in waiting.items():
+            lines.append(f"  rank {rank} on {stands['host']} {stands['waits'][0]['what']}, {_whereabouts(stands)}")
         for rank in others:
             lines += self._describe_missing(rank, told.get(rank))
         if not others:
@@ -117,37 +117,42 @@ class Stalls:
         lines.append(f"easyscale: the job is ended {'now' if self._is_in_vain(self._stuck()) else when}")
         return lines
 
-    def _describe_missing(self, rank: int, one: Stands | None) -> list[str]:
+    def _describe_missing(self, rank: int, stands: Stands | None) -> list[str]:
         if rank in self._ended:
             return [f"  rank {rank} {self._ended[rank]}"]
-        if one is None:
+        if stands is None:
             return [f"  rank {rank} does not wait, and nothing is known of it: it moves, or its host does not answer"]
-        who = f"  rank {rank} on {one['host']} does not wait, {_place(one)}"
-        if one["state"] == "T":
-            return [f"{who}: its process {one['pid']} is stopped (state T) and cannot say where. `kill -CONT` wakes it"]
-        if not one["connected"]:
-            return [f"{who}: its process {one['pid']} (state {one['state']}) has not come to its first exchange"]
-        if one["left"]:
+        who = f"  rank {rank} on {stands['host']} does not wait, {_whereabouts(stands)}"
+        if stands["state"] == "T":
+            return [
+                f"{who}: its process {stands['pid']} is stopped (state T) and cannot say where. `kill -CONT` wakes it"
+            ]
+        if not stands["connected"]:
+            return [f"{who}: its process {stands['pid']} (state {stands['state']}) has not come to its first exchange"]
+        if stands["left"]:
             return [f"{who}: it has come to the end of its script"]
-        stack = [f"    {line}" for line in one["stack"].splitlines()]
-        return [f"{who}: its process {one['pid']} (state {one['state']}) is here, the innermost call first:", *stack]
+        stack = [f"    {line}" for line in stands["stack"].splitlines()]
+        return [
+            f"{who}: its process {stands['pid']} (state {stands['state']}) is here, the innermost call first:",
+            *stack,
+        ]
 
 
-def _stand(one: Stands) -> float:
-    return one["waits"][0]["seconds"] if one["waits"] else one["idle"]
+def _stand(stands: Stands) -> float:
+    return stands["waits"][0]["seconds"] if stands["waits"] else stands["idle"]
 
 
-def _place(one: Stands) -> str:
+def _whereabouts(stands: Stands) -> str:
     """Where in the training a rank is, and since when."""
-    epoch, evaluates = divmod(one["phase"], 2)
-    where = [f"epoch {epoch}, step {one['step'] + 1}"] if epoch else []
+    epoch, evaluates = divmod(stands["phase"], 2)
+    where = [f"epoch {epoch}, step {stands['step'] + 1}"] if epoch else []
     if evaluates:
         where.append("in the evaluation")
-    elif one["activity"] != Activity.STEPS:
-        where.append(f"in {Activity.NAMES[one['activity']]}")
-    wait = one["waits"][0] if one["waits"] else None
+    elif stands["activity"] != Activity.STEPS:
+        where.append(f"in {Activity.NAMES[stands['activity']]}")
+    wait = stands["waits"][0] if stands["waits"] else None
     if wait and wait.get("exchange"):
-        where.append(f"exchange '{wait['exchange']}' number {one['exchanges'] + 1}")
+        where.append(f"exchange '{wait['exchange']}' number {stands['exchanges'] + 1}")
     if wait and wait.get("purpose"):
         where.append(f"to agree on: {wait['purpose']}")
-    return ", ".join([*where, f"for {_stand(one):.0f} s"])
+    return ", ".join([*where, f"for {_stand(stands):.0f} s"])

@@ -83,8 +83,8 @@ class Supervisor:
 
     def lose(self, process: Process) -> None:
         """Take in that nothing more will be heard of a process."""
-        is_awaited = self._membership.is_running(process) or process in self.beginning.spares
-        if self._membership.is_elastic and is_awaited:
+        is_expected = self._membership.is_running(process) or process in self.beginning.spares
+        if self._membership.is_elastic and is_expected:
             self._vanished[process] = time.monotonic_ns()
 
     def tick(self) -> None:
@@ -115,7 +115,7 @@ class Supervisor:
             self._shutdown.kill_soon()
         goes_on = self._goes_on(process, ending)
         if was_member and goes_on:
-            self._stalls.leave_out(process.rank)
+            self._stalls.lose(process.rank)
         elif was_member:
             self._stalls.end(process.rank, f"on {ending.host} {ending.how}")
         if goes_on:

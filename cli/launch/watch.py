@@ -118,7 +118,7 @@ class Watch:
         progress = self._progress
         can_answer = state != "T" and progress.pid == pid and not progress.leave and _catches(pid, STACK_SIGNAL)
         stack = self._ask(pid) if can_answer and not waits else ""
-        told = [cast(messages.Wait, {"seconds": one.seconds, **one.about}) for one in waits]
+        told = [cast(messages.Wait, {"seconds": wait.seconds, **wait.about}) for wait in waits]
         if not progress.leave and (inside_mpi := _INSIDE_MPI.match(stack)):
             told = [{"seconds": now - self._moved_at, "what": f"is in MPI's own {inside_mpi[1]}"}]
         may_take_long = progress.activity in _MAY_TAKE_ITS_TIME or not progress.phase
@@ -157,10 +157,10 @@ class Watch:
 
 def _interesting(text: str) -> str:
     """Leave out threads that wait for work: those whose innermost call is one of the standard library's."""
-    threads = [one.strip("\n") for one in re.split(r"\n(?=(?:Current thread|Thread) )", text.strip("\n"))]
+    threads = [stack.strip("\n") for stack in re.split(r"\n(?=(?:Current thread|Thread) )", text.strip("\n"))]
     idle = re.compile(r'.*\n  File ".*(?:threading|queue|concurrent/futures/thread|multiprocessing/pool)\.py"')
-    kept = [one for one in threads[:-1] if not idle.match(one)] + threads[-1:]  # the main thread is the last
-    calls = [one.partition("\n")[2] if len(kept) == 1 else one for one in reversed(kept)]
+    kept = [stack for stack in threads[:-1] if not idle.match(stack)] + threads[-1:]  # the main thread is the last
+    calls = [stack.partition("\n")[2] if len(kept) == 1 else stack for stack in reversed(kept)]
     return "\n".join("\n".join(calls).splitlines()[:_LINES])
 
 

@@ -134,13 +134,13 @@ def fastest(steps: list[Step], ranks: int) -> Step:
     return min(own, key=lambda step: round(step.seconds, 9))
 
 
-def crossover_bytes(one: Exchange, other: Exchange, size: int, machine: Machine) -> int | None:
-    """Return the size of a vector from which on `one` is faster than `other`, or `None` if it never is.
+def crossover_bytes(candidate: Exchange, other: Exchange, size: int, machine: Machine) -> int | None:
+    """Return the size of a vector from which on `candidate` is faster than `other`, or `None` if it never is.
 
     Times are lines over the size, so there is one such point at most.
     """
     most = size * 10**6
-    taken = [_seconds("", exchange, size, at, machine, None) for exchange in (one, other) for at in (0, most)]
+    taken = [_seconds("", exchange, size, at, machine, None) for exchange in (candidate, other) for at in (0, most)]
     known = [seconds for seconds in taken if seconds is not None]
     if len(known) < len(taken):
         return None

@@ -42,15 +42,19 @@ def run(
     exchanges = {name: registry.get(name) for name in names}
     compute = wanted["compute"] or 2 * _PASSES * model.multiply_adds * 1e6 * batch / wanted["flops"]
     rows, found = [], [reading.read(file) for file in files]
-    for one in found:
-        if one["benchmark"] == "fit":
-            compute = wanted["compute"] or reading.step_seconds(one, wanted["model"], batch)
+    for measurement in found:
+        if measurement["benchmark"] == "fit":
+            compute = wanted["compute"] or reading.step_seconds(measurement, wanted["model"], batch)
         else:
-            rows += [{**row, **_place(one, wanted)} for row in one["rows"] if row["exchange"] in exchanges]
+            rows += [
+                {**row, **_workers_and_cores(measurement, wanted)}
+                for row in measurement["rows"]
+                if row["exchange"] in exchanges
+            ]
     own = ("latency", "bandwidth", "memory", "overlap", "spread", "ranks_per_node", "servers")
     machine = Machine(compute, **{name: wanted[name] for name in own})
     node = reading.Node(exchanges, rows)
-    if any(one["benchmark"] == "exchange" for one in found):
+    if any(measurement["benchmark"] == "exchange" for measurement in found):
         _check_measured(node, rows, wanted)
     steps = plan(exchanges, wanted["ranks"], weights * BYTES, machine, node.seconds)
     _check_chosen(names if are_chosen else [], steps, wanted)
@@ -82,7 +86,7 @@ def run(
         report.plot(plot_file, steps, title)
 
 
-def _place(found: dict, wanted: dict) -> dict:
+def _workers_and_cores(found: dict, wanted: dict) -> dict:
     """Return the number of workers and cores of what was measured."""
     machine = found["machine"]
     servers = machine["servers"]
@@ -128,7 +132,7 @@ def _title(wanted: dict, weights: int, compute: float, found: list[dict], most: 
     name = "a model" if wanted["weights"] else wanted["model"]
     size = f"{weights / 1e6:,.1f} M weights, batch {wanted['batch_size']} of a rank"
     parts = [f"{name}, {size}, {1e3 * compute:,.1f} ms of compute"]
-    machines = [one["machine"] for one in found if one["benchmark"] == "exchange"]
+    machines = [measurement["machine"] for measurement in found if measurement["benchmark"] == "exchange"]
     if machines:
         parts.append(f"up to {most} ranks as measured on {machines[0]['cores']} cores ({machines[0]['cpu']})")
     if not machines or max(wanted["ranks"]) > most:

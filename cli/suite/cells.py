@@ -43,8 +43,8 @@ class Cell(NamedTuple):
         return f"{self.model}-batch{self.batch}-ranks{self.ranks}{'-in_graph' * self.is_in_graph}"
 
     def __str__(self) -> str:
-        what = "device" if self.is_in_graph else "rank"
-        return f"{self.model}, batch {self.batch}, {self.ranks} {what}{'s' * (self.ranks > 1)}"
+        unit = "device" if self.is_in_graph else "rank"
+        return f"{self.model}, batch {self.batch}, {self.ranks} {unit}{'s' * (self.ranks > 1)}"
 
 
 def read(folder: str, cell: Cell) -> dict | None:

@@ -66,8 +66,8 @@ def _tables(cells: dict[Cell, dict]) -> list[tuple[str, list[list[str]]]]:
     columns = _columns(cells)
     tables = []
     for replication, name in columns or [("between_graph", "samples/s")]:
-        for what, show in (("samples/s of all ranks", _rate_text), ("efficiency", _efficiency_text)):
-            tables.append((f"{name}: {what}", _grid(cells, replication, name, show)))
+        for quantity, show in (("samples/s of all ranks", _rate_text), ("efficiency", _efficiency_text)):
+            tables.append((f"{name}: {quantity}", _grid(cells, replication, name, show)))
     if len(columns) > 1:
         tables.append(("samples/s of all ranks, beside each other", _beside(cells, columns)))
     return tables
@@ -90,9 +90,9 @@ def _grid(cells: dict[Cell, dict], replication: str, name: str, show: Callable) 
 
 def _beside(cells: dict[Cell, dict], columns: list[tuple[str, str]]) -> list[list[str]]:
     lines = [["model", "batch", "ranks", *(name for _, name in columns)]]
-    for place in dict.fromkeys(cell[:3] for cell in cells):
-        shown = (_shown(cells.get(Cell(*place, replication)), name, _rate_text) for replication, name in columns)
-        lines.append([*map(str, place), *shown])
+    for row in dict.fromkeys(cell[:3] for cell in cells):
+        shown = (_shown(cells.get(Cell(*row, replication)), name, _rate_text) for replication, name in columns)
+        lines.append([*map(str, row), *shown])
     return lines
 
 

@@ -49,7 +49,7 @@ def run(folder: str, cells: dict[Cell, list[str]], settings: dict, memory: int, 
                 left = _time_left(seconds, waiting[number + 1 :])
                 line = f"{len(done)}/{len(cells)} {cell}: {report.in_short(found)}"
                 console.print(f"{line}{', ' * bool(left)}{left}", highlight=False, soft_wrap=True)
-                report.write(folder, {one: done[one] for one in cells if one in done}, settings)
+                report.write(folder, {done_cell: done[done_cell] for done_cell in cells if done_cell in done}, settings)
         report.write(folder, done, settings)
     rich.console.Console().print(report.text(done), highlight=False, markup=False)
 

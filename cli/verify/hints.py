@@ -10,35 +10,37 @@ __all__ = ["find"]
 _ROUNDING = 1e-4  # what rounding in float32 may come to
 
 
-def find(one: Recorded, several: Recorded, warnings: Sequence[str], difference: float, at: int) -> list[str]:
+def find(reference: Recorded, several: Recorded, warnings: Sequence[str], difference: float, at: int) -> list[str]:
     """Return hints for the user, the surest first.
 
     Args:
-        one: `Recorded`, of one process.
+        reference: `Recorded`, of one process.
         several: `Recorded`.
         warnings: What EasyScale has warned of on the several processes.
         difference: Float. The largest of the first step that differs.
         at: Int. The number of updates after which that is.
     """
     hints = list(warnings)
-    ends = [end for end in sorted({*one.step_ends} & {*several.step_ends}) if end <= max(at, *one.step_ends[:1])]
-    batches = [(end, one.batch(end), several.batch(end)) for end in ends]
-    known = [(end, local, theirs) for end, local, theirs in batches if local is not None and theirs is not None]
+    ends = [
+        end for end in sorted({*reference.step_ends} & {*several.step_ends}) if end <= max(at, *reference.step_ends[:1])
+    ]
+    batches = [(end, reference.batch(end), several.batch(end)) for end in ends]
+    known = [(end, local, other) for end, local, other in batches if local is not None and other is not None]
     are_known = bool(batches) and len(known) == len(batches)
     if are_known:
-        hints += [_tell_of_other_samples(one, several, *batch) for batch in known if batch[1] != batch[2]][:1]
+        hints += [_tell_of_other_samples(reference, several, *batch) for batch in known if batch[1] != batch[2]][:1]
     else:
-        hints += _tell_of_counts(one, several, ends[:1])
-    if names := one.notes("unsynchronized"):
+        hints += _tell_of_counts(reference, several, ends[:1])
+    if names := reference.notes("unsynchronized"):
         hints.append(f"each process normalizes its own part of a batch. Give {_list(names)} `synchronized=True`")
-    if names := one.notes("random"):
+    if names := reference.notes("random"):
         hints.append(f"{_list(names)} cannot be compared: it draws random numbers, and has no `training` argument")
     if not hints and are_known:
         hints.append(
-            f"data are divided rightly: up to {one.step(ends[-1])} all processes together have the samples of one. "
-            "What is computed over a whole batch (a loss that compares samples with each other, as contrastive ones "
-            "do, a sum of `train_step`'s own, a metric whose states are no sums) is over each process's part of it. "
-            "Use `keras.losses`, or means over samples; else train on one process"
+            f"data are divided rightly: up to {reference.step(ends[-1])} all processes together have the samples of "
+            "one. What is computed over a whole batch (a loss that compares samples with each other, as contrastive "
+            "ones do, a sum of `train_step`'s own, a metric whose states are no sums) is over each process's part of "
+            "it. Use `keras.losses`, or means over samples; else train on one process"
         )
     elif not hints:
         hints.append(
@@ -50,26 +52,26 @@ def find(one: Recorded, several: Recorded, warnings: Sequence[str], difference: 
     return hints
 
 
-def _tell_of_other_samples(one: Recorded, several: Recorded, end: int, local: Counter, theirs: Counter) -> str:
-    who, together = f"{several.ranks} processes", (local & theirs).total()
-    if local.total() != theirs.total():
+def _tell_of_other_samples(reference: Recorded, several: Recorded, end: int, local: Counter, other: Counter) -> str:
+    who, together = f"{several.ranks} processes", (local & other).total()
+    if local.total() != other.total():
         return (
-            f"in {one.step(end)} one process trains on {local.total()} samples, {who} on {theirs.total()}. "
+            f"in {reference.step(end)} one process trains on {local.total()} samples, {who} on {other.total()}. "
             "Divide the data by `easyscale.shard`, once, and the batch by `easyscale.local_batch`"
         )
     return (
-        f"in {one.step(end)} {local.total() - together} of the {local.total()} samples that one process trains on are "
-        f"not those of {who}. Divide the data by `easyscale.shard`; shuffle, split and augment with a fixed seed"
+        f"in {reference.step(end)} {local.total() - together} of the {local.total()} samples that one process trains "
+        f"on are not those of {who}. Divide the data by `easyscale.shard`; shuffle, split and augment with a fixed seed"
     )
 
 
-def _tell_of_counts(one: Recorded, several: Recorded, ends: Sequence[int]) -> list[str]:
+def _tell_of_counts(reference: Recorded, several: Recorded, ends: Sequence[int]) -> list[str]:
     return [
-        f"in {one.step(end)} one process trains on {local.count:g} samples, {several.ranks} processes on "
-        f"{theirs.count:g}. Divide the data by `easyscale.shard`, once, and the batch by `easyscale.local_batch`"
+        f"in {reference.step(end)} one process trains on {local.count:g} samples, {several.ranks} processes on "
+        f"{other.count:g}. Divide the data by `easyscale.shard`, once, and the batch by `easyscale.local_batch`"
         for end in ends
-        for local, theirs in zip(one.metrics(end), several.metrics(end), strict=True)
-        if local.name == "loss" and local.count != theirs.count
+        for local, other in zip(reference.metrics(end), several.metrics(end), strict=True)
+        if local.name == "loss" and local.count != other.count
     ]
 
 

@@ -81,20 +81,20 @@ class Recorded:
     @property
     def step_ends(self) -> list[int]:
         """After which updates every rank has recorded its metrics."""
-        return sorted(set.intersection(*({int(update) for update in one["step_ends"]} for one in self._written)))
+        return sorted(set.intersection(*({int(update) for update in record["step_ends"]} for record in self._written)))
 
     def notes(self, kind: str) -> list[str]:
         """Return the names that a rank has noted; see `Recorder.note`."""
-        return list(dict.fromkeys(name for one in self._written for name in one["notes"][kind]))
+        return list(dict.fromkeys(name for record in self._written for name in record["notes"][kind]))
 
     def step(self, update: int) -> str:
         """Return which step the update number `update` was, in words."""
         optimizer, fit = self.updates[update - 1], self._fits[update - 1]
-        own = [one for one in zip(self.updates, self._fits, strict=True) if one[1] == fit]
-        of_several = f" of {self.optimizers[optimizer]['name']}" if len({one for one, _ in own}) > 1 else ""
+        own = [key for key in zip(self.updates, self._fits, strict=True) if key[1] == fit]
+        of_several = f" of {self.optimizers[optimizer]['name']}" if len({key for key, _ in own}) > 1 else ""
         of_several += f" of fit() number {fit}" if fit > 1 else ""
         so_far = zip(self.updates[:update], self._fits[:update], strict=True)
-        return f"step {sum(one == (optimizer, fit) for one in so_far)}{of_several}"
+        return f"step {sum(key == (optimizer, fit) for key in so_far)}{of_several}"
 
     @property
     def fits(self) -> int:
@@ -103,7 +103,7 @@ class Recorded:
 
     def batch(self, update: int) -> collections.Counter | None:
         """Return what samples all ranks together had in the step that ends with this update; `None` if not known."""
-        known = [one["batches"][str(update)] for one in self._written if str(update) in one["batches"]]
+        known = [record["batches"][str(update)] for record in self._written if str(update) in record["batches"]]
         return collections.Counter(digest for digests in known for digest in digests) if known else None
 
     def weights(self, update: int) -> dict[str, np.ndarray]:
@@ -113,10 +113,10 @@ class Recorded:
     def unlike_the_chief(self, update: int) -> tuple[int, str] | None:
         """Return a rank, and a weight that after this update is not the same there as on rank 0."""
         chiefs = self._written[0]["updates"][update - 1]["digests"]
-        for rank, one in enumerate(self._written):
-            own = one["updates"][update - 1]["digests"] if update <= len(one["updates"]) else []
-            for place, name in enumerate(self._names(update)):
-                if own[place : place + 1] != chiefs[place : place + 1]:
+        for rank, record in enumerate(self._written):
+            own = record["updates"][update - 1]["digests"] if update <= len(record["updates"]) else []
+            for index, name in enumerate(self._names(update)):
+                if own[index : index + 1] != chiefs[index : index + 1]:
                     return rank, name
         return None
 
@@ -126,8 +126,8 @@ class Recorded:
         metrics = []
         for metric in self._model(update)["metrics"]:
             count = len(metric["aggregations"])
-            rows = [[theirs.pop(0) for _ in range(count)] for theirs in all_ranks]
-            states = [_join(kind, one) for kind, *one in zip(metric["aggregations"], *rows, strict=True)]
+            rows = [[arrays.pop(0) for _ in range(count)] for arrays in all_ranks]
+            states = [_join(kind, parts) for kind, *parts in zip(metric["aggregations"], *rows, strict=True)]
             metrics.append(Metric(metric["name"], states, metric["is_mean"]))
         return metrics
 
@@ -162,5 +162,5 @@ def _join(aggregation: str, states: list[np.ndarray]) -> np.ndarray:
 
 def _distinct(names: list[str]) -> list[str]:
     """Tell equal names apart by a number."""
-    earlier = [names[:place].count(name) for place, name in enumerate(names)]
+    earlier = [names[:index].count(name) for index, name in enumerate(names)]
     return [f"{name} ({count + 1})" if count else name for name, count in zip(names, earlier, strict=True)]

@@ -72,19 +72,19 @@ def _compare(
     with tempfile.TemporaryDirectory(prefix="easyscale-verify-") as folder:
         recorded: list[Recorded] = []
         for count in (1, ranks):
-            place = os.path.join(folder, str(count))
-            os.mkdir(place)
-            command = ["-m", "easyscale.verify.script", place, str(steps), floatx, *start]
+            run_folder = os.path.join(folder, str(count))
+            os.mkdir(run_folder)
+            command = ["-m", "easyscale.verify.script", run_folder, str(steps), floatx, *start]
             warnings = _run(mpi, command, start, count, verbose, settings)
-            recorded.append(Recorded(place, count))
+            recorded.append(Recorded(run_folder, count))
             if recorded[0].is_empty:
                 raise EasyScaleError(
                     "the script must exchange something to be verified. Received: nothing to compare from one process "
                     f"of {start[0]}. Give its `fit()` the callback `easyscale.callbacks.Distribute()`; if it only "
                     "starts other scripts, verify those"
                 )
-        one, several = recorded
-        return verdict.compare(one, several, tolerance, warnings)
+        reference, several = recorded
+        return verdict.compare(reference, several, tolerance, warnings)
 
 
 def _run(

@@ -18,6 +18,7 @@ import numpy as np
 from easyscale import communicator as communicators
 from easyscale import exchange as exchanges
 from easyscale.bench.machine import describe_machine
+from easyscale.bench.telling import teller
 from easyscale.communicator import Communicator
 from easyscale.exchange import Exchange
 
@@ -30,7 +31,7 @@ FEWEST, MOST = 7, 1000  # repetitions
 def main() -> None:
     wanted = json.loads(sys.argv[1])
     communicator = communicators.get()
-    say = _say if communicator.rank == 0 else lambda message: None
+    say = teller(communicator)
     say({"machine": describe_machine(communicator)})
     connected = {name: exchanges.get(name, communicator) for name in wanted["exchanges"]}
     for nbytes in wanted["sizes"]:
@@ -105,10 +106,6 @@ def _dtype(name: str) -> np.dtype:
 
 def _values(length: int, dtype: np.dtype, rank: int) -> np.ndarray:
     return (np.arange(length) % 13 + rank).astype("float32").astype(dtype)
-
-
-def _say(message: dict) -> None:
-    print(json.dumps(message), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from easyscale import communicator as communicators
 from easyscale import replication, workers
 from easyscale.bench.machine import describe_machine
 from easyscale.bench.models import ZOO
+from easyscale.bench.telling import teller
 from easyscale.callbacks.distribute import Distribute
 from easyscale.choice import Choice
 from easyscale.communicator import Communicator
@@ -62,7 +63,7 @@ def main() -> None:
     """Measure what the argument of this process asks for."""
     wanted = json.loads(sys.argv[1])
     communicator = communicators.get()
-    say = _say if communicator.rank == 0 else lambda message: None
+    say = teller(communicator)
     say({"machine": _machine(communicator)})
     for batch in wanted["batches"]:
         say({"measuring": f"batch {batch}"})
@@ -121,10 +122,6 @@ def _machine(communicator: Communicator) -> dict:
     package = importlib.metadata.packages_distributions()["tensorflow"][0]  # it has more than one name
     tensorflow = importlib.metadata.version(package)
     return {**describe_machine(communicator), "tensorflow": tensorflow, "keras": keras.__version__}
-
-
-def _say(message: dict) -> None:
-    print(json.dumps(message), flush=True)
 
 
 if __name__ == "__main__":

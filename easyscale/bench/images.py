@@ -60,11 +60,11 @@ def googlenet(image_size: int, classes: int) -> keras.Model:
     x = layers.MaxPooling2D(3, 2, padding="same")(x)
     x = _conv(192, 3)(_conv(64, 1)(x))
     x = layers.MaxPooling2D(3, 2, padding="same")(x)
-    for name, (one, before_three, three, before_five, five, pooled) in _MODULES.items():
+    for name, (single, before_three, three, before_five, five, pooled) in _MODULES.items():
         if name in ("4a", "5a"):
             x = layers.MaxPooling2D(3, 2, padding="same")(x)
         branches = [
-            _conv(one, 1)(x),
+            _conv(single, 1)(x),
             _conv(three, 3)(_conv(before_three, 1)(x)),
             _conv(five, 5)(_conv(before_five, 1)(x)),
             _conv(pooled, 1)(layers.MaxPooling2D(3, 1, padding="same")(x)),

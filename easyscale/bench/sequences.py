@@ -40,10 +40,10 @@ class Positions(layers.Layer):
     """Adds to each place of a sequence what has been learned of the place."""
 
     def build(self, shape: tuple) -> None:
-        self.places = self.add_weight(shape=shape[1:], initializer="uniform", name="embeddings")
+        self.embeddings = self.add_weight(shape=shape[1:], initializer="uniform", name="embeddings")
 
     def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
-        return x + self.places
+        return x + self.embeddings
 
 
 def transformer(image_size: int, classes: int) -> keras.Model:

@@ -94,7 +94,7 @@ def _dtype_named(name: str) -> np.dtype:
 
 def _checksum(archive: zipfile.ZipFile) -> str:
     """A digest of what the archive says of its arrays: the CRC of each is among it, and checked when it is read."""
-    members = [[one.filename, one.file_size, one.CRC] for one in archive.infolist()]
+    members = [[member.filename, member.file_size, member.CRC] for member in archive.infolist()]
     return hashlib.sha256(json.dumps(members).encode()).hexdigest()[:32]
 
 
@@ -112,11 +112,13 @@ def _members(archive: zipfile.ZipFile, file: BinaryIO, checksum: str) -> list[zi
     if _checksum(archive) != checksum:
         raise ValueError("its checksum is another")
     members = archive.infolist()
-    if len({one.filename for one in members}) < len(members):
+    if len({member.filename for member in members}) < len(members):
         raise ValueError("two of its arrays have one name")
-    if any(one.compress_type != zipfile.ZIP_STORED or one.file_size != one.compress_size for one in members):
+    if any(
+        member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size for member in members
+    ):
         raise ValueError("its arrays are compressed")
-    if sum(one.file_size for one in members) > os.fstat(file.fileno()).st_size:
+    if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
         raise ValueError("its arrays are larger than the file")
     return members
 

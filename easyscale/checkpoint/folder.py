@@ -179,7 +179,7 @@ class Checkpoints:
         """Return what is named as a checkpoint and is none, as a named pipe or a link to nowhere: what it is."""
         with contextlib.suppress(OSError):
             named = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
-            return {path: what for path in sorted(named) if (what := _what_it_is(path))}
+            return {path: reason for path in sorted(named) if (reason := _what_it_is(path))}
         return {}
 
     def newest(self) -> int | None:

@@ -52,9 +52,9 @@ class FolderLock:
         """
         if self._file is not None:
             return
-        place = os.path.realpath(self._folder)
-        if place in self._held:
-            self._held[place].release()
+        path = os.path.realpath(self._folder)
+        if path in self._held:
+            self._held[path].release()
         end = time.monotonic() + patience
         while (file := self._try()) is None:
             if time.monotonic() >= end:
@@ -63,7 +63,7 @@ class FolderLock:
                     f"{self._holder()} has. Wait for its end, or use another folder"
                 )
             time.sleep(_POLL)
-        self._file, self._held[place] = file, self
+        self._file, self._held[path] = file, self
         with contextlib.suppress(OSError):  # a full disk
             os.ftruncate(file, 0)
             os.pwrite(file, f"{socket.gethostname()} {os.getpid()}\n".encode(), 0)
@@ -80,8 +80,8 @@ class FolderLock:
         if self._file is not None:
             os.close(self._file)
         self._file = None
-        for place in [place for place, lock in self._held.items() if lock is self]:
-            del self._held[place]
+        for path in [path for path, lock in self._held.items() if lock is self]:
+            del self._held[path]
 
     def _try(self) -> int | None:
         """Return the file if it could be locked."""

@@ -41,10 +41,10 @@ class CommonMemory(Window):
             if any(problem for *_, problem in all_ranks):
                 raise SharedMemoryError(
                     f"{node.host} must have room for what its {node.size} ranks share. Received: "
-                    f"{sum(one[2] for one in all_ranks) / 1e6:.0f} MB to share, and an error: "
+                    f"{sum(described[2] for described in all_ranks) / 1e6:.0f} MB to share, and an error: "
                     f"{next(filter(None, (problem for *_, problem in all_ranks)))}. Choose the exchange 'ring'"
                 )
-            self.parts = [_part(*theirs[:3]) for theirs in all_ranks]
+            self.parts = [_part(*described[:3]) for described in all_ranks]
             node.barrier()  # until then the others open it
         finally:
             os.close(file)

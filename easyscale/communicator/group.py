@@ -51,5 +51,5 @@ class Group(Communicator):
 
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:
         missing = wait.missing
-        theirs = missing and (lambda: [self._ranks[rank] for rank in missing()])
-        self._communicator.poll(done, wait._replace(missing=theirs))
+        renumbered = missing and (lambda: [self._ranks[rank] for rank in missing()])
+        self._communicator.poll(done, wait._replace(missing=renumbered))

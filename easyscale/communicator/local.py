@@ -84,8 +84,8 @@ class _Group:
 
 
 class _LocalRequest(Request):
-    def __init__(self, group: _Group, rank: int, what: str, data: np.ndarray):
-        self.group, self.rank, self.what, self.data = group, rank, what, data
+    def __init__(self, group: _Group, rank: int, action: str, data: np.ndarray):
+        self.group, self.rank, self.action, self.data = group, rank, action, data
         self.complete = False
         self.error: DesyncError | None = None
 
@@ -95,12 +95,12 @@ class _LocalRequest(Request):
     def wait(self) -> None:
         group = self.group
         with group.changed:
-            group.waiting[self.rank] = self.what
+            group.waiting[self.rank] = self.action
             while not self.complete:
                 if group.failed is not None:
-                    raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {self.what}")
+                    raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {self.action}")
                 if not group.changed.wait(group.deadline - time.monotonic()):
-                    who = "; ".join(f"rank {rank}: {what}" for rank, what in sorted(group.waiting.items()))
+                    who = "; ".join(f"rank {rank}: {action}" for rank, action in sorted(group.waiting.items()))
                     raise TimeoutError(f"ranks wait for each other. {who}")
             del group.waiting[self.rank]
         if self.error is not None:
@@ -141,8 +141,8 @@ class Local(Communicator):
 
     def ireceive(self, buffer: np.ndarray, source: int) -> Request:
         data = as_bytes(buffer)
-        what = f"waits for {data.size} bytes from rank {source}"
-        return self._post(self._group.receives, (source, self.rank), what, data)
+        action = f"waits for {data.size} bytes from rank {source}"
+        return self._post(self._group.receives, (source, self.rank), action, data)
 
     def duplicate(self) -> "Local":
         self._duplicates += 1
@@ -164,18 +164,18 @@ class Local(Communicator):
 
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:
         group = self._group
-        group.waiting[self.rank] = wait.what
+        group.waiting[self.rank] = wait.action
         while not done():
             if group.failed is not None:
-                raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {wait.what}")
+                raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {wait.action}")
             if time.monotonic() > group.deadline:
-                who = "; ".join(f"rank {rank}: {what}" for rank, what in sorted(group.waiting.items()))
+                who = "; ".join(f"rank {rank}: {action}" for rank, action in sorted(group.waiting.items()))
                 raise TimeoutError(f"ranks wait for each other. {who}")
             time.sleep(_NAP_SECONDS)
         group.waiting.pop(self.rank)
 
-    def _post(self, queues: _Posted, pair: tuple[int, int], what: str, data: np.ndarray) -> Request:
-        request = _LocalRequest(self._group, self.rank, what, data)
+    def _post(self, queues: _Posted, pair: tuple[int, int], action: str, data: np.ndarray) -> Request:
+        request = _LocalRequest(self._group, self.rank, action, data)
         with self._group.changed:
             queues[pair].append(request)
             self._group.match(*pair)

@@ -23,14 +23,14 @@ class Wait(NamedTuple):
     """What a rank waits for, and who is told of it. For `Communicator.poll`.
 
     Attributes:
-        what: String. What this rank does meanwhile, as "waits for rank 1".
+        action: String. What this rank does meanwhile, as "waits for rank 1".
         missing: Callable. Returns the ranks without which it cannot come to an end. Defaults to `None`: all others.
         stalls: Bool. Whether it is a stall if that takes long. Defaults to `True`.
         notices: Bool. Whether what is polled raises `LostError` itself if it waits for a rank that has failed. Defaults
             to `False`: whichever rank has failed, the waiting ends by this error.
     """
 
-    what: str
+    action: str
     missing: Callable[[], list[int]] | None = None
     stalls: bool = True
     notices: bool = False

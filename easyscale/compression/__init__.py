@@ -5,16 +5,15 @@ half    fp16 and bf16: two bytes for each element
 A new form is a new file in this folder, with a subclass of `Compression`; nothing else names it.
 """
 
-import functools
-
 from easyscale.compression.compression import Compression
 from easyscale.compression.packed_messages import PackedMessages
-from easyscale.discovery import classes_in
+from easyscale.discovery import Registry
 
 __all__ = ["Compression", "PackedMessages", "available"]
 
+_registry: Registry[Compression] = Registry("compression", __name__, base=Compression)
 
-@functools.cache
+
 def available() -> dict[str, type[Compression]]:
     """Return the forms that there are, by their names.
 
@@ -23,5 +22,4 @@ def available() -> dict[str, type[Compression]]:
     >>> available()["fp16"]
     <class 'easyscale.compression.half.FP16'>
     """
-    forms = [one for one in classes_in(__name__) if issubclass(one, Compression) and "name" in vars(one)]
-    return {form.name: form for form in sorted(forms, key=lambda form: form.name)}
+    return _registry.classes()

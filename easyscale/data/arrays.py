@@ -21,7 +21,7 @@ def leaves(data: Any) -> list:
         return []
     if not _is_structure(data):
         return [data]
-    return [leaf for one in (data.values() if isinstance(data, dict) else data) for leaf in leaves(one)]
+    return [leaf for value in (data.values() if isinstance(data, dict) else data) for leaf in leaves(value)]
 
 
 def _length(array: Any) -> int:
@@ -44,9 +44,9 @@ def _length(array: Any) -> int:
 
 def check(data: Sequence[Any], size: int) -> None:
     """Raise `ValueError` unless the arrays in all of `data` have one length, at least `size`."""
-    for one in data:
-        _check_rows(one)
-    lengths = [_length(array) for one in data for array in leaves(one)]
+    for argument in data:
+        _check_rows(argument)
+    lengths = [_length(array) for argument in data for array in leaves(argument)]
     if len({*lengths}) > 1:
         raise ValueError(
             f"arrays must have the same length. Received: lengths {lengths}. Pass each sample's rows of all"
@@ -60,14 +60,14 @@ def _check_rows(data: Any) -> None:
     if not _is_structure(data):
         return
     inner = list(data.values() if isinstance(data, dict) else data)
-    are_lists = isinstance(data, list) and all(isinstance(one, (list, tuple)) for one in inner)
-    if are_lists and any(one and not _is_structure(one) for one in inner):
+    are_lists = isinstance(data, list) and all(isinstance(part, (list, tuple)) for part in inner)
+    if are_lists and any(part and not _is_structure(part) for part in inner):
         raise ValueError(
             "rows must be those of an array. Received: a list of lists. Pass `np.array(x)`, or "
             "`tf.ragged.constant(x)` where rows differ in length"
         )
-    for one in inner:
-        _check_rows(one)
+    for part in inner:
+        _check_rows(part)
 
 
 def check_samples(samples: int, size: int, where: str = "") -> None:
@@ -95,8 +95,8 @@ def transform(data: Any, function: Callable[[Any], Any]) -> Any:
     if data is None:
         return None
     if isinstance(data, dict):
-        return type(data)({key: transform(one, function) for key, one in data.items()})
+        return type(data)({key: transform(value, function) for key, value in data.items()})
     if _is_structure(data):
-        parts = [transform(one, function) for one in data]
+        parts = [transform(value, function) for value in data]
         return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
     return function(data)

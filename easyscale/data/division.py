@@ -24,7 +24,7 @@ __all__ = [
     "mark_as_finite",
     "note_part",
     "part_of",
-    "place_of",
+    "position_of",
     "ranks_of_worker",
     "remember",
     "rows",
@@ -37,19 +37,19 @@ def ranks_of_worker(communicator: Communicator) -> int:
     return mesh.ranks_of_worker() if communicator is communicators.get() else 1
 
 
-def place_of(communicator: Communicator) -> Callable[[], tuple[int, int]]:
+def position_of(communicator: Communicator) -> Callable[[], tuple[int, int]]:
     """Return a function that returns a worker's number and how many there are.
 
     If data are divided anew when workers fail it says what holds at the moment, else what held at first.
     """
 
-    def place() -> tuple[int, int]:
+    def position() -> tuple[int, int]:
         # A server trains on no data; its model is built by those of a worker.
         ranks = ranks_of_worker(communicator)
         return communicator.rank % communicator.workers // ranks, communicator.workers // ranks
 
-    at_first = place()
-    return place if communicator.membership.keeps_global_batch else lambda: at_first
+    at_first = position()
+    return position if communicator.membership.keeps_global_batch else lambda: at_first
 
 
 class Whole(NamedTuple):
@@ -65,9 +65,9 @@ class Whole(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which rows of an array a part has: `index`, `index + size`, ... of `total`."""
+    """Which rows of an array a part has: `first`, `first + size`, ... of `total`."""
 
-    index: int
+    first: int
     size: int
     total: int
 
@@ -117,7 +117,7 @@ def whole_of(*parts: Any) -> Whole | None:
     """
     leaves = arrays.leaves(parts)
     found = [_wholes[id(leaf)] for leaf in leaves if id(leaf) in _wholes]
-    if not found or len(found) < len(leaves) or any(one.workers != found[0].workers for one in found):
+    if not found or len(found) < len(leaves) or any(whole.workers != found[0].workers for whole in found):
         return None
     return Whole(arrays.transform(parts, lambda leaf: _wholes[id(leaf)].data), found[0].workers)
 
@@ -169,6 +169,6 @@ def batches_of_whole(dataset: Any) -> int | None:
 
 def _is_made_of(dataset: Any, some: weakref.WeakSet | weakref.WeakKeyDictionary) -> bool:
     try:
-        return dataset in some or any(_is_made_of(one, some) for one in inputs_of(dataset))
+        return dataset in some or any(_is_made_of(source, some) for source in inputs_of(dataset))
     except TypeError:  # arrays and lists have no hash
         return False

@@ -22,10 +22,10 @@ def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras
     """Return a dataset whose every batch is this worker's part of the batch of the same index."""
     import keras
 
-    _, size = division.place_of(communicator)()
+    _, size = division.position_of(communicator)()
     if size == 1 and not communicator.membership.keeps_global_batch:
         return dataset
-    place = division.place_of(communicator)
+    position = division.position_of(communicator)
 
     class Shard(keras.utils.PyDataset):
         def __init__(self) -> None:
@@ -44,7 +44,7 @@ def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras
             return self._length
 
         def __getitem__(self, index: int) -> Any:
-            _, size = place()
+            _, size = position()
             return arrays.part(dataset[index], self._start(index), size)
 
         def on_epoch_begin(self) -> None:
@@ -54,7 +54,7 @@ def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras
             dataset.on_epoch_end()
 
         def _start(self, index: int) -> int:
-            rank, size = place()
+            rank, size = position()
             return (rank - index * self._batch) % size  # element i of the whole dataset goes to worker i % size
 
         def _mine(self, index: int) -> bool:

@@ -48,8 +48,10 @@ def shard(*data: Any, batched: bool | None = None, communicator: str | Communica
     called.note("shard")
     comm = communicators.get(communicator)
     workers = comm.workers // division.ranks_of_worker(comm)
-    arrays.check([one for one in data if not tf_dataset.owns(one) and not keras_dataset.owns(one)], workers)
-    parts = tuple(_part(one, comm, batched) for one in data)
+    arrays.check(
+        [argument for argument in data if not tf_dataset.owns(argument) and not keras_dataset.owns(argument)], workers
+    )
+    parts = tuple(_part(argument, comm, batched) for argument in data)
     return parts if len(parts) > 1 else parts[0]
 
 
@@ -58,10 +60,10 @@ def _part(data: Any, comm: Communicator, batched: bool | None) -> Any:
         return division.note_part(tf_dataset.part(data, comm, batched))
     if keras_dataset.owns(data):
         return division.note_part(keras_dataset.part(data, comm))
-    index, size = division.place_of(comm)()
-    part = arrays.part(data, index, size)
+    first, size = division.position_of(comm)()
+    part = arrays.part(data, first, size)
     if size > 1 and part is not None:
-        division.note_part(part, division.Part(index, size, division.count(data)))
+        division.note_part(part, division.Part(first, size, division.count(data)))
         validation_split.install()
     if comm.membership.keeps_global_batch:
         division.remember(part, data, comm.membership.initial_ranks[: comm.workers])

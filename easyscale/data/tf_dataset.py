@@ -24,9 +24,9 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     """Return a dataset of this worker's elements; of those of every batch if the elements are batches."""
     import tensorflow as tf
 
-    place, is_fixed = division.place_of(communicator), not communicator.membership.keeps_global_batch
+    position, is_fixed = division.position_of(communicator), not communicator.membership.keeps_global_batch
     marked = (lambda dataset: dataset) if is_fixed else division.mark
-    rank, size = place()
+    rank, size = position()
     if size == 1 and is_fixed:
         return dataset
     shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
@@ -38,8 +38,8 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     if rank == 0:
         called.warn_if_divided_twice(last_batch_of(dataset))
 
-    def place_now() -> tuple:
-        return (rank, size) if is_fixed else tf.numpy_function(place, [], (tf.int64, tf.int64))
+    def position_now() -> tuple:
+        return (rank, size) if is_fixed else tf.numpy_function(position, [], (tf.int64, tf.int64))
 
     def local(batch: Any, start: int | tf.Tensor, size: int | tf.Tensor) -> Any:
         tensors = tf.nest.flatten(batch)
@@ -52,10 +52,10 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     if (static := shapes[0][0]) is not None:
         arrays.check_samples(static, size, " of each batch")
         if static % size == 0:  # no part is ever empty, so the cardinality stays known, and shapes if parts stay equal
-            return marked(dataset.map(lambda *batch: local(batch, *place_now())))
+            return marked(dataset.map(lambda *batch: local(batch, *position_now())))
 
     def rows(before: tf.Tensor, batch: Any) -> tuple:
-        rank, size = place_now()
+        rank, size = position_now()
         start = (rank - before) % size  # element i of the whole dataset goes to worker i % size
         return before + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0], local(batch, start, size)
 

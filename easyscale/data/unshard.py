@@ -43,11 +43,11 @@ def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
     workers = comm.workers // ranks
     all_ranks = comm.all_gather_object([part.dtype.str, *part.shape])
     descriptions = all_ranks[::ranks]
-    lengths = [one[1] if len(one) > 1 else -1 for one in descriptions]
+    lengths = [description[1] if len(description) > 1 else -1 for description in descriptions]
     total = sum(lengths[:workers])
     dealt = [len(range(worker % workers, total, workers)) for worker in range(len(lengths))]
     if lengths != dealt or any(
-        [one[0], *one[2:]] != [descriptions[0][0], *descriptions[0][2:]] for one in descriptions
+        [description[0], *description[2:]] != [descriptions[0][0], *descriptions[0][2:]] for description in descriptions
     ):
         raise ValueError(
             "`unshard` must be given each worker's part of one array, as `shard` divides it. Received: "

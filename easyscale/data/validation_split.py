@@ -25,7 +25,7 @@ def _by_whole(original: Callable) -> Callable:
         if part is None:
             return original(arrays, validation_split)
         trained = math.floor(part.total * (1.0 - validation_split))
-        rows, local = (len(range(part.index, stop, part.size)) for stop in (trained, part.total))
+        rows, local = (len(range(part.first, stop, part.size)) for stop in (trained, part.total))
         if 0 < rows < local:  # Keras rounds down what it trains on
             validation_split = 1 - (rows + 0.5) / local
         trained_on, held_out = original(arrays, validation_split)

@@ -23,7 +23,7 @@ class Departures:
     """Who has left, and who needs whom.
 
     Args:
-        mail: `Mail` between the ranks' places.
+        mail: `Mail` between all world ranks.
     """
 
     def __init__(self, mail: Mail):
@@ -32,25 +32,25 @@ class Departures:
 
     @property
     def left(self) -> set[int]:
-        """The places that have left, as far as this one has heard."""
+        """The world ranks that have left, as far as this one has heard."""
         while (word := self._mail.hear(_LEFT_TAG)) is not None:
             self._left.add(word[0])
         return self._left
 
-    def need(self, place: int) -> None:
-        """Tell a place that has left that it was needed."""
-        self._mail.send(place, _NEEDED_TAG)
+    def need(self, world_rank: int) -> None:
+        """Tell a world rank that has left that it was needed."""
+        self._mail.send(world_rank, _NEEDED_TAG)
 
-    def leave(self, places: Iterable[int], meanwhile: Callable[[], None]) -> bool:
-        """Tell these places that this one ends; return when all do (true) or one of them needs it (false).
+    def leave(self, world_ranks: Iterable[int], meanwhile: Callable[[], None]) -> bool:
+        """Tell these world ranks that this one ends; return when all do (true) or one needs it (false).
 
         Args:
-            places: Those of the ranks that take part.
+            world_ranks: Those of the ranks that take part.
             meanwhile: Function without arguments, called again and again.
         """
-        others = {*places} - {self._mail.own}
-        for place in others | self.left:  # also those that have left before, and still listen
-            self._mail.send(place, _LEFT_TAG)
+        others = {*world_ranks} - {self._mail.own}
+        for world_rank in others | self.left:  # also those that have left before, and still listen
+            self._mail.send(world_rank, _LEFT_TAG)
         self._left.add(self._mail.own)
         started = time.monotonic()
         while not others <= self.left | self._mail.failed:
@@ -60,6 +60,6 @@ class Departures:
             time.sleep(min(max(_NAP_SECONDS, (time.monotonic() - started) / 20), _LONG_NAP_SECONDS))
         return True
 
-    def is_missed(self, places: Iterable[int]) -> bool:
-        """Return whether one of these places has failed without having left."""
-        return not self._mail.failed.isdisjoint({*places} - self.left)
+    def is_missed(self, world_ranks: Iterable[int]) -> bool:
+        """Return whether one of these world ranks has failed without having left."""
+        return not self._mail.failed.isdisjoint({*world_ranks} - self.left)

@@ -28,11 +28,11 @@ class ElasticJob:
     """What all communicators of this process know of an elastic job.
 
     Args:
-        mail: `Mail` between all places.
+        mail: `Mail` between all world ranks.
         departures: `Departures`.
         progress: `Progress` of this process.
-        count: Int. The number of ranks at the start: the first places.
-        spares: Int. The number of processes in the places behind them, which are no ranks until they replace one.
+        count: Int. The number of ranks at the start: the first world ranks are theirs.
+        spares: Int. The number of processes behind them, which are no ranks until they replace one.
         least_workers: Int. See `Membership`.
         keeps_global_batch: Bool. See `Membership`.
         finalize: Function without arguments. Ends this process's part in MPI.
@@ -73,7 +73,7 @@ class ElasticMembership(Membership):
         self._renumber, self._is_duplicate, self.servers = renumber, is_duplicate, servers
         self.least_workers, self.keeps_global_batch = job.least_workers, job.keeps_global_batch
         self.respawns = job.spares.count > 0
-        self.is_joining = job.mail.own not in job.members.places
+        self.is_joining = job.mail.own not in job.members.world_ranks
         self._under_way: list[Kept] = []
         self._abandoned: list[Kept] = []
         self._joins = threading.Lock()
@@ -81,9 +81,9 @@ class ElasticMembership(Membership):
 
     def _take(self, rank: int | None = None) -> None:
         """Take the numbers that `Members` has, or until this process has joined that of the rank it replaces."""
-        self.places, self.initial_ranks = self._members.places, self._members.first_ranks
+        self.world_ranks, self.initial_ranks = self._members.world_ranks, self._members.initial_ranks
         self.tag = _FIRST_TAG + self._members.generation
-        self.rank = rank if rank is not None else 0 if self.is_joining else self.places.index(self._mail.own)
+        self.rank = rank if rank is not None else 0 if self.is_joining else self.world_ranks.index(self._mail.own)
 
     def _change(self, rank: int | None = None) -> None:
         self._take(rank)
@@ -98,24 +98,26 @@ class ElasticMembership(Membership):
     def is_in_vain(self, notices: bool) -> bool:
         """With servers each rank goes on as long as those that it waits for."""
         if self._is_duplicate:
-            return not (notices or self._mail.failed.isdisjoint(self.places))
+            return not (notices or self._mail.failed.isdisjoint(self.world_ranks))
         return self._members.are_interrupted
 
     def keep(self, request: Kept) -> None:
         self._under_way.append(request)
         if len(self._under_way) > _KEPT:
-            self._under_way = [one for one in self._under_way if not one.is_complete]
+            self._under_way = [kept for kept in self._under_way if not kept.is_complete]
 
     def revoke(self) -> None:
         self._members.interrupt()
 
     def regroup(self, again: bool = False) -> Change:
-        before, workers = self.places, self.size - self.servers
+        before, workers = self.world_ranks, self.size - self.servers
         change = None if self._is_duplicate else self._members.regroup(again)
-        if self._mail.own not in self._members.places:
+        if self._mail.own not in self._members.world_ranks:
             end_alone(self._job.progress, Leave.UNNEEDED)
-        places = self._members.places
-        lost = change.lost if change else [rank for rank, place in enumerate(before) if place not in places]
+        world_ranks = self._members.world_ranks
+        lost = (
+            change.lost if change else [rank for rank, world_rank in enumerate(before) if world_rank not in world_ranks]
+        )
         self.servers -= sum(rank >= workers for rank in lost)
         self._abandoned += self._under_way  # MPI may still look at their buffers
         self._under_way = []
@@ -129,19 +131,19 @@ class ElasticMembership(Membership):
         return self._spares.go_on
 
     def replace_lost(self, note: Any) -> str | None:
-        first_places = {*range(self._job.count)}
-        ended = self._job.departures.left & {*first_places, *self._spares.joined}
+        ranks_at_start = {*range(self._job.count)}
+        ended = self._job.departures.left & {*ranks_at_start, *self._spares.joined}
         if self.rank > 0 or ended:  # a rank that has come to the end of the script is not missed
             return None
         self._spares.note = note
-        return self._spares.replace(sorted(first_places - {*self.initial_ranks}), self.places)
+        return self._spares.replace(sorted(ranks_at_start - {*self.initial_ranks}), self.world_ranks)
 
     def ready(self, purpose: Any) -> list[tuple[int, int]]:
         return self._spares.ready(purpose)
 
     def admit(self, newcomers: list[tuple[int, int]]) -> None:
         self._members.admit(newcomers)
-        self._spares.have_joined(place for _, place in newcomers)
+        self._spares.have_joined(world_rank for _, world_rank in newcomers)
         self._change()
 
     # What such a process does itself

@@ -20,7 +20,7 @@ class Status(Protocol):
 
 
 class Group(Protocol):
-    """Some of the places: an `mpi4py.MPI.Group`."""
+    """Some of the world ranks: an `mpi4py.MPI.Group`."""
 
     @property
     def size(self) -> int: ...
@@ -30,7 +30,7 @@ class Group(Protocol):
     def Free(self) -> None: ...
 
 
-class Places(Protocol):
+class Intracomm(Protocol):
     """Those who send each other words: the ranks of an `mpi4py.MPI.Intracomm`. Others of MPI's own types are `Any`."""
 
     @property
@@ -54,15 +54,15 @@ class Mail:
     """Sends and takes words, as JSON. Several threads may use it.
 
     Args:
-        intra: `Places`: they stay the same when ranks get new numbers.
+        intra: `Intracomm`: they stay the same when ranks get new numbers.
         status: Function without arguments. Returns a new `Status`.
         error: `mpi4py.MPI.Exception`.
         any_source: Int. `mpi4py.MPI.ANY_SOURCE`, which is another number in each kind of MPI.
-        elastic: Bool. Whether places may fail; in any other job MPI ends all when one does.
+        elastic: Bool. Whether processes may fail; in any other job MPI ends all when one does.
     """
 
     def __init__(
-        self, intra: Places, status: Callable[[], Status], error: type[Exception], any_source: int, elastic: bool
+        self, intra: Intracomm, status: Callable[[], Status], error: type[Exception], any_source: int, elastic: bool
     ):
         self._intra, self._new_status, self._error = intra, status, error
         self._any_source, self._elastic = any_source, elastic
@@ -72,32 +72,32 @@ class Mail:
 
     @property
     def own(self) -> int:
-        """The place of this process."""
+        """The world rank of this process."""
         return self._intra.rank
 
     @property
     def failed(self) -> frozenset[int]:
-        """The places that have failed, as far as this process has heard."""
+        """The world ranks that have failed, as far as this process has heard."""
         if self._elastic:
             with self._lock:
                 group = self._intra.Get_failed()
                 if group.size != len(self._failed):
-                    places = group.Translate_ranks(list(range(group.size)), self._intra.group)
-                    self._failed = frozenset(places)
+                    world_ranks = group.Translate_ranks(list(range(group.size)), self._intra.group)
+                    self._failed = frozenset(world_ranks)
                 group.Free()
         return self._failed
 
-    def send(self, place: int, tag: int, words: Any = None) -> None:
-        """Send words to a place, which may have failed."""
+    def send(self, world_rank: int, tag: int, words: Any = None) -> None:
+        """Send words to a world rank, which may have failed."""
         message = np.frombuffer(json.dumps(words).encode(), np.uint8)
         with self._lock, self._unless_failed():
-            self._kept.append((message, self._intra.Isend(message, place, tag)))
+            self._kept.append((message, self._intra.Isend(message, world_rank, tag)))
 
-    def hear(self, tag: int, place: int | None = None) -> tuple[int, Any] | None:
-        """Take words from a place, or from any; return whose they are and what they are, or `None` if none came."""
-        source = self._any_source if place is None else place
+    def hear(self, tag: int, world_rank: int | None = None) -> tuple[int, Any] | None:
+        """Take words from a world rank, or from any; return whose they are and what, or `None` if none came."""
+        source = self._any_source if world_rank is None else world_rank
         status = self._new_status()
-        for _ in range(2):  # the first time MPI may only tell that a place has failed
+        for _ in range(2):  # the first time MPI may only tell that a world rank has failed
             with self._lock, self._unless_failed():
                 if not self._intra.Iprobe(source, tag, status):
                     return None

@@ -1,9 +1,9 @@
 """Who takes part in an elastic job: agreed on anew whenever a rank has failed, or one that replaces it has come.
 
 MPI could make a smaller communicator. But Open MPI 5 crashes if another rank fails while it does, and cannot make one
-that is larger. So there is one communicator for good, with all places that there will ever be, and the ranks among
-them are numbered here. Messages carry the number of the generation: what was under way when ranks regrouped is not
-taken for something else.
+that is larger. So there is one communicator for good, with all processes that there will ever be: what each is called
+there is its world rank. The ranks among them are numbered here. Messages carry the number of the generation: what was
+under way when ranks regrouped is not taken for something else.
 
 The first member, in the order in which they came, that has not failed decides. Whoever comes to
 regroup tells it so; when it has heard from all that have neither failed nor left, it tells them who takes part from now
@@ -40,22 +40,22 @@ class Change(NamedTuple):
 
 
 class Members:
-    """The places of those that take part. Their ranks are in the order in which they came: newcomers are the last.
+    """The world ranks of those that take part. Their ranks are in the order in which they came: newcomers are the last.
 
     Args:
-        mail: `Mail` between all places.
+        mail: `Mail` between all world ranks.
         departures: `Departures`.
-        count: Int. The number of ranks at the start: the first places.
+        count: Int. The number of ranks at the start: the first world ranks are theirs.
 
     Attributes:
-        places: List. The place of each rank.
-        first_ranks: List. The number that each rank had at the start; of one that replaces another, that one's.
+        world_ranks: List. The world rank of each rank, in the order of ranks.
+        initial_ranks: List. The number that each rank had at the start; of one that replaces another, that one's.
         generation: Int. How often ranks have regrouped.
     """
 
     def __init__(self, mail: Mail, departures: Departures, count: int):
         self._mail, self._departures = mail, departures
-        self.places, self.first_ranks = list(range(count)), list(range(count))
+        self.world_ranks, self.initial_ranks = list(range(count)), list(range(count))
         self.generation = 0
         self._interrupted_in = -1  # the last generation in which some rank could not go on
         self._came: dict[int, bool] = {}  # who has come to regroup; whether it has to do something again
@@ -65,7 +65,7 @@ class Members:
     def _decider(self) -> int:
         # Whoever joins is behind all others, so all agree, also those that have not heard who has joined.
         failed = self._mail.failed
-        return next((place for place in self.places if place not in failed), self._mail.own)
+        return next((world_rank for world_rank in self.world_ranks if world_rank not in failed), self._mail.own)
 
     @property
     def decides(self) -> bool:
@@ -78,9 +78,9 @@ class Members:
         """Have all ranks come out of what they do together."""
         if self._interrupted_in < self.generation:
             self._interrupted_in = self.generation
-            for place in self.places if self.decides else [self._decider]:
-                if place != self._mail.own:
-                    self._mail.send(place, _INTERRUPT_TAG, self.generation)
+            for world_rank in self.world_ranks if self.decides else [self._decider]:
+                if world_rank != self._mail.own:
+                    self._mail.send(world_rank, _INTERRUPT_TAG, self.generation)
 
     @property
     def are_interrupted(self) -> bool:
@@ -91,18 +91,18 @@ class Members:
             self._interrupted_in = max(self._interrupted_in, word[1])
         if self.decides and self._hear_who_came():  # from one that knows of another last change
             self.interrupt()
-        return self._interrupted_in >= self.generation or not self._mail.failed.isdisjoint(self.places)
+        return self._interrupted_in >= self.generation or not self._mail.failed.isdisjoint(self.world_ranks)
 
     def _hear_who_came(self) -> bool:
         """Take in who has come to regroup; return whether one of them is of another generation."""
         differs = False
         while (word := self._mail.hear(_COME_TAG)) is not None:
-            place, (generation, again, members) = word
-            if place not in self.places and generation <= self.generation:
+            world_rank, (generation, again, members) = word
+            if world_rank not in self.world_ranks and generation <= self.generation:
                 refused = {"generation": self.generation, "members": self._members, "failed": [], "again": False}
-                self._mail.send(place, _MEMBERS_TAG, refused)
+                self._mail.send(world_rank, _MEMBERS_TAG, refused)
                 continue
-            self._came[place] = again
+            self._came[world_rank] = again
             differs |= generation != self.generation
             self._latest = max(self._latest, (generation, members))
         return differs
@@ -132,28 +132,30 @@ class Members:
 
     @property
     def _members(self) -> list[list[int]]:
-        return [list(both) for both in zip(self.first_ranks, self.places, strict=True)]
+        return [list(both) for both in zip(self.initial_ranks, self.world_ranks, strict=True)]
 
     def _decide(self) -> dict | None:
         """If all have come, tell them who takes part from now on, and return it."""
         failed = self._mail.failed
-        if not failed.isdisjoint(self.places):
+        if not failed.isdisjoint(self.world_ranks):
             self.interrupt()  # whoever waits for one of them has to come
         self._hear_who_came()
         generation, members = max(self._latest, (self.generation, self._members))
-        if not {place for _, place in members} <= failed | self._departures.left | {*self._came}:
+        if not {world_rank for _, world_rank in members} <= failed | self._departures.left | {*self._came}:
             return None
         came, self._came = self._came, {}
-        kept = [[first, place] for first, place in members if place in came and place not in failed]
+        kept = [
+            [initial, world_rank] for initial, world_rank in members if world_rank in came and world_rank not in failed
+        ]
         told = {"generation": generation + 1, "members": kept, "failed": list(failed), "again": any(came.values())}
-        for _, place in kept:
-            if place != self._mail.own:
-                self._mail.send(place, _MEMBERS_TAG, told)
+        for _, world_rank in kept:
+            if world_rank != self._mail.own:
+                self._mail.send(world_rank, _MEMBERS_TAG, told)
         return told
 
     def answer(self) -> None:
         """If this rank, which has left, is the one that decides: regroup those who come, without it."""
-        if self.places and self.decides:
+        if self.world_ranks and self.decides:
             self._hear_who_came()
             if self._came:
                 self.interrupt()
@@ -164,13 +166,13 @@ class Members:
         """Let others take part from now on. All ranks must call this alike; those others `listen`.
 
         Args:
-            newcomers: For each the number of the rank that it replaces, and its place.
+            newcomers: For each the number of the rank that it replaces, and its world rank.
         """
         members = [*self._members, *map(list, newcomers)]
         told = {"generation": self.generation + 1, "members": members, "failed": [], "again": False}
         if self.decides:
-            for _, place in newcomers:
-                self._mail.send(place, _MEMBERS_TAG, told)
+            for _, world_rank in newcomers:
+                self._mail.send(world_rank, _MEMBERS_TAG, told)
         return self._take(told)
 
     def listen(self, decider: int) -> dict | None:
@@ -183,12 +185,12 @@ class Members:
         self._take(told)
 
     def _take(self, told: dict) -> Change:
-        before = self.places
+        before = self.world_ranks
         self.generation = told["generation"]
-        self.first_ranks, self.places = ([one[index] for one in told["members"]] for index in range(2))
-        gone = {*told["failed"]} - {*self.places}
-        lost = [rank for rank, place in enumerate(before) if place in gone]
-        joined = [rank for rank, place in enumerate(self.places) if place not in before]
+        self.initial_ranks, self.world_ranks = ([member[index] for member in told["members"]] for index in range(2))
+        gone = {*told["failed"]} - {*self.world_ranks}
+        lost = [rank for rank, world_rank in enumerate(before) if world_rank in gone]
+        joined = [rank for rank, world_rank in enumerate(self.world_ranks) if world_rank not in before]
         return Change(lost, joined, told["again"])
 
 

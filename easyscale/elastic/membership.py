@@ -20,12 +20,15 @@ class Kept(Protocol):
 
 
 class Membership(abc.ABC):
-    """The ranks of a communicator. Each process has a place for good; its rank may be another when ranks have failed.
+    """The ranks of a communicator.
+
+    A process keeps its world rank, its number among all processes of the job, for good; when ranks have failed its
+    rank may be another.
 
     Attributes:
         rank: Int. This process's number.
         servers: Int. The number of ranks, the last ones, that only serve.
-        places: List. The place of each rank.
+        world_ranks: List. The world rank of each rank, in the order of ranks.
         initial_ranks: List. For each rank the number that it had at the start; of one that replaces another, that
             one's.
         tag: Int. Of these ranks' messages: another one whenever they have changed.
@@ -41,7 +44,7 @@ class Membership(abc.ABC):
 
     rank: int
     servers: int
-    places: list[int]
+    world_ranks: list[int]
     initial_ranks: list[int]
     tag: int = _DATA_TAG
     is_elastic: bool = False
@@ -56,7 +59,7 @@ class Membership(abc.ABC):
     @property
     def size(self) -> int:
         """The number of ranks."""
-        return len(self.places)
+        return len(self.world_ranks)
 
     @property
     def name(self) -> str:
@@ -177,8 +180,8 @@ class FixedMembership(Membership):
 
     def __init__(self, rank: int, size: int, servers: int = 0, initial_ranks: Sequence[int] | None = None):
         self.rank, self.servers = rank, servers
-        self.places = list(range(size))
-        self.initial_ranks = self.places if initial_ranks is None else list(initial_ranks)
+        self.world_ranks = list(range(size))
+        self.initial_ranks = self.world_ranks if initial_ranks is None else list(initial_ranks)
 
     @property
     def name(self) -> str:

@@ -22,23 +22,23 @@ class Spares:
     """The spares as a rank sees them. The chief calls them; the others know who has joined, should they be the chief.
 
     Args:
-        mail: `Mail` between all places.
+        mail: `Mail` between all world ranks.
         departures: `Departures`.
-        places: Those of the spares.
+        world_ranks: Those of the spares.
 
     Attributes:
         note: What each spare is told when it is called: for JSON.
         count: Int. How many there were at the start.
-        joined: Set of the places of those that have joined.
+        joined: Set of the world ranks of those that have joined.
     """
 
-    def __init__(self, mail: Mail, departures: Departures, places: Iterable[int]):
+    def __init__(self, mail: Mail, departures: Departures, world_ranks: Iterable[int]):
         self._mail, self._departures = mail, departures
-        self._sleeping = list(places)
+        self._sleeping = list(world_ranks)
         self.count = len(self._sleeping)
         self.joined: set[int] = set()
-        self._called: dict[int, int] = {}  # the place of each that has not joined yet -> the rank that it replaces
-        self._ready: dict[int, Any] = {}  # place -> what it was ready for
+        self._called: dict[int, int] = {}  # the world rank of each that has not joined yet -> the rank that it replaces
+        self._ready: dict[int, Any] = {}  # world rank -> what it was ready for
         self._failures = 0  # of those that have been called, since one has joined
         self._doubtful: set[int] | None = None  # those called first, of whom an earlier chief may have called some
         self._is_over = not self._sleeping
@@ -49,15 +49,15 @@ class Spares:
 
         Args:
             missing: The ranks that do not take part, by the numbers that they had at the start.
-            members: The places of those that do.
+            members: The world ranks of those that do.
         """
-        self.joined.update(one for one in members if one in self._sleeping)  # before this one has
+        self.joined.update(world_rank for world_rank in members if world_rank in self._sleeping)  # before this one has
         failed = self._mail.failed
         gone = failed | self._departures.left | self.joined
-        for place in gone & self._called.keys():
-            self._failures += place in failed and place not in (self._doubtful or ())
-            del self._called[place]
-        self._sleeping = [place for place in self._sleeping if place not in gone]
+        for world_rank in gone & self._called.keys():
+            self._failures += world_rank in failed and world_rank not in (self._doubtful or ())
+            del self._called[world_rank]
+        self._sleeping = [world_rank for world_rank in self._sleeping if world_rank not in gone]
         if self._is_over:
             return None
         wanted = [rank for rank in missing if rank not in self._called.values()]
@@ -69,15 +69,15 @@ class Spares:
             return f"ranks that fail are not replaced any more: {why}"
         chosen = list(zip(wanted, self._sleeping, strict=False))
         if self._doubtful is None and chosen:
-            self._doubtful = {place for _, place in chosen if self._mail.own > 0}
-        for rank, place in chosen:
-            self._sleeping.remove(place)
-            self._called[place] = rank
-            self._mail.send(place, _CALL_TAG, [rank, self.note])
+            self._doubtful = {world_rank for _, world_rank in chosen if self._mail.own > 0}
+        for rank, world_rank in chosen:
+            self._sleeping.remove(world_rank)
+            self._called[world_rank] = rank
+            self._mail.send(world_rank, _CALL_TAG, [rank, self.note])
         return None
 
     def ready(self, purpose: Any) -> list[tuple[int, int]]:
-        """Return those that are ready, each with the number of the rank that it replaces, and its place.
+        """Return those that are ready, each with the number of the rank that it replaces, and its world rank.
 
         Args:
             purpose: What they have to be ready for. Who is ready for something else is told so.
@@ -86,21 +86,21 @@ class Spares:
             self._ready[word[0]] = word[1]
         failed = self._mail.failed
         found = []
-        for place, theirs in list(self._ready.items()):
-            if place in failed or theirs != purpose:
-                del self._ready[place]
-                self._mail.send(place, _CALL_TAG, [self._called.get(place), self.note])
+        for world_rank, ready_for in list(self._ready.items()):
+            if world_rank in failed or ready_for != purpose:
+                del self._ready[world_rank]
+                self._mail.send(world_rank, _CALL_TAG, [self._called.get(world_rank), self.note])
             else:
-                found.append((self._called[place], place))
+                found.append((self._called[world_rank], world_rank))
         return found
 
-    def have_joined(self, places: Iterable[int]) -> None:
+    def have_joined(self, world_ranks: Iterable[int]) -> None:
         """Take in that these have joined."""
-        for place in places:
+        for world_rank in world_ranks:
             self._failures = 0
-            self.joined.add(place)
-            self._called.pop(place, None)
-            self._ready.pop(place, None)
+            self.joined.add(world_rank)
+            self._called.pop(world_rank, None)
+            self._ready.pop(world_rank, None)
 
     @property
     def go_on(self) -> bool:
@@ -109,18 +109,18 @@ class Spares:
 
     def dismiss(self) -> None:
         """Let all that have not joined end."""
-        for place in [*self._sleeping, *self._called]:
-            self._mail.send(place, _OVER_TAG)
+        for world_rank in [*self._sleeping, *self._called]:
+            self._mail.send(world_rank, _OVER_TAG)
 
 
 class Spare:
     """A spare as it sees itself.
 
     Args:
-        mail: `Mail` between all places.
+        mail: `Mail` between all world ranks.
 
     Attributes:
-        caller: Int. The place that has called it. Only one that was called has one.
+        caller: Int. The world rank that has called it. Only one that was called has one.
     """
 
     def __init__(self, mail: Mail):

@@ -54,8 +54,8 @@ class Compressed(Exchange):
     def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray:
         return self._exchange.lend(length, dtype, common)
 
-    def leave_out(self) -> None:
-        self._exchange.leave_out()
+    def shrink(self) -> None:
+        self._exchange.shrink()
 
     def owned(self, length: int) -> slice:
         return self._exchange.owned(length)

@@ -51,7 +51,7 @@ class Exchange(abc.ABC):
     """How a vector is summed over ranks.
 
     Every element of the vector has one owner. `reduce` brings the sum of a range to its owner, `gather` brings it back
-    to every rank. A subclass provides these two as `_reduce` and `_gather` and, if not every rank owns its share,
+    to every rank. A subclass provides these two as `_reduce` and `_gather` and, if not every rank owns its part,
     `owned`. It is made without a communicator and connected to one by `easyscale.exchange.get`.
 
     Example: `examples/custom_exchange.py`.
@@ -61,7 +61,7 @@ class Exchange(abc.ABC):
         options: What may stand behind the name and a colon, as in `"hierarchical:tree"`; it is the class's argument.
         has_servers: Bool. Whether some ranks may be servers, which own everything.
         is_synchronous: Bool. Whether all workers' gradients make one step.
-        is_elastic: Bool. Whether it goes on when ranks have been left out; see `leave_out`.
+        is_elastic: Bool. Whether it goes on when ranks have been left out; see `shrink`.
         communicator: The `Communicator` that it is connected to.
     """
 
@@ -145,7 +145,7 @@ class Exchange(abc.ABC):
         """
         return self._lending.lend(length, np.dtype(dtype), self.allocate)
 
-    def leave_out(self) -> None:
+    def shrink(self) -> None:
         """Go on with the communicator's new ranks. All of them must call this alike.
 
         Memory that was lent is not lent again: what the lost rank had begun to send may still arrive there.

@@ -72,8 +72,8 @@ class Hierarchical(InNodeMemory):
         self._make_lanes()
         return self
 
-    def leave_out(self) -> None:
-        super().leave_out()
+    def shrink(self) -> None:
+        super().shrink()
         self._make_lanes()
 
     def _make_lanes(self) -> None:

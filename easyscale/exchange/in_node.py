@@ -21,6 +21,6 @@ class InNodeMemory(Exchange):
             return super().lend(length, dtype)
         return NodeMemory.of(self.communicator).lend(length, np.dtype(dtype), common)
 
-    def leave_out(self) -> None:
-        super().leave_out()
+    def shrink(self) -> None:
+        super().shrink()
         NodeMemory.forget(self.communicator)

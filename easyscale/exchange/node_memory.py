@@ -42,7 +42,7 @@ class NodeMemory:
         # For each rank: how often it has met the others; what it does, in even meetings and in odd ones.
         self._flags = [part[:_FLAGS_BYTES].data.cast("q") for part in self._control.parts]
         self._meetings = 0
-        self._shorts = 0  # which of two places the last short vector was in
+        self._shorts = 0  # which of two slots the last short vector was in
         self._short_views: dict[tuple, tuple] = {}
         self._windows: list[_Pooled] = []
         self._stage: list[np.ndarray] = [np.zeros(0, np.uint8)]  # for vectors that are in no window
@@ -74,8 +74,10 @@ class NodeMemory:
         nbytes = length * dtype.itemsize
         if nbytes == 0:
             return np.zeros(0, dtype)
-        fits = [one for one in self._windows if one.common == common and nbytes <= one.nbytes <= 2 * nbytes][:62]
-        self._meet(nbytes, sum(one.free << bit for bit, one in enumerate(fits)))
+        fits = [
+            pooled for pooled in self._windows if pooled.common == common and nbytes <= pooled.nbytes <= 2 * nbytes
+        ][:62]
+        self._meet(nbytes, sum(pooled.free << bit for bit, pooled in enumerate(fits)))
         free = functools.reduce(operator.and_, self._words)
         window = fits[(free & -free).bit_length() - 1] if free else self._add_window(capacity(nbytes), common)
         window.free = False
@@ -94,48 +96,48 @@ class NodeMemory:
         """Overwrite `buffer` with its sum over the node."""
         if buffer.nbytes <= SHORT_BYTES:
             return self._sum_short(buffer)
-        shares = divide(buffer.size)
+        spans = divide(buffer.size)
         views = self._meet_over(buffer)
         if views is None:
-            self._sum_staged(buffer, shares, publish=True)
-            return self._collect(buffer, shares)
-        for block in self._sum_blocks(buffer, views, shares):
+            self._sum_staged(buffer, spans, publish=True)
+            return self._collect(buffer, spans)
+        for block in self._sum_blocks(buffer, views, spans):
             for rank in self._others:
                 views[rank][block] = buffer[block]
         self._meet()
 
     def reduce(self, buffer: np.ndarray, divide: Divide) -> None:
-        """Overwrite this rank's share of `buffer` with its sum over the node."""
-        shares = divide(buffer.size)
+        """Overwrite this rank's span of `buffer` with its sum over the node."""
+        spans = divide(buffer.size)
         if buffer.nbytes <= SHORT_BYTES:
-            return self._sum_short(buffer, shares[self._own])
+            return self._sum_short(buffer, spans[self._own])
         views = self._meet_over(buffer)
         if views is None:
-            return self._sum_staged(buffer, shares, publish=False)
-        for _ in self._sum_blocks(buffer, views, shares):
+            return self._sum_staged(buffer, spans, publish=False)
+        for _ in self._sum_blocks(buffer, views, spans):
             pass
         self._meet()
 
     def gather(self, buffer: np.ndarray, divide: Divide) -> None:
-        """Overwrite the other ranks' shares of `buffer` with what they hold."""
-        shares = divide(buffer.size)
+        """Overwrite the other ranks' spans of `buffer` with what they hold."""
+        spans = divide(buffer.size)
         views = self._meet_over(buffer)
         if buffer.nbytes == 0:
             return
         if views is None:
-            own = shares[self._own]
+            own = spans[self._own]
             self._staged(buffer)[self._own][own] = buffer[own]
             self._meet()
-            return self._collect(buffer, shares)
+            return self._collect(buffer, spans)
         if len(views) == 1:  # common to all
             return
         for rank in self._others:
-            buffer[shares[rank]] = views[rank][shares[rank]]
+            buffer[spans[rank]] = views[rank][spans[rank]]
         self._meet()
 
-    def _sum_blocks(self, buffer: np.ndarray, views: list[np.ndarray], shares: list[slice]) -> Iterator[slice]:
-        """Sum up this rank's share; yield each block when it is done and still in the cache."""
-        step, own = BLOCK_BYTES // buffer.itemsize, shares[self._own]
+    def _sum_blocks(self, buffer: np.ndarray, views: list[np.ndarray], spans: list[slice]) -> Iterator[slice]:
+        """Sum up this rank's span; yield each block when it is done and still in the cache."""
+        step, own = BLOCK_BYTES // buffer.itemsize, spans[self._own]
         for start in range(own.start, own.stop, step):
             block = slice(start, min(start + step, own.stop))
             total = buffer[block]
@@ -157,38 +159,38 @@ class NodeMemory:
             np.add(total, view, out=total)
 
     def _views_of_short(self, buffer: np.ndarray) -> tuple:
-        """This rank's place for short vectors, then everyone's: the first, the second, the list of the others.
+        """This rank's slot for short vectors, then those of all ranks: the first, the second, the list of the others.
 
-        Two places take turns: when a rank writes to one again, all others have read it.
+        Two slots take turns: when a rank writes to one again, all others have read it.
         """
         self._shorts = turn = 1 - self._shorts
         key = buffer.size, buffer.dtype.num, turn
         if key not in self._short_views:
             if len(self._short_views) > 100:
                 self._short_views.clear()
-            place = slice(start := _FLAGS_BYTES + turn * SHORT_BYTES, start + buffer.nbytes)
-            views = [part[place].view(buffer.dtype) for part in self._control.parts]
+            span = slice(start := _FLAGS_BYTES + turn * SHORT_BYTES, start + buffer.nbytes)
+            views = [part[span].view(buffer.dtype) for part in self._control.parts]
             self._short_views[key] = views[self._own], views[0], views[1], views[2:]
         return self._short_views[key]
 
     # Vectors in no window go through the stage.
 
-    def _sum_staged(self, buffer: np.ndarray, shares: list[slice], publish: bool) -> None:
+    def _sum_staged(self, buffer: np.ndarray, spans: list[slice], publish: bool) -> None:
         views = self._staged(buffer)
         own = views[self._own]
         for rank in self._others:
-            own[shares[rank]] = buffer[shares[rank]]
+            own[spans[rank]] = buffer[spans[rank]]
         self._meet()
-        for block in self._sum_blocks(buffer, views, shares):
+        for block in self._sum_blocks(buffer, views, spans):
             if publish:
                 own[block] = buffer[block]
         if publish:
             self._meet()
 
-    def _collect(self, buffer: np.ndarray, shares: list[slice]) -> None:
+    def _collect(self, buffer: np.ndarray, spans: list[slice]) -> None:
         views = self._staged(buffer)
         for rank in self._others:
-            buffer[shares[rank]] = views[rank][shares[rank]]
+            buffer[spans[rank]] = views[rank][spans[rank]]
 
     def _staged(self, buffer: np.ndarray) -> list[np.ndarray]:
         if self._stage[0].size < buffer.nbytes:
@@ -199,10 +201,10 @@ class NodeMemory:
     # Meetings
 
     def _meet_over(self, buffer: np.ndarray) -> list[np.ndarray] | None:
-        """Meet, and return the vectors of all ranks if each is in the same place of a window, else `None`."""
-        place, views = self._find(buffer)
-        self._meet(buffer.nbytes, place)
-        return views if place and all(theirs == place for theirs in self._words) else None
+        """Meet, and return the vectors of all ranks if each is at the same offset of a window, else `None`."""
+        offset, views = self._find(buffer)
+        self._meet(buffer.nbytes, offset)
+        return views if offset and all(other == offset for other in self._words) else None
 
     @property
     def _words(self) -> list[int]:

@@ -46,7 +46,7 @@ class ParameterServer(Exchange):
         delay_compensation: Float, lambda. In the other modes a gradient `g` that was made from the weights `w_then`
             becomes `g + lambda * g * g * (w_now - w_then)`. Defaults to `0.0`.
         servers_device: String. With in-graph replication the device that owns all weights, such as `"/CPU:0"`. Defaults
-            to `None`: each device owns its share.
+            to `None`: each device owns its part.
 
     Raises:
         ValueError: If an option is none of those that it can be, or belongs to another mode.
@@ -120,8 +120,8 @@ class ParameterServer(Exchange):
     def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray:
         return self._way.lend(length, dtype, common)
 
-    def leave_out(self) -> None:
-        self._way.leave_out()
+    def shrink(self) -> None:
+        self._way.shrink()
 
     def over(self, wrap: Callable[[Communicator], Communicator]) -> Exchange:
         other = copy.copy(self)

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
-from easyscale.discovery import import_all
-from easyscale.errors import unknown
+from easyscale.discovery import Registry
 from easyscale.exchange.exchange import Exchange
 from easyscale.settings import Settings
 
@@ -17,7 +16,7 @@ _AUTO = ("shared_memory", "hierarchical")  # what "auto" stands for on one node,
 _WITH_SERVERS = "parameter_server"
 _ELASTIC = "ring"
 
-_classes: dict[str, type[Exchange]] = {}
+_registry: Registry[Exchange] = Registry("exchange", __name__.rpartition(".")[0], also=" or an `Exchange`")
 
 
 def register(name: str) -> Callable[[type[Exchange]], type[Exchange]]:
@@ -28,13 +27,7 @@ def register(name: str) -> Callable[[type[Exchange]], type[Exchange]]:
     >>> @easyscale.exchange.register("star")
     ... class Star(easyscale.exchange.Exchange): ...
     """
-
-    def decorate(cls: type[Exchange]) -> type[Exchange]:
-        cls.name = name
-        _classes[name] = cls
-        return cls
-
-    return decorate
+    return _registry.register(name)
 
 
 def available() -> list[str]:
@@ -45,8 +38,7 @@ def available() -> list[str]:
     >>> "ring" in easyscale.exchange.available()
     True
     """
-    import_all(__name__.rpartition(".")[0])
-    return sorted(_classes)
+    return list(_registry.classes())
 
 
 def with_options() -> list[str]:
@@ -57,23 +49,24 @@ def with_options() -> list[str]:
     >>> [name for name in easyscale.exchange.with_options() if name.startswith("hier")]
     ['hierarchical', 'hierarchical:ring', 'hierarchical:tree']
     """
-    return sorted([*available(), *(f"{name}:{option}" for name in available() for option in _classes[name].options)])
+    classes = _registry.classes()
+    return sorted([*classes, *(f"{name}:{option}" for name, cls in classes.items() for option in cls.options)])
 
 
 def has_servers(name: str) -> bool:
     """Return whether the exchange of this name may have ranks that only serve."""
-    return name == DEFAULT or _classes[name.partition(":")[0]].has_servers
+    return name == DEFAULT or _registry.find(name.partition(":")[0]).has_servers
 
 
 def candidates(communicator: Communicator) -> list[Exchange]:
     """Return one exchange of each kind and option that "auto" may choose for these ranks, connected."""
     made = []
-    for name in available():
-        cls = _classes[name]
+    for cls in _registry.classes().values():
         goes_on = cls.is_elastic or not communicator.membership.is_elastic or communicator.servers
         if goes_on and cls.suits(communicator) and (cls.has_servers or not communicator.servers):
-            made += [one for one in (cls(), *map(cls, cls.options)) if one.is_synchronous]
-    by_name = {one.name: one for one in reversed(made)}  # an option that is the default has the plain name
+            made += [exchange for exchange in (cls(), *map(cls, cls.options)) if exchange.is_synchronous]
+    # An option that is the default has the plain name.
+    by_name = {exchange.name: exchange for exchange in reversed(made)}
     return [by_name[name].connect(communicator) for name in sorted(by_name)]
 
 
@@ -109,7 +102,8 @@ def get(
     make = _resolve(identifier)
     if make is None:
         elastic = communicator.membership.is_elastic and _ELASTIC
-        make = _classes[_WITH_SERVERS if communicator.servers else elastic or _AUTO[len(communicator.nodes) > 1]]
+        name = _WITH_SERVERS if communicator.servers else elastic or _AUTO[len(communicator.nodes) > 1]
+        make = _registry.find(name)
     exchange = make if isinstance(make, Exchange) else make()
     return exchange.connect(communicator)
 
@@ -120,11 +114,11 @@ def _resolve(identifier: str | Exchange | type[Exchange] | None) -> Exchange | C
     identifier = asked(identifier)
     if isinstance(identifier, Exchange) or (isinstance(identifier, type) and issubclass(identifier, Exchange)):
         return identifier
-    names = available()
     if identifier == DEFAULT:
         return None
     name, colon, option = identifier.partition(":") if isinstance(identifier, str) else (None, "", "")
-    if name not in names or (colon and option not in _classes[name].options):
-        raise ValueError(unknown(source, identifier, [DEFAULT, *with_options()], " or an `Exchange`"))
-    make: Callable[..., Exchange] = _classes[name]  # with an option, if it has some
+    classes = _registry.classes()
+    if name not in classes or (colon and option not in classes[name].options):
+        raise _registry.error(identifier, [DEFAULT, *with_options()], source)
+    make: Callable[..., Exchange] = classes[name]  # with an option, if it has some
     return functools.partial(make, option) if colon else make

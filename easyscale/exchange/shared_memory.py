@@ -14,7 +14,7 @@ from easyscale.exchange.vectors import HALF, aligned, check
 
 @register("shared_memory")
 class SharedMemory(InNodeMemory):
-    """Sum up where the vectors are: each rank adds its share of the others' to its own.
+    """Sum up where the vectors are: each rank adds its part of the others' to its own.
 
             rank 0   [ own | ... ]      each rank reads the parts that it owns from all
             rank 1   [ ... | own ]      windows, and writes their sum back into all

@@ -26,7 +26,7 @@ class Lender(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """The place of the gradient number `index`, of `shape`, between `start` and `stop` of the vector."""
+    """Where the gradient number `index`, of `shape`, stands: between `start` and `stop` of the vector."""
 
     index: int
     shape: tuple[int, ...]
@@ -63,13 +63,13 @@ class Bucket:
     def pack(self, gradients: Mapping[int, np.ndarray | float], vector: np.ndarray, weight: float) -> None:
         """Write every gradient, or number, times `weight` to its slot. A weight of 0 writes zeros, whatever it is."""
         for slot in self.slots:
-            place = vector[slot.start : slot.stop].reshape(slot.shape)
+            part = vector[slot.start : slot.stop].reshape(slot.shape)
             if weight == 0:
-                place[...] = 0
+                part[...] = 0
             elif slot.index in gradients:
                 # A half type is multiplied in float32: a weight of 1/3 has no good half.
                 wide = np.promote_types(self.dtype, "float32") if self.dtype.itemsize < 4 else self.dtype
-                np.multiply(gradients[slot.index], wide.type(weight), out=place, dtype=wide, casting="unsafe")
+                np.multiply(gradients[slot.index], wide.type(weight), out=part, dtype=wide, casting="unsafe")
 
     def add(self, arrays: Sequence[np.ndarray], vector: np.ndarray) -> None:
         """Add to every gradient's slot the array of the same number, where there is one."""
@@ -113,16 +113,16 @@ def lend(buckets: Sequence[Bucket], exchange: Lender, common: bool = False) -> l
     """
     lengths: dict[np.dtype, int] = {}
     starts = []
-    for one in buckets:
-        starts.append(lengths.get(one.dtype, 0))
-        lengths[one.dtype] = starts[-1] + one.length
+    for bucket in buckets:
+        starts.append(lengths.get(bucket.dtype, 0))
+        lengths[bucket.dtype] = starts[-1] + bucket.length
     vectors = {dtype: exchange.lend(length, dtype, common=common) for dtype, length in lengths.items()}
-    return [vectors[one.dtype][start : start + one.length] for one, start in zip(buckets, starts, strict=True)]
+    return [vectors[bucket.dtype][start : start + bucket.length] for bucket, start in zip(buckets, starts, strict=True)]
 
 
 def lend_for_a_step(buckets: Sequence[Bucket], exchange: Lender) -> list[list[np.ndarray]]:
     """Return all that training needs: twice vectors for gradients, and twice for weights.
 
-    TensorFlow lets go of what it was given some time after a step, so both take turns in two places.
+    TensorFlow lets go of what it was given some time after a step, so both take turns in two slots.
     """
     return [lend(buckets, exchange, common) for common in (False, False, True, True)]

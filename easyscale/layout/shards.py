@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from easyscale.layout import bucket
+from easyscale.layout import bucket as buckets
 from easyscale.layout.specs import Spec
 
 __all__ = ["Memory", "Owners", "Ranks", "Shards"]
@@ -30,7 +30,7 @@ class Ranks(Protocol):
     def all_gather_object(self, value: Any) -> list: ...
 
 
-class Owners(bucket.Lender, Protocol):
+class Owners(buckets.Lender, Protocol):
     """What says which rank owns what: an `Exchange`."""
 
     @property
@@ -73,56 +73,58 @@ class Shards:
         whole: bool = False,
     ):
         self._exchange = exchange
-        self.buckets = bucket.plan(specs, bucket_bytes)
-        self._places: dict[int, slice] = {}  # where in its bucket the owned part of an array is
+        self.buckets = buckets.plan(specs, bucket_bytes)
+        self._spans: dict[int, slice] = {}  # where in its bucket the owned part of an array is
         self.parts: list[slice] = [slice(0, 0)] * len(specs)
         ranges = []
-        for one in self.buckets:
-            one.round_up(exchange.communicator.size)
-            own = exchange.owned(one.length)
+        for bucket in self.buckets:
+            bucket.round_up(exchange.communicator.size)
+            own = exchange.owned(bucket.length)
             if whole:
-                own = slice(_nearest_edge(one, own.start), _nearest_edge(one, own.stop))
+                own = slice(_nearest_edge(bucket, own.start), _nearest_edge(bucket, own.stop))
             ranges.append(own)
-            for slot in one.slots:
+            for slot in bucket.slots:
                 start = min(max(own.start, slot.start), slot.stop)
                 stop = max(start, min(own.stop, slot.stop))
-                self._places[slot.index] = slice(start, stop)
+                self._spans[slot.index] = slice(start, stop)
                 self.parts[slot.index] = slice(start - slot.start, stop - slot.start)
-        bucket.lend_for_a_step(self.buckets, exchange)  # where there is no room, that shows now
+        buckets.lend_for_a_step(self.buckets, exchange)  # where there is no room, that shows now
         all_parts = exchange.communicator.all_gather_object([[part.start, part.stop] for part in self.parts])
         self.all_parts = [[slice(*part) for part in parts] for parts in all_parts]
         all_parts = exchange.communicator.all_gather_object([[own.start, own.stop] for own in ranges])
         self.ranges = [[slice(*own) for own in ranges] for ranges in all_parts]
 
-    def leave_out(self, lost: Sequence[int]) -> None:
+    def shrink(self, lost: Sequence[int]) -> None:
         """Know the ranks by their new numbers: these, which owned nothing, are left out."""
         for all_parts in (self.all_parts, self.ranges):
-            all_parts[:] = [theirs for rank, theirs in enumerate(all_parts) if rank not in lost]
+            all_parts[:] = [slices for rank, slices in enumerate(all_parts) if rank not in lost]
 
-    def own_parts(self, one: bucket.Bucket, vector: np.ndarray) -> dict[int, np.ndarray]:
+    def own_parts(self, bucket: buckets.Bucket, vector: np.ndarray) -> dict[int, np.ndarray]:
         """Return this rank's parts of the arrays of one of `buckets`, laid out in `vector`, without a copy."""
-        return {slot.index: vector[self._places[slot.index]] for slot in one.slots}
+        return {slot.index: vector[self._spans[slot.index]] for slot in bucket.slots}
 
     def pack_own(self, parts: Mapping[int, np.ndarray]) -> list[np.ndarray]:
         """Return, for each bucket, a new vector of this rank's range, with its own parts of the arrays."""
         vectors = []
-        for one, own in zip(self.buckets, self.ranges[self._exchange.communicator.rank], strict=True):
-            vectors.append(np.zeros(own.stop - own.start, one.dtype))
-            for slot in one.slots:
+        for bucket, own in zip(self.buckets, self.ranges[self._exchange.communicator.rank], strict=True):
+            vectors.append(np.zeros(own.stop - own.start, bucket.dtype))
+            for slot in bucket.slots:
                 vectors[-1][self._within(slot.index, own)] = parts[slot.index]
         return vectors
 
     def unpack_own(self, vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return this rank's own parts of the arrays, by number, which are laid out as `pack_own` does."""
         parts: dict[int, np.ndarray] = {}
-        for one, own, vector in zip(self.buckets, self.ranges[self._exchange.communicator.rank], vectors, strict=True):
-            parts |= {slot.index: vector[self._within(slot.index, own)] for slot in one.slots}
+        for bucket, own, vector in zip(
+            self.buckets, self.ranges[self._exchange.communicator.rank], vectors, strict=True
+        ):
+            parts |= {slot.index: vector[self._within(slot.index, own)] for slot in bucket.slots}
         return [parts[index] for index in range(len(parts))]
 
     def _within(self, index: int, own: slice) -> slice:
-        place = self._places[index]
-        empty = place.start == place.stop
-        return slice(0, 0) if empty else slice(place.start - own.start, place.stop - own.start)
+        span = self._spans[index]
+        empty = span.start == span.stop
+        return slice(0, 0) if empty else slice(span.start - own.start, span.stop - own.start)
 
     def gather(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Return the whole arrays of which each rank gives its own parts.
@@ -130,18 +132,18 @@ class Shards:
         The ranks of a node may be given the same memory. It is lent: see `Exchange.lend`.
         """
         wholes: dict[int, np.ndarray] = {}
-        for one, vector in self.lay_out(parts):
+        for bucket, vector in self.lay_out(parts):
             self.gather_bucket(vector)
-            wholes |= {index: whole for index, whole in one.unpack(vector).items() if index in parts}
+            wholes |= {index: whole for index, whole in bucket.unpack(vector).items() if index in parts}
         return wholes
 
-    def lay_out(self, parts: Mapping[int, np.ndarray]) -> Iterator[tuple[bucket.Bucket, np.ndarray]]:
+    def lay_out(self, parts: Mapping[int, np.ndarray]) -> Iterator[tuple[buckets.Bucket, np.ndarray]]:
         """Yield each of `buckets` with a vector for `gather_bucket`, which has this rank's own parts of the arrays."""
-        for one, vector in zip(self.buckets, bucket.lend(self.buckets, self._exchange, common=True), strict=True):
-            for slot in one.slots:
+        for bucket, vector in zip(self.buckets, buckets.lend(self.buckets, self._exchange, common=True), strict=True):
+            for slot in bucket.slots:
                 if slot.index in parts:
-                    vector[self._places[slot.index]] = parts[slot.index]
-            yield one, vector
+                    vector[self._spans[slot.index]] = parts[slot.index]
+            yield bucket, vector
 
     def gather_bucket(self, vector: np.ndarray) -> None:
         """Give all ranks the whole of a vector that `lay_out` has yielded. All must call this in the same order."""
@@ -164,7 +166,7 @@ class Shards:
         parts = [all_parts[index] for all_parts in self.all_parts]
         is_taker = root in (communicator.rank, None)
         empty = memory.empty if is_taker and memory is not None else np.empty
-        whole = empty(max(one.stop for one in parts), part.dtype)
+        whole = empty(max(span.stop for span in parts), part.dtype)
         requests = []
         if is_taker:
             whole[parts[communicator.rank]] = part
@@ -176,6 +178,6 @@ class Shards:
         return whole
 
 
-def _nearest_edge(one: bucket.Bucket, place: int) -> int:
-    """Return the begin of a slot that is nearest to a place, or the vector's end."""
-    return min([*(slot.start for slot in one.slots), one.length], key=lambda edge: abs(edge - place))
+def _nearest_edge(bucket: buckets.Bucket, element: int) -> int:
+    """Return the begin of a slot that is nearest to an element, or the vector's end."""
+    return min([*(slot.start for slot in bucket.slots), bucket.length], key=lambda edge: abs(edge - element))

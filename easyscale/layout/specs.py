@@ -37,5 +37,6 @@ class Variable(Protocol):
 
 def specs_of(variables: Sequence[Variable]) -> list[Spec]:
     """Return the `Spec` of each variable."""
-    dtypes = [getattr(one.dtype, "as_numpy_dtype", one.dtype) for one in variables]  # TensorFlow's own, or a name
-    return [Spec(tuple(one.shape), np.dtype(dtype)) for one, dtype in zip(variables, dtypes, strict=True)]
+    # TensorFlow's own, or a name.
+    dtypes = [getattr(variable.dtype, "as_numpy_dtype", variable.dtype) for variable in variables]
+    return [Spec(tuple(variable.shape), np.dtype(dtype)) for variable, dtype in zip(variables, dtypes, strict=True)]

@@ -34,5 +34,5 @@ def get(identifier: keras.optimizers.Optimizer | str | dict) -> keras.optimizers
 
 def _names() -> list[str]:
     base = keras.optimizers.Optimizer
-    classes = {name: one for name, one in vars(keras.optimizers).items() if isinstance(one, type) and one is not base}
-    return sorted(name.lower() for name, one in classes.items() if issubclass(one, base))
+    classes = {name: cls for name, cls in vars(keras.optimizers).items() if isinstance(cls, type) and cls is not base}
+    return sorted(name.lower() for name, cls in classes.items() if issubclass(cls, base))

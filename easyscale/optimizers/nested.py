@@ -10,7 +10,7 @@ def inside(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optim
 
     Example:
 
-    >>> [one.name for one in inside(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(name="sgd")))]
+    >>> [found.name for found in inside(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(name="sgd")))]
     ['sgd']
     """
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -25,7 +25,7 @@ def all_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]
     """
     listed = list(optimizer.variables)
     known = set(map(id, listed))
-    return listed + [one for one in _attributes(optimizer) if id(one) not in known]
+    return listed + [variable for variable in _attributes(optimizer) if id(variable) not in known]
 
 
 def _attributes(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:

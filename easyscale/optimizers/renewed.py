@@ -17,8 +17,8 @@ def make_anew(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimiz
 
 def _exclude_alike(optimizer: keras.optimizers.Optimizer, new: keras.optimizers.Optimizer) -> None:
     copy_exclusions(optimizer, new)
-    for one, other in zip(inside(optimizer), inside(new), strict=True):
-        _exclude_alike(one, other)
+    for original, other in zip(inside(optimizer), inside(new), strict=True):
+        _exclude_alike(original, other)
 
 
 def replace(optimizer: keras.optimizers.Optimizer, new: keras.optimizers.Optimizer) -> None:

@@ -84,15 +84,15 @@ class Client:
         self.missed -= steps * skips
         return skips
 
-    def leave_out(self, lost: Sequence[int]) -> None:
+    def shrink(self, lost: Sequence[int]) -> None:
         """Know the servers by their new numbers: these ranks, all of them workers, are left out."""
         self._owners = [(owner - sum(rank < owner for rank in lost), parts) for owner, parts in self._owners]
 
     def _accumulate(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
         if not self._sum:
-            self._sum = [np.zeros_like(one) for one in gradients]
-        for total, one in zip(self._sum, gradients, strict=True):
-            np.copyto(total, one) if self._unpushed == 0 else np.add(total, one, out=total)
+            self._sum = [np.zeros_like(gradient) for gradient in gradients]
+        for total, gradient in zip(self._sum, gradients, strict=True):
+            np.copyto(total, gradient) if self._unpushed == 0 else np.add(total, gradient, out=total)
         return self._sum
 
     def end_epoch(self, stop: bool) -> None:
@@ -112,8 +112,10 @@ class Client:
         row[0] = int(kind), self.steps, *self._last, stop, sum(map(len, flags))
         sends = []
         for owner, parts in self._owners:
-            sends += [self._requests.isend(one, owner) for one in (row, *flags)]
-            sends += [self._requests.isend(one[part], owner) for one, part in zip(gradients, parts, strict=False)]
+            sends += [self._requests.isend(message, owner) for message in (row, *flags)]
+            sends += [
+                self._requests.isend(gradient[part], owner) for gradient, part in zip(gradients, parts, strict=False)
+            ]
         for send in sends:
             send.wait()
 
@@ -122,7 +124,9 @@ class Client:
         requests = []
         for row, (owner, parts) in zip(rows, self._owners, strict=True):
             requests.append(self._replies.ireceive(row, owner))
-            requests += [self._replies.ireceive(one[part], owner) for one, part in zip(weights, parts, strict=True)]
+            requests += [
+                self._replies.ireceive(weight[part], owner) for weight, part in zip(weights, parts, strict=True)
+            ]
         for request in requests:
             request.wait()
         together = max(int(row[0]["steps"]) for row in rows)

@@ -39,7 +39,7 @@ class Rule(abc.ABC):
         self._seen = [list(self.steps) for _ in range(self._workers)]  # all steps, at each worker's last pull
         self._reading = set(self.active)  # the workers that compute a gradient from what they have pulled
 
-    def leave_out(self, count: int) -> None:
+    def shrink(self, count: int) -> None:
         """So many workers less, from the next epoch on."""
         self._workers -= count
 

@@ -70,7 +70,7 @@ class Server:
         while listening:
             wait = Wait("serves", lambda: list(listening), stalls=False, notices=True)
             self._requests.poll(lambda: any(map(_is_due, listening.values())), wait)
-            for worker in [worker for worker, one in listening.items() if _is_due(one)]:
+            for worker in [worker for worker, request in listening.items() if _is_due(request)]:
                 try:
                     listening.pop(worker).wait()
                     kind = self._handle(worker)
@@ -84,7 +84,7 @@ class Server:
                     listening[worker] = self._listen(worker)
             while (ready := next(filter(rule.may_pull, waiting), None)) is not None:
                 waiting.remove(ready)
-                replies = [one for one in replies if not _is_due(one[0])]
+                replies = [reply for reply in replies if not _is_due(reply[0])]
                 with contextlib.suppress(LostError):  # what is heard from it next says so too
                     replies += self._answer(ready)
         for request, _ in replies:
@@ -124,14 +124,14 @@ class Server:
         self._step(self.rule.end(worker))
         return Kind.END
 
-    def leave_out(self, lost: Sequence[int]) -> None:
+    def shrink(self, lost: Sequence[int]) -> None:
         """Serve the other workers only, from the next epoch on; they have new numbers."""
         kept = [worker for worker in range(len(self._rows)) if worker not in lost]
         self._rows = [self._rows[worker] for worker in kept]
         self._gradients = [self._gradients[worker] for worker in kept]
         self._samples = [self._samples[worker] for worker in kept]
         self._flags = [self._flags[worker] for worker in kept]
-        self.rule.leave_out(len(lost))
+        self.rule.shrink(len(lost))
 
     def _step(self, workers: list[int]) -> None:
         """Apply the mean of some workers' gradients, weighted by samples."""
@@ -149,7 +149,7 @@ class Server:
                 if worker != workers[0]:
                     for part, other in zip(gradient, self._gradients[worker], strict=True):
                         part += other
-        flags = [one for worker in workers if (one := self._flags[worker]) is not None]
+        flags = [flag for worker in workers if (flag := self._flags[worker]) is not None]
         some = np.bitwise_or.reduce(flags) if len(flags) == len(workers) else None
         self._update(gradient, self._rate, some)
         self._weights = None
@@ -171,7 +171,7 @@ class Server:
         reply[0] = self.rule.together, self.stop
         if self._pulled:
             self._pulled[worker] = self._current()
-        return [(self._replies.isend(one, worker), one) for one in (reply, *self._current())]
+        return [(self._replies.isend(message, worker), message) for message in (reply, *self._current())]
 
 
 def _is_due(request: Request) -> bool:

@@ -46,22 +46,22 @@ class Staleness:
         }
 
     @classmethod
-    def from_json(cls, one: Mapping) -> "Staleness":
+    def from_json(cls, written: Mapping) -> "Staleness":
         """Return what `to_json` has described."""
         made = cls()
-        made.pushed, made.applied, made.dropped = one["pushed"], one["applied"], one["dropped"]
-        made.counts.update({int(steps): count for steps, count in one["counts"].items()})
+        made.pushed, made.applied, made.dropped = written["pushed"], written["applied"], written["dropped"]
+        made.counts.update({int(steps): count for steps, count in written["counts"].items()})
         return made
 
     @classmethod
     def together(cls, ones: Iterable["Staleness"]) -> "Staleness":
         """Return what several servers, or one in several epochs, have counted."""
         whole = cls()
-        for one in ones:
-            whole.pushed += one.pushed
-            whole.applied += one.applied
-            whole.dropped += one.dropped
-            whole.counts.update(one.counts)
+        for part in ones:
+            whole.pushed += part.pushed
+            whole.applied += part.applied
+            whole.dropped += part.dropped
+            whole.counts.update(part.counts)
         return whole
 
     def describe(self, servers: int = 1) -> str:
@@ -76,7 +76,7 @@ class Staleness:
         >>> staleness.describe()
         '3 gradients pushed = 3 applied + 0 dropped; staleness in steps 0.667 on average, 1 at most (0: 1, 1: 2)'
         """
-        pushed, applied, dropped = (one / servers for one in (self.pushed, self.applied, self.dropped))
+        pushed, applied, dropped = (total / servers for total in (self.pushed, self.applied, self.dropped))
         counts = ", ".join(f"{steps}: {count / servers:g}" for steps, count in sorted(self.counts.items()))
         return (
             f"{pushed:g} gradients pushed = {applied:g} applied + {dropped:g} dropped; "

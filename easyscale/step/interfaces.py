@@ -253,9 +253,9 @@ class StepProtocol(Protocol):
         """Return whether all workers had the same data in the first exchange since this was last called."""
 
     def interrupt(self) -> None:
-        """Have all workers come out of what they do together, because one has failed. `leave_out` must follow."""
+        """Have all workers come out of what they do together, because one has failed. `shrink` must follow."""
 
-    def leave_out(self, exchanges: int) -> None:
+    def shrink(self, exchanges: int) -> None:
         """Go on with the communicator's new ranks.
 
         Args:

@@ -191,20 +191,20 @@ class Served:
         self._server.join()
         return self._server.server.stop
 
-    def leave_out(self, lost: Sequence[int]) -> dict[int, int]:
+    def shrink(self, lost: Sequence[int]) -> dict[int, int]:
         """Go on without these workers, which have failed; return how many steps of this epoch each had made.
 
         All ranks that are left must call this, between epochs, when the exchange's communicator has new numbers.
         """
         for stream in self._streams:
             stream.membership.regroup()
-        self._shards.leave_out(lost)
+        self._shards.shrink(lost)
         made: dict[int, int] = {}
         if self._client is not None:
-            self._client.leave_out(lost)
+            self._client.shrink(lost)
         if self._server is not None:
             made = dict(self._server.server.lost)
-            self._server.server.leave_out(lost)
+            self._server.server.shrink(lost)
         all_ranks = [one for one in self._communicator.all_gather_object(list(made.items())) if one]
         return {worker: steps for one in all_ranks for worker, steps in one}
 

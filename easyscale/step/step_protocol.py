@@ -65,10 +65,10 @@ class Steps(StepProtocol):
         self._communicator.membership.revoke()
         self._shared.background.submit(lambda: None).result()  # what is queued there has failed by then
 
-    def leave_out(self, exchanges: int) -> None:
+    def shrink(self, exchanges: int) -> None:
         self._shared.agreed, self._shared.failure = None, None
         self._shared.agreement.count = exchanges
-        self._gradients.exchange.leave_out()
+        self._gradients.exchange.shrink()
 
     @contextlib.contextmanager
     def explained(self, on_failure: Callable[[], None]) -> Iterator[None]:

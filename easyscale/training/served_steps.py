@@ -108,7 +108,7 @@ class ServedSteps:
         before = self._communicator.workers
         lost, names, *_ = leave_out(self._communicator)
         if lost:
-            made = [servers.leave_out(lost) for servers in self._servers][0]
+            made = [servers.shrink(lost) for servers in self._servers][0]
             who = ", ".join(
                 f"rank {name} after {made.get(rank, 0)} of its steps" for rank, name in zip(lost, names, strict=True)
             )

@@ -2,8 +2,7 @@
 
 import keras
 
-from easyscale.discovery import import_all
-from easyscale.errors import unknown
+from easyscale.discovery import Registry
 from easyscale.exchange import Exchange
 from easyscale.layout.specs import specs_of
 from easyscale.step.interfaces import GradientSync
@@ -18,6 +17,8 @@ __all__ = ["available", "check", "choose", "kind_for"]
 # Bytes of weights, below which dividing an update costs more, in calls, than it saves. Measured for SGD with momentum.
 SHARDED_FROM = 1 << 16
 
+_registry: Registry[Update] = Registry("update", __name__.rpartition(".")[0], base=Update)
+
 
 def available() -> dict[str, type[Update]]:
     """Return the updates that can be asked for, by their names, sorted: those of this folder, and the user's own.
@@ -27,21 +28,14 @@ def available() -> dict[str, type[Update]]:
     >>> available()["sharded"]
     <class 'easyscale.update.sharded.ShardedUpdate'>
     """
-    import_all(__name__.rpartition(".")[0])
-    found, classes = {}, [Update]
-    for one in classes:  # which grows meanwhile
-        classes += one.__subclasses__()
-        if one.__dict__.get("name"):
-            found[one.name] = one
-    return dict(sorted(found.items()))
+    return _registry.classes()
 
 
 def check(asked: str | None, optimizer: keras.optimizers.Optimizer) -> None:
     """Raise `ValueError` if there is no update of this name, or an optimizer cannot be used by it."""
     if asked is None:
         return
-    if asked not in available():
-        raise ValueError(unknown("update", asked, list(available())))
+    _registry.find(asked)
     _check(asked, optimizer, [])
 
 

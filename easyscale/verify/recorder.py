@@ -111,7 +111,7 @@ class Recorder:
         """Record the weights that an optimizer has trained, after one update."""
         if self._is_full and self._fit:
             return
-        digests = [hashlib.blake2b(_bytes(one), digest_size=8).hexdigest() for one in weights]
+        digests = [hashlib.blake2b(_bytes(weight), digest_size=8).hexdigest() for weight in weights]
         self._updates.append({"optimizer": optimizer, "digests": digests, "fit": self._fit})
         self._sums.clear()
         if self._rank == 0:
@@ -119,8 +119,8 @@ class Recorder:
 
     def batch(self, *arrays: np.ndarray) -> None:
         """Record what samples this rank has had in a step, before `end_step`; each array has a row for each of them."""
-        if len(self._updates) not in self._step_ends and len({len(one) for one in arrays}) == 1:
-            rows = (b"".join(np.asarray(one).tobytes() for one in row) for row in zip(*arrays, strict=True))
+        if len(self._updates) not in self._step_ends and len({len(array) for array in arrays}) == 1:
+            rows = (b"".join(np.asarray(array).tobytes() for array in row) for row in zip(*arrays, strict=True))
             self._batches[len(self._updates)] = [hashlib.blake2b(row, digest_size=8).hexdigest() for row in rows]
 
     def end_step(self, model: int, *variables: np.ndarray) -> None:
@@ -164,7 +164,7 @@ class Recorder:
             json.dump(written, file)
 
     def _save(self, name: str, arrays: tuple[np.ndarray, ...] | list[np.ndarray]) -> None:
-        wide = [one if one.dtype in (np.float32, np.float64) else one.astype("float64") for one in arrays]
+        wide = [array if array.dtype in (np.float32, np.float64) else array.astype("float64") for array in arrays]
         np.savez(os.path.join(self._folder, f"{name}.npz"), *wide)
 
 

@@ -116,9 +116,9 @@ class _Watch:
             self._recorder.note("switched_off", "shuffling")
         bound.arguments["shuffle"] = False
         if isinstance(callbacks := bound.arguments.get("callbacks"), (list, tuple)):
-            for writer in (one for one in callbacks if isinstance(one, WRITERS)):
+            for writer in (callback for callback in callbacks if isinstance(callback, WRITERS)):
                 self._recorder.note("switched_off", type(writer).__name__)
-            bound.arguments["callbacks"] = [one for one in callbacks if not isinstance(one, WRITERS)]
+            bound.arguments["callbacks"] = [callback for callback in callbacks if not isinstance(callback, WRITERS)]
         if model.jit_compile:  # XLA cannot compile a graph that Python looks into
             model.jit_compile, model.train_function = False, None
         if "_easyscale_watched" not in vars(model):
@@ -147,7 +147,7 @@ class _Watch:
         finally:
             self._in_step = False
         if self._communicator is not None:
-            tensors = [one for one in keras.tree.flatten(data) if one is not None]
+            tensors = [tensor for tensor in keras.tree.flatten(data) if tensor is not None]
             if backends.get().are_rows(tensors):
                 _observe(self._communicator, self._recorder.batch, tensors)
             self._end_step(model)
@@ -159,10 +159,16 @@ class _Watch:
         for layer in layers:
             if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized:
                 self._recorder.note("unsynchronized", layer.name)
-        metrics = [one for metric in model.metrics for one in leaves(metric) if not hasattr(one, "merge_state")]
+        metrics = [leaf for metric in model.metrics for leaf in leaves(metric) if not hasattr(leaf, "merge_state")]
         frozen = {id(variable) for layer in layers if not layer.trainable for variable in layer.variables}
-        states = [one for one in model.non_trainable_variables if id(one) not in frozen and one.name != _SEED]
-        number = self._recorder.describe_model([_describe(metric) for metric in metrics], [one.path for one in states])
+        states = [
+            variable
+            for variable in model.non_trainable_variables
+            if id(variable) not in frozen and variable.name != _SEED
+        ]
+        number = self._recorder.describe_model(
+            [_describe(metric) for metric in metrics], [variable.path for variable in states]
+        )
         variables = [variable for metric in metrics for variable in metric.variables]
         record = functools.partial(self._recorder.end_step, number)
         _observe(self._communicator, record, [*variables, *states])

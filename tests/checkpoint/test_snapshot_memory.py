@@ -10,10 +10,10 @@ from easyscale.layout.shards import Shards
 def test_the_same_arrays_are_in_the_same_memory_again():
     memory = SnapshotMemory()
     arrays = [np.arange(3.0), np.ones((2, 2), ml_dtypes.bfloat16), np.array(7), np.zeros(0)]
-    first = [memory.copy(one) for one in arrays]
-    assert all((copy == one).all() and copy is not one for copy, one in zip(first, arrays, strict=True))
+    first = [memory.copy(array) for array in arrays]
+    assert all((copy == array).all() and copy is not array for copy, array in zip(first, arrays, strict=True))
     memory.begin()
-    second = [memory.copy(one + one) for one in arrays]
+    second = [memory.copy(array + array) for array in arrays]
     assert all(a is b for a, b in zip(first, second, strict=True))
     assert second[0].tolist() == [0.0, 2.0, 4.0] and second[2] == 14
 

@@ -1,4 +1,4 @@
-"""Run by `test_job.py` with `--elastic --respawn`, three workers: a spare ends after its successor has begun.
+"""Run by `test_job_failures.py` with `--elastic --respawn`, three workers: a spare ends after its successor has begun.
 
 Rank 1 dies. The chief calls a spare, and dies. The next chief, rank 2, calls another one for rank 1, and it joins. Only
 then does the first spare notice that it is not needed, and end. The chief dies, and rank 1 comes to the end.

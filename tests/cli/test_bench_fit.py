@@ -80,7 +80,7 @@ def test_two_ranks_make_a_table_json_and_a_plot(ranks, tmp_path, model):
     assert all(len(row["times"]) == 2 and min(row["times"]) > 0 for row in written["rows"])
     (choice,) = written["choices"]
     assert choice["ranks"] == 2
-    assert {one["exchange"] for one in choice["timings"]} >= {"mpi", "ring", "shared_memory", "tree"}
+    assert {timing["exchange"] for timing in choice["timings"]} >= {"mpi", "ring", "shared_memory", "tree"}
     (chosen,) = [line for line in done.stdout.splitlines() if line.split()[-1:] == ["chosen"]]
     assert chosen.split()[:3] == ["2", choice["chosen"]["exchange"], "one"]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

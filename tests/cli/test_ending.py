@@ -17,8 +17,8 @@ def ended(rank, status, when=0, leave=Leave.DONE, missed=0):
 
 def endings(*found, is_elastic=False):
     made = Endings(is_elastic)
-    for one in found:
-        made.add(one)
+    for ending in found:
+        made.add(ending)
     return made
 
 
@@ -34,7 +34,7 @@ def endings(*found, is_elastic=False):
     ],
 )
 def test_the_first_that_failed_by_itself_is_named(statuses, said, expected):
-    found = endings(*(ended(*one, when=when) for when, one in enumerate(statuses)))
+    found = endings(*(ended(*status, when=when) for when, status in enumerate(statuses)))
     cause = found.cause(said)
     assert (cause.rank, cause.signal, cause.code) == expected
     assert not found.is_success

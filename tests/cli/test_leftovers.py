@@ -40,10 +40,10 @@ def left(path):
     with open(f"{path}.pids") as file:
         pids = [int(line) for line in file]
     found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    alive = [one for one in found if one.status() != psutil.STATUS_ZOMBIE]
-    for one in alive:
-        os.kill(one.pid, signal.SIGKILL)
-    return len(pids), [one.name() for one in alive]
+    alive = [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+    for process in alive:
+        os.kill(process.pid, signal.SIGKILL)
+    return len(pids), [process.name() for process in alive]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_it_ends_although_whoever_watches_it_is_killed(ranks, script, whom):
     process = ranks.start("launch", "-n", "2", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     assert sorted(process.stdout.readline() for _ in range(2)) == ["[1] up\n", "up\n"]
     started = psutil.Process(process.pid).children(recursive=True)
-    workers = [one for one in started if one.cmdline()[1:3] == ["-m", "easyscale.cli.launch.worker"]]
-    for one in workers if whom == "worker" else [process]:
-        one.kill()
+    workers = [child for child in started if child.cmdline()[1:3] == ["-m", "easyscale.cli.launch.worker"]]
+    for child in workers if whom == "worker" else [process]:
+        child.kill()
     process.wait(30)
     process.stdout.close()
     assert ranks.wait_until_gone(15) == []

@@ -27,8 +27,13 @@ def test_all_processes_of_a_job_on_one_host_listen_on_loopback_only(ranks, scrip
     assert sorted(process.stdout.readline() for _ in range(2)) == ["[1] up\n", "up\n"]
     launcher = psutil.Process(process.pid)
     found = [launcher, *launcher.children(recursive=True)]
-    assert sum(path in one.cmdline() for one in found) >= 5, "mpirun, and two processes for each rank"
-    listening = [(one.name(), each.laddr) for one in found for each in one.net_connections() if each.status == "LISTEN"]
+    assert sum(path in process.cmdline() for process in found) >= 5, "mpirun, and two processes for each rank"
+    listening = [
+        (process.name(), each.laddr)
+        for process in found
+        for each in process.net_connections()
+        if each.status == "LISTEN"
+    ]
     (tmp_path / "train.py.end").touch()
     assert {address.ip for _, address in listening} <= {"127.0.0.1", "::1"}, listening
     assert process.wait(30) == 0

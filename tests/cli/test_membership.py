@@ -9,8 +9,8 @@ from easyscale.progress import Leave
 pytestmark = pytest.mark.timeout(60)
 
 
-def killed(rank, **what):
-    return Ending(rank, "a", **{"signal": 9, "leave": Leave.NONE, **what})
+def killed(rank, **fields):
+    return Ending(rank, "a", **{"signal": 9, "leave": Leave.NONE, **fields})
 
 
 def lose(membership, ending, number=0):

@@ -17,7 +17,7 @@ def _named(*names):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "place", "path"),
+    ("name", "size", "options", "path"),
     [
         ("ring", 4, {}, Path(6, 1800, 2700)),  # 2 * 1200 * 3 / 4
         ("tree", 4, {}, Path(4, 4800, 7200)),  # up and down two levels
@@ -34,8 +34,8 @@ def _named(*names):
         ("mpi", 4, {}, None),
     ],
 )
-def test_critical_paths_by_hand(name, size, place, path):
-    assert exchange.get(name).critical_path(size, 1200, **place) == path
+def test_critical_paths_by_hand(name, size, options, path):
+    assert exchange.get(name).critical_path(size, 1200, **options) == path
 
 
 def test_an_exchange_takes_the_sum_of_its_three_parts():
@@ -69,8 +69,8 @@ def test_the_tree_wins_where_messages_are_short():
     ring, tree = _named("ring", "tree").values()
     nbytes = crossover_bytes(ring, tree, 64, SLOW)
 
-    def seconds(one, size):
-        return exchange_seconds(one.critical_path(64, size), SLOW)
+    def seconds(candidate, size):
+        return exchange_seconds(candidate.critical_path(64, size), SLOW)
 
     assert seconds(ring, nbytes // 2) > seconds(tree, nbytes // 2)
     assert seconds(ring, nbytes * 2) < seconds(tree, nbytes * 2)

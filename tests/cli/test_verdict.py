@@ -31,9 +31,9 @@ class Run:
             if states is not None:
                 rank.end_step(0, *map(np.array, states))
 
-    def batches(self, *everyones):
+    def batches(self, *all_ranks):
         """Before `step`'s end: the samples of each rank."""
-        for rank, samples in zip(self.ranks, everyones, strict=True):
+        for rank, samples in zip(self.ranks, all_ranks, strict=True):
             rank.batch(np.array(samples, "float32"), np.arange(len(samples)) * 0)
 
     def end(self):
@@ -58,13 +58,13 @@ def runs(tmp_path):
 
 
 def test_equal_steps_are_equal_and_what_was_compared_is_said(runs):
-    one, two = runs()
+    reference, several = runs()
     for update in (1, 2):
-        one.step([update, 2.0, 3.0], metrics=[(8.0 * update, 8.0 * update)])
-        two.step([update, 2.0, 3.0 + 5e-9], metrics=[(3.0 * update, 4.0 * update), (5.0 * update, 4.0 * update)])
+        reference.step([update, 2.0, 3.0], metrics=[(8.0 * update, 8.0 * update)])
+        several.step([update, 2.0, 3.0 + 5e-9], metrics=[(3.0 * update, 4.0 * update), (5.0 * update, 4.0 * update)])
     for kind, name in (("switched_off", "shuffling"), ("switched_off", "dropout"), ("switched_off", "shuffling")):
-        one.ranks[0].note(kind, name)
-    assert verdict.compare(one.end(), two.end()) == verdict.Verdict(
+        reference.ranks[0].note(kind, name)
+    assert verdict.compare(reference.end(), several.end()) == verdict.Verdict(
         True,
         [
             "2 steps, 2 weights of 4 elements in float64: max difference 5.0e-09 (tolerance 1e-08)",
@@ -75,11 +75,11 @@ def test_equal_steps_are_equal_and_what_was_compared_is_said(runs):
 
 
 def test_the_first_step_and_weight_that_differ_are_named(runs):
-    one, two = runs()
+    reference, several = runs()
     for kernel, other in (([1.0, 1.0], [1.0, 1.0]), ([2.0, 2.0], [2.0, 2.25]), ([3.0, 3.0], [9.0, 9.0])):
-        one.step(kernel)
-        two.step(other)
-    equal, lines = verdict.compare(one.end(), two.end())
+        reference.step(kernel)
+        several.step(other)
+    equal, lines = verdict.compare(reference.end(), several.end())
     assert not equal
     assert lines[0] == "first difference: step 2, `kernel` by 2.5e-01 in 1 of 2 elements (tolerance 1e-08)"
     assert len(lines) == 2
@@ -98,29 +98,29 @@ def test_the_first_step_and_weight_that_differ_are_named(runs):
     ],
 )
 def test_the_tolerance_follows_from_the_dtype_unless_it_is_given(runs, dtype, tolerance, difference, equal):
-    one, two = runs()
-    one.step([0.0], dtype=dtype)
-    two.step([difference], dtype=dtype)
-    found, lines = verdict.compare(one.end(), two.end(), tolerance)
+    reference, several = runs()
+    reference.step([0.0], dtype=dtype)
+    several.step([difference], dtype=dtype)
+    found, lines = verdict.compare(reference.end(), several.end(), tolerance)
     assert found == equal
     assert any("--tolerance" in line for line in lines) != equal  # so little may be rounding
 
 
 def test_a_metric_that_differs_is_told_by_its_mean_over_all_ranks(runs):
-    one, two = runs()
-    one.step([1.0], metrics=[(8.0, 8.0)])
-    two.step([1.0], metrics=[(3.0, 4.0), (7.0, 4.0)])
-    _, lines = verdict.compare(one.end(), two.end())
+    reference, several = runs()
+    reference.step([1.0], metrics=[(8.0, 8.0)])
+    several.step([1.0], metrics=[(3.0, 4.0), (7.0, 4.0)])
+    _, lines = verdict.compare(reference.end(), several.end())
     assert lines[0] == (
         "first difference: step 1, whose weights are equal, but metric `loss` is 1 on one process, 1.25 on 2 processes"
     )
 
 
 def test_samples_that_are_counted_twice_are_a_difference(runs):
-    one, two = runs()
-    one.step([1.0], metrics=[(8.0, 8.0)])
-    two.step([1.0], metrics=[(8.0, 8.0), (8.0, 8.0)])
-    _, lines = verdict.compare(one.end(), two.end())
+    reference, several = runs()
+    reference.step([1.0], metrics=[(8.0, 8.0)])
+    several.step([1.0], metrics=[(8.0, 8.0), (8.0, 8.0)])
+    _, lines = verdict.compare(reference.end(), several.end())
     assert lines[0].endswith("but metric `loss` counts 8 samples on one process, 16 on 2 processes")
     assert lines[1].startswith("hint: in step 1 one process trains on 8 samples, 2 processes on 16. Divide the data")
 
@@ -141,36 +141,36 @@ def test_samples_that_are_counted_twice_are_a_difference(runs):
     ids=["divided", "not divided", "divided otherwise"],
 )
 def test_which_samples_steps_are_made_of_tells_wrong_data_from_a_loss_over_a_whole_batch(runs, samples, hint):
-    one, two = runs()
-    one.step([1.0])
-    two.step([1.5])
-    one.batches([1, 2, 3, 4])
-    two.batches(*samples)
-    one.ranks[0].end_step(0, np.array(8.0), np.array(1.0))
-    for rank in two.ranks:
+    reference, several = runs()
+    reference.step([1.0])
+    several.step([1.5])
+    reference.batches([1, 2, 3, 4])
+    several.batches(*samples)
+    reference.ranks[0].end_step(0, np.array(8.0), np.array(1.0))
+    for rank in several.ranks:
         rank.end_step(0, np.array(8.0), np.array(1.0))
-    _, lines = verdict.compare(one.end(), two.end())
+    _, lines = verdict.compare(reference.end(), several.end())
     assert len(lines) == 2
     assert lines[1].startswith(f"hint: {hint}")
 
 
 def test_the_first_steps_of_each_fit_are_recorded_and_named(runs):
-    one, two = runs(steps=2)
-    for run in (one, two):
+    reference, several = runs(steps=2)
+    for run in (reference, several):
         for fit in (1, 2):
             for rank in run.ranks:
                 rank.begin_fit()
             for step in range(4):
-                wrong = run is two and (fit, step) == (2, 1)
+                wrong = run is several and (fit, step) == (2, 1)
                 run.step([10.0 * fit + step + wrong], metrics=[(1.0, 1.0)] * len(run.ranks))
                 assert [rank.has_enough for rank in run.ranks] == [step > 0] * len(run.ranks)
             for rank in run.ranks:
                 rank.end_fit()
-    one.ranks[0].note("failed", "IndexError: no such epoch")
-    recorded = one.end()
+    reference.ranks[0].note("failed", "IndexError: no such epoch")
+    recorded = reference.end()
     assert [recorded.weights(update)["kernel"][0] for update in (1, 2, 3, 4)] == [10.0, 11.0, 20.0, 21.0]
     assert len(recorded.updates) == 4
-    _, lines = verdict.compare(recorded, two.end())
+    _, lines = verdict.compare(recorded, several.end())
     assert lines[0].startswith("first difference: step 2 of fit() number 2, `kernel` by 1.0e+00")
     assert lines[-1] == "not compared: what follows IndexError: no such epoch"
     assert verdict.compare(recorded, recorded).lines[0].startswith("4 steps in 2 fits, 2 weights of 2 elements")
@@ -192,53 +192,53 @@ def test_the_last_of_the_fits_that_are_compared_ends_the_script(tmp_path, monkey
 
 def test_metrics_are_joined_as_they_say(runs):
     sums = {"name": "matrix", "aggregations": ["sum", "mean", "only_first_replica"], "is_mean": False}
-    one, two = runs(metrics=[sums])
-    one.step([1.0], metrics=[([4.0, 6.0], 2.5, 7.0)])
-    two.step([1.0], metrics=[([1.0, 2.0], 2.0, 7.0), ([3.0, 4.0], 3.0, 9.0)])
-    assert verdict.compare(one.end(), two.end()).equal
+    reference, several = runs(metrics=[sums])
+    reference.step([1.0], metrics=[([4.0, 6.0], 2.5, 7.0)])
+    several.step([1.0], metrics=[([1.0, 2.0], 2.0, 7.0), ([3.0, 4.0], 3.0, 9.0)])
+    assert verdict.compare(reference.end(), several.end()).equal
 
 
 def test_variables_that_are_not_trained_are_compared_on_the_chief(runs):
-    one, two = runs(metrics=[], states=["moving_mean"])
-    one.step([1.0], metrics=[([0.5],)])
-    two.step([1.0], metrics=[([0.75],), ([0.0],)])
-    _, lines = verdict.compare(one.end(), two.end())
+    reference, several = runs(metrics=[], states=["moving_mean"])
+    reference.step([1.0], metrics=[([0.5],)])
+    several.step([1.0], metrics=[([0.75],), ([0.0],)])
+    _, lines = verdict.compare(reference.end(), several.end())
     assert lines[0].endswith("step 1, `moving_mean` by 2.5e-01 (tolerance 1e-08), which is not trained")
 
 
 def test_a_rank_that_drifts_from_the_chief_is_named(runs):
-    one, two = runs()
-    one.step([1.0])
-    two.ranks[0].update(0, np.array([1.0]), np.array([0.0]))
-    two.ranks[1].update(0, np.array([1.0]), np.array([1e-12]))
-    _, lines = verdict.compare(one.end(), two.end())
+    reference, several = runs()
+    reference.step([1.0])
+    several.ranks[0].update(0, np.array([1.0]), np.array([0.0]))
+    several.ranks[1].update(0, np.array([1.0]), np.array([1e-12]))
+    _, lines = verdict.compare(reference.end(), several.end())
     assert lines[0] == "first difference: step 1, `bias` on rank 1 is not that of rank 0"
 
 
 def test_fewer_steps_are_a_difference(runs):
-    one, two = runs()
-    for run, steps in ((one, 3), (two, 1)):
+    reference, several = runs()
+    for run, steps in ((reference, 3), (several, 1)):
         for _ in range(steps):
             run.step([1.0])
-    _, lines = verdict.compare(one.end(), two.end())
+    _, lines = verdict.compare(reference.end(), several.end())
     assert lines[0] == "first difference: one process takes 3 steps, 2 processes take 1"
 
 
 def test_of_several_optimizers_the_one_is_named_and_its_own_steps_are_counted(runs):
-    one, two = runs()
-    for run, second in ((one, 2.0), (two, 4.0)):
+    reference, several = runs()
+    for run, second in ((reference, 2.0), (several, 4.0)):
         for rank in run.ranks:
             rank.describe_optimizer(1, "adam", ["kernel"])
         for kernel in (1.0, second):
             run.step([1.0])
             for rank in run.ranks:
                 rank.update(1, np.array([kernel]))
-    _, lines = verdict.compare(one.end(), two.end())
+    _, lines = verdict.compare(reference.end(), several.end())
     assert lines[0] == "first difference: step 2 of adam, `kernel` by 2.0e+00 (tolerance 1e-08)"
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "line"),
+    ("reference_sums", "several_sums", "line"),
     [
         ([[1e6]], [[1e6 + 1e-3]], "1 allreduce of 1 element in float64: max difference 1.0e-09 (tolerance 1e-08)"),
         ([[1.0, 2.0]], [[1.0, 4.0]], "first difference: `allreduce 1` by 1.0e+00 in 1 of 2 elements (tolerance 1e-08)"),
@@ -246,21 +246,21 @@ def test_of_several_optimizers_the_one_is_named_and_its_own_steps_are_counted(ru
         ([[1.0]], [[1.0, 1.0]], "first difference: allreduce 1 sums 1 element on one process, 2 on 2 processes"),
     ],
 )
-def test_where_nothing_is_trained_sums_are_compared_by_their_size(runs, mine, theirs, line):
-    one, two = runs()
-    for run, vectors in ((one, mine), (two, theirs)):
+def test_where_nothing_is_trained_sums_are_compared_by_their_size(runs, reference_sums, several_sums, line):
+    reference, several = runs()
+    for run, vectors in ((reference, reference_sums), (several, several_sums)):
         for vector in vectors:
             for rank in run.ranks:
                 rank.sum(np.array(vector))
-    assert verdict.compare(one.end(), two.end()).lines[0] == line
+    assert verdict.compare(reference.end(), several.end()).lines[0] == line
 
 
 def test_numbers_that_are_not_finite_are_no_ground_for_a_verdict(runs):
-    one, two = runs()
-    one.step([np.nan])
-    two.step([np.nan])
+    reference, several = runs()
+    reference.step([np.nan])
+    several.step([np.nan])
     with pytest.raises(EasyScaleError, match="numbers must be finite .* Received: `kernel` after step 1 is not"):
-        verdict.compare(one.end(), two.end())
+        verdict.compare(reference.end(), several.end())
 
 
 # What is recorded

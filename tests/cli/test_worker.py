@@ -11,12 +11,12 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
 def test_shares_are_contiguous_disjoint_and_complete(cores, size):
     have = list(range(10, 10 + cores))
-    shares = [cores_of_rank(have, rank, size) for rank in range(size)]
+    cores_of = [cores_of_rank(have, rank, size) for rank in range(size)]
     if cores < size:
-        assert shares == [have] * size
+        assert cores_of == [have] * size
     else:
-        assert sum(shares, []) == have
-        assert min(map(len, shares)) == cores // size
+        assert sum(cores_of, []) == have
+        assert min(map(len, cores_of)) == cores // size
 
 
 def test_threads_follow_the_share_unless_the_user_has_set_them():

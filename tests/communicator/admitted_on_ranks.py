@@ -1,9 +1,9 @@
 """Run by `test_lost.py` under mpirun with ULFM, three ranks and spares: the chief dies as it takes a newcomer in.
 
-Ranks 1 and 2 die, and the spare for rank 2 joins first. As the one for rank 1 is ready, which has an earlier place, the
-chief is killed: when it has told the others, but not the newcomer (`others`); or the other way round (`newcomer`), and
-the others go on before the newcomer speaks to them; or when it has told nobody (`nobody`). In the end there are three
-ranks again, and no process besides that one of them has called.
+Ranks 1 and 2 die, and the spare for rank 2 joins first. As the one for rank 1 is ready, which has a lower world rank,
+the chief is killed: when it has told the others, but not the newcomer (`others`); or the other way round (`newcomer`),
+and the others go on before the newcomer speaks to them; or when it has told nobody (`nobody`). In the end there are
+three ranks again, and no process besides that one of them has called.
 """
 
 import os
@@ -69,7 +69,7 @@ while is_first_chief or must_agree or comm.size < 3:
         comm.membership.revoke()
         must_agree = comm.membership.regroup(again=True).again
 members, end = comm.all_gather_object(os.getpid()), time.monotonic() + 10
-while others := [one for one in folder.glob("*.pid") if int(one.stem) not in members and is_there(int(one.stem))]:
+while others := [path for path in folder.glob("*.pid") if int(path.stem) not in members and is_there(int(path.stem))]:
     assert time.monotonic() < end, others
     time.sleep(0.1)
 print(f"end of rank {comm.membership.initial_ranks[comm.rank]} {comm.membership.initial_ranks}", flush=True)

@@ -9,25 +9,26 @@ import numpy as np
 if sys.argv[1] == "no_mpi4py":
     sys.modules["mpi4py"] = None  # as if it were not installed
 
-from easyscale import communicator, exchange
+from easyscale import communicator
+from easyscale import exchange as exchanges
 from easyscale.errors import DesyncError
 
 comm = communicator.get()
 buffer = np.ones(10, "float32")
-exchange.get("ring", comm).allreduce(buffer)
+exchanges.get("ring", comm).allreduce(buffer)
 assert (buffer == comm.size).all()
 
 
 def exception_on_one_rank():
     if comm.rank == 1:
         raise ValueError("only here")
-    exchange.get("ring", comm).allreduce(buffer)
+    exchanges.get("ring", comm).allreduce(buffer)
 
 
 def exception_in_a_collective_of_the_library():
     if comm.rank == 1:
         raise ValueError("only here")
-    exchange.get("mpi", comm).allreduce(buffer)
+    exchanges.get("mpi", comm).allreduce(buffer)
 
 
 def exception_on_all_ranks():
@@ -38,13 +39,13 @@ def exception_on_all_ranks():
 def error_of_easyscale():
     if comm.rank == 1:
         raise DesyncError("ranks must agree. Received: 1 and 2. Make them equal")
-    exchange.get("tree", comm).allreduce(buffer)
+    exchanges.get("tree", comm).allreduce(buffer)
 
 
 def one_rank_leaves():
     if comm.rank == 1:
         sys.exit(0)
-    exchange.get("ring", comm).allreduce(buffer)
+    exchanges.get("ring", comm).allreduce(buffer)
 
 
 def one_rank_leaves_with_a_code():
@@ -54,19 +55,19 @@ def one_rank_leaves_with_a_code():
 
 
 def one_rank_leaves_shared_memory():
-    vector = exchange.get("shared_memory", comm).allocate(1_000_000)
+    vector = exchanges.get("shared_memory", comm).allocate(1_000_000)
     if comm.rank == 1:
         sys.exit(0)
-    exchange.get("shared_memory", comm).allreduce(vector)
+    exchanges.get("shared_memory", comm).allreduce(vector)
 
 
 def one_rank_is_killed_in_shared_memory():
-    one = exchange.get("shared_memory", comm)
-    vector = one.allocate(1_000_000)
+    exchange = exchanges.get("shared_memory", comm)
+    vector = exchange.allocate(1_000_000)
     for number in range(1000):
         if comm.rank == 1 and number == 5:
             os.kill(os.getpid(), signal.SIGKILL)
-        one.allreduce(vector)
+        exchange.allreduce(vector)
 
 
 def longer_message_than_expected():
@@ -76,7 +77,7 @@ def longer_message_than_expected():
 
 
 def shorter_vector_on_one_rank():
-    exchange.get("ring", comm).allreduce(np.zeros(90 if comm.rank == 1 else 900))
+    exchanges.get("ring", comm).allreduce(np.zeros(90 if comm.rank == 1 else 900))
     comm.barrier()
 
 

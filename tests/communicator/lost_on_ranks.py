@@ -7,7 +7,8 @@ import time
 
 import numpy as np
 
-from easyscale import communicator, exchange
+from easyscale import communicator
+from easyscale import exchange as exchanges
 from easyscale.errors import LostError
 from easyscale.exchange import ParameterServer
 from easyscale.layout.specs import Spec
@@ -80,7 +81,7 @@ def a_server_goes_on():
         assert lost == ([1] if epoch == 0 else [])
         if lost:
             requests.membership.regroup(), replies.membership.regroup()
-            (server or client).leave_out(lost)
+            (server or client).shrink(lost)
     if server is not None:
         assert applied == 2 * 20 + 5 + 2 * 20
         np.testing.assert_array_equal(weights, -RATE * applied)
@@ -92,21 +93,21 @@ def exchange_goes_on():
     """Whatever the exchange was in the middle of: after `revoke` and `regroup` sums are right."""
     name, lost = sys.argv[2], int(sys.argv[3])
     unlucky = comm.rank == lost
-    one = exchange.get(name)
+    exchange = exchanges.get(name)
     failed = False
     for step in range(30):
-        vector = one.lend(100_000)
+        vector = exchange.lend(100_000)
         vector[:] = comm.rank
         if unlucky and step == 12:
             die()
         try:
-            one.allreduce(vector)
+            exchange.allreduce(vector)
         except LostError:
             assert step == 12 and not failed
             failed = True
             comm.membership.revoke()
             assert comm.membership.regroup().lost == [lost]
-            one.leave_out()
+            exchange.shrink()
         else:
             assert (vector == comm.size * (comm.size - 1) / 2).all()
     assert failed
@@ -137,11 +138,11 @@ def who_decides_is_killed():
     mail = comm.membership._mail
     send = mail.send
 
-    def tell(place, tag, words=None):
-        if isinstance(words, dict) and place == 2:
+    def tell(world_rank, tag, words=None):
+        if isinstance(words, dict) and world_rank == 2:
             time.sleep(0.5)  # rank 1 goes on, and waits for rank 2
             die()
-        send(place, tag, words)
+        send(world_rank, tag, words)
 
     if comm.rank == 0:
         mail.send = tell
@@ -151,8 +152,8 @@ def who_decides_is_killed():
             comm.barrier()
         except LostError:
             comm.membership.revoke()
-        first_ranks = comm.membership.initial_ranks
-        lost += [first_ranks[rank] for rank in comm.membership.regroup().lost]
+        initial_ranks = comm.membership.initial_ranks
+        lost += [initial_ranks[rank] for rank in comm.membership.regroup().lost]
     assert sorted(lost) == [0, 3], lost
     assert comm.membership.initial_ranks == [1, 2]
     assert comm.all_gather_object(comm.rank) == [0, 1]

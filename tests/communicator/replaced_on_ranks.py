@@ -32,15 +32,15 @@ def die_soon():
 def agree():
     """All have what the one has that has come furthest, and check that they all know each other."""
     global rounds, replaced
-    everyones = comm.all_gather_object([rounds, replaced, comm.membership.initial_ranks])
-    assert all(ranks == everyones[0][2] for _, _, ranks in everyones)
+    all_ranks = comm.all_gather_object([rounds, replaced, comm.membership.initial_ranks])
+    assert all(ranks == all_ranks[0][2] for _, _, ranks in all_ranks)
     assert len(set(comm.membership.initial_ranks)) == comm.size
-    rounds, replaced = max(everyones)[:2]
+    rounds, replaced = max(all_ranks)[:2]
 
 
 def is_replaced(rank):
-    ranks, places = comm.membership.initial_ranks, comm.membership.places
-    return rank in ranks and places[ranks.index(rank)] >= 4
+    ranks, world_ranks = comm.membership.initial_ranks, comm.membership.world_ranks
+    return rank in ranks and world_ranks[ranks.index(rank)] >= 4
 
 
 def admit():
@@ -91,7 +91,7 @@ while not end:
         while again:
             assert comm.membership.regroup(again).again
             again = False
-            ring.leave_out()
+            ring.shrink()
             try:
                 agree()
                 must_agree = False

@@ -47,8 +47,8 @@ def _run_with_spares(size, spares, limit, *script):
     variables = environment(EASYSCALE_ELASTIC="1", EASYSCALE_SPARES=str(spares))
     launch, *flags = mpirun(size)
     ranks = [*flags, "--with-ft", "ulfm", sys.executable, *script]
-    parked = [":", "-n", str(spares), sys.executable, "-m", "easyscale.elastic.standby", *script]
-    done = run([launch, *ranks, *parked], limit, variables)
+    standby = [":", "-n", str(spares), sys.executable, "-m", "easyscale.elastic.standby", *script]
+    done = run([launch, *ranks, *standby], limit, variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return [line for line in done.stdout.splitlines() if "end of rank" in line]
@@ -59,7 +59,7 @@ def test_ranks_that_are_killed_at_any_time_are_replaced():
     ends = _run_with_spares(4, 40, 130, str(REPLACED), str(losses))
     ends = [line.partition("after ")[2].split() for line in ends]
     assert ends and len({rounds for rounds, *_ in ends}) == 1, ends
-    assert max(int(one[2]) for one in ends) >= losses
+    assert max(int(end[2]) for end in ends) >= losses
 
 
 @pytest.mark.parametrize("told", ["others", "newcomer", "nobody"])

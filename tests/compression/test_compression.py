@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from easyscale import compression, exchange
+from easyscale import compression
+from easyscale import exchange as exchanges
 from easyscale.compression import Compression
 from easyscale.exchange.compressed import Compressed
 
@@ -66,14 +67,14 @@ def test_what_is_not_finite_stays_so(name, value):
 
 
 @pytest.mark.parametrize("form", ALL)
-@pytest.mark.parametrize("name", exchange.available())
+@pytest.mark.parametrize("name", exchanges.available())
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("length", [1, 1000])
 def test_an_exchange_sums_what_travels_in_a_form(run_ranks, name, form, size, length):
     vectors = np.random.default_rng(size).normal(size=(size, length)).astype("float32")
 
     def on_rank(comm):
-        buffer, whole = vectors[comm.rank].copy(), exchange.get(name, comm)
+        buffer, whole = vectors[comm.rank].copy(), exchanges.get(name, comm)
         Compressed(whole, ALL[form]()).allreduce(buffer)
         return buffer
 
@@ -87,10 +88,10 @@ def test_an_exchange_sums_what_travels_in_a_form(run_ranks, name, form, size, le
 @pytest.mark.parametrize("form", ALL)
 def test_less_is_sent(run_ranks, form):
     def on_rank(comm):
-        ring, sent = exchange.get("ring", comm), []
-        for one in (ring, Compressed(ring, ALL[form]())):
+        ring, sent = exchanges.get("ring", comm), []
+        for exchange in (ring, Compressed(ring, ALL[form]())):
             before = comm.sent.bytes
-            one.allreduce(np.zeros(4000, "float32"))
+            exchange.allreduce(np.zeros(4000, "float32"))
             sent.append(comm.sent.bytes - before)
         return sent
 
@@ -107,7 +108,7 @@ def test_gradients_of_half_types_travel_as_such(run_ranks, dtype):
 
     def on_rank(comm):
         buffer = np.full(1000, comm.rank + 1, half)
-        exchange.get("ring", comm).allreduce(buffer)
+        exchanges.get("ring", comm).allreduce(buffer)
         return comm.sent.bytes, buffer
 
     for sent, buffer in run_ranks(4, on_rank):

@@ -33,10 +33,10 @@ def test_a_part_is_known_by_itself_and_not_by_what_was_made_of_it(lose):
     x, y = np.arange(26).reshape(13, 2), np.arange(13)
 
     def act(comm, lose_one):
-        mine = easyscale.shard({"a": x}, y, communicator=comm)
-        whole = division.whole_of(*mine, None)
-        assert division.whole_of(mine[0]["a"] + 1) is None
-        assert division.whole_of(mine[0], mine[1] + 1) is None
+        local = easyscale.shard({"a": x}, y, communicator=comm)
+        whole = division.whole_of(*local, None)
+        assert division.whole_of(local[0]["a"] + 1) is None
+        assert division.whole_of(local[0], local[1] + 1) is None
         assert division.whole_of() is None
         assert whole.workers == [0, 1, 2, 3]
         assert division.count(whole.data) == 13
@@ -45,8 +45,8 @@ def test_a_part_is_known_by_itself_and_not_by_what_was_made_of_it(lose):
         assert rows[1].tolist() == [3, 5]
         assert rows[2] is None
         lose_one()
-        mine = easyscale.shard(x, x, communicator=comm)
-        return division.whole_of(*mine).workers
+        local = easyscale.shard(x, x, communicator=comm)
+        return division.whole_of(*local).workers
 
     assert lose(act) == [LEFT] * 3
 
@@ -83,26 +83,26 @@ def test_batches_are_divided_among_the_workers_of_the_moment(lose, kind):
 
     def act(comm, lose_one):
         dataset = tf.data.Dataset.range(samples).batch(batch, drop_remainder=kind == "tf")
-        mine = easyscale.shard(Numbers() if kind == "keras" else dataset, communicator=comm)
-        assert division.divides_itself(mine)
+        local = easyscale.shard(Numbers() if kind == "keras" else dataset, communicator=comm)
+        assert division.divides_itself(local)
         assert not division.divides_itself(dataset)
         if kind == "keras":
-            before = mine[0][0].tolist()
+            before = local[0][0].tolist()
             lose_one()
-            return [before, *(mine[index][0].tolist() for index in range(1, mine.num_batches))]
+            return [before, *(local[index][0].tolist() for index in range(1, local.num_batches))]
         if kind == "tf":
-            assert mine.cardinality() == samples // batch
-        assert division.divides_itself(mine.map(lambda x: x * 1))
-        assert mine.element_spec.shape.as_list() == [None]
+            assert local.cardinality() == samples // batch
+        assert division.divides_itself(local.map(lambda x: x * 1))
+        assert local.element_spec.shape.as_list() == [None]
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False  # what has been prepared stays as it is
-        batches = iter(mine.with_options(options))
+        batches = iter(local.with_options(options))
         before = next(batches).numpy().tolist()
         lose_one()
-        return [before, *(one.numpy().tolist() for one in batches)]
+        return [before, *(batch.numpy().tolist() for batch in batches)]
 
     first, *others = zip(*lose(act), strict=True)
     assert sorted(sum(first, [])) == [number for number in range(batch) if number % SIZE != 1]
     assert others
-    for index, one in enumerate(others, 1):
-        assert sorted(sum(one, [])) == list(range(index * batch, min((index + 1) * batch, samples)))
+    for index, batches in enumerate(others, 1):
+        assert sorted(sum(batches, [])) == list(range(index * batch, min((index + 1) * batch, samples)))

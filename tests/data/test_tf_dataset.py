@@ -122,13 +122,13 @@ def test_elements_keep_their_structure(shards, size, kind, drop_remainder):
     parts = shards(size, dataset)
     for part in parts:
         tf.nest.assert_same_structure(part.element_spec, dataset.element_spec)
-        for mine, spec in zip(tf.nest.flatten(part.element_spec), tf.nest.flatten(dataset.element_spec), strict=True):
-            assert mine.dtype == spec.dtype
+        for own, spec in zip(tf.nest.flatten(part.element_spec), tf.nest.flatten(dataset.element_spec), strict=True):
+            assert own.dtype == spec.dtype
     for whole, *batches in zip(dataset.as_numpy_iterator(), *(part.as_numpy_iterator() for part in parts), strict=True):
         for rank, batch in enumerate(batches):
             assert type(batch) is type(whole)
-            for mine, array in zip(tf.nest.flatten(batch), tf.nest.flatten(whole), strict=True):
-                np.testing.assert_array_equal(mine, array[rank::size])
+            for own, array in zip(tf.nest.flatten(batch), tf.nest.flatten(whole), strict=True):
+                np.testing.assert_array_equal(own, array[rank::size])
 
 
 @over_sizes
@@ -224,7 +224,7 @@ def test_batches_that_local_batch_has_divided_are_told_not_to_be_divided_again(r
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             run_ranks(2, lambda comm: take() and None)
-        return [str(one.message) for one in caught]
+        return [str(warning.message) for warning in caught]
 
     right = [
         lambda: easyscale.shard(whole).batch(easyscale.local_batch(24)),

@@ -20,8 +20,8 @@ def test_structures_and_several_arguments(run_ranks):
     a, b = np.arange(7), np.arange(14).reshape(7, 2)
 
     def on_rank(comm):
-        mine = easyscale.shard({"a": a, "b": (b, None)})
-        return easyscale.unshard(mine, easyscale.shard(a))
+        local = easyscale.shard({"a": a, "b": (b, None)})
+        return easyscale.unshard(local, easyscale.shard(a))
 
     for structure, again in run_ranks(3, on_rank):
         np.testing.assert_array_equal(structure["a"], a)
@@ -33,7 +33,7 @@ def test_structures_and_several_arguments(run_ranks):
 def test_fewer_rows_than_workers_and_none(run_ranks):
     for result in run_ranks(3, lambda comm: easyscale.unshard(np.arange(2)[comm.rank :: 3])):
         np.testing.assert_array_equal(result, [0, 1])
-    assert [one.size for one in run_ranks(2, lambda comm: easyscale.unshard(np.zeros((0, 3))))] == [0, 0]
+    assert [whole.size for whole in run_ranks(2, lambda comm: easyscale.unshard(np.zeros((0, 3))))] == [0, 0]
 
 
 @pytest.mark.parametrize(

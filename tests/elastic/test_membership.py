@@ -21,16 +21,16 @@ LIMIT = 20  # seconds
 class PostOffice:
     """What `Mail` does over MPI, between threads."""
 
-    def __init__(self, places):
-        self.words = [collections.deque() for _ in range(places)]
+    def __init__(self, world_ranks):
+        self.words = [collections.deque() for _ in range(world_ranks)]
         self.failed, self.changed = frozenset(), threading.Lock()
 
-    def fail(self, *places):
-        self.failed |= {*places}
+    def fail(self, *world_ranks):
+        self.failed |= {*world_ranks}
 
 
 class Mailbox:
-    """`Mail` of one place."""
+    """`Mail` of one world rank."""
 
     def __init__(self, office, own):
         self._office, self.own = office, own
@@ -39,14 +39,14 @@ class Mailbox:
     def failed(self):
         return self._office.failed
 
-    def send(self, place, tag, words=None):
+    def send(self, world_rank, tag, words=None):
         with self._office.changed:
-            self._office.words[place].append((self.own, tag, json.dumps(words)))
+            self._office.words[world_rank].append((self.own, tag, json.dumps(words)))
 
-    def hear(self, tag, place=None):
+    def hear(self, tag, world_rank=None):
         with self._office.changed:
             own = self._office.words[self.own]
-            found = next((one for one in own if one[1] == tag and place in (None, one[0])), None)
+            found = next((word for word in own if word[1] == tag and world_rank in (None, word[0])), None)
             if found is None:
                 return None
             own.remove(found)
@@ -57,20 +57,25 @@ class Mailbox:
 
 
 class Ranks:
-    """The memberships of all places of an elastic job, and how often each was told that its ranks have changed."""
+    """The memberships of all world ranks of an elastic job, and how often each was told that its ranks have changed."""
 
     def __init__(self, count, spares=0, servers=0):
         self.office, self.told, self.of, self.jobs = PostOffice(count + spares), collections.Counter(), [], []
-        for place in range(count + spares):
-            mail = Mailbox(self.office, place)
+        for world_rank in range(count + spares):
+            mail = Mailbox(self.office, world_rank)
             job = ElasticJob(mail, Departures(mail), Progress(), count, spares, 1, True, lambda: None)
             self.jobs.append(job)
-            self.of.append(ElasticMembership(job, servers, lambda place=place: self.told.update([place])))
+            self.of.append(
+                ElasticMembership(job, servers, lambda world_rank=world_rank: self.told.update([world_rank]))
+            )
 
-    def on(self, places, act):
-        """Call `act(membership)` on these places at once; return the results."""
-        with ThreadPoolExecutor(len(places)) as threads:
-            return [one.result(LIMIT) for one in [threads.submit(act, self.of[place]) for place in places]]
+    def on(self, world_ranks, act):
+        """Call `act(membership)` on these world ranks at once; return the results."""
+        with ThreadPoolExecutor(len(world_ranks)) as threads:
+            return [
+                future.result(LIMIT)
+                for future in [threads.submit(act, self.of[world_rank]) for world_rank in world_ranks]
+            ]
 
 
 def _regroup(membership):
@@ -81,15 +86,15 @@ def _regroup(membership):
 def test_those_who_are_left_keep_their_order_and_get_new_numbers(lost):
     ranks = Ranks(4)
     ranks.office.fail(lost)
-    left = [place for place in range(4) if place != lost]
+    left = [world_rank for world_rank in range(4) if world_rank != lost]
     assert ranks.on(left, _regroup) == [([lost], [], False)] * 3
-    for rank, place in enumerate(left):
-        membership = ranks.of[place]
-        assert (membership.rank, membership.size, membership.places) == (rank, 3, left)
+    for rank, world_rank in enumerate(left):
+        membership = ranks.of[world_rank]
+        assert (membership.rank, membership.size, membership.world_ranks) == (rank, 3, left)
         assert membership.initial_ranks == left
-        assert membership.name == f"[rank {place} of 3]"
+        assert membership.name == f"[rank {world_rank} of 3]"
         assert membership.has_lost
-        assert ranks.told[place] == 1
+        assert ranks.told[world_rank] == 1
 
 
 def test_messages_of_other_ranks_have_another_tag():
@@ -105,17 +110,17 @@ def test_a_server_that_fails_is_none_of_the_servers_any_more():
     ranks = Ranks(4, servers=2)
     ranks.office.fail(0, 3)
     ranks.on([1, 2], _regroup)
-    assert [ranks.of[place].servers for place in (1, 2)] == [1, 1]
+    assert [ranks.of[world_rank].servers for world_rank in (1, 2)] == [1, 1]
 
 
 def test_whoever_waits_is_interrupted_by_a_failure_and_by_a_rank_that_cannot_go_on():
     ranks = Ranks(3)
-    assert not any(one.is_in_vain(notices=False) for one in ranks.of)
+    assert not any(membership.is_in_vain(notices=False) for membership in ranks.of)
     ranks.of[2].revoke()
-    assert [one.is_in_vain(notices=False) for one in ranks.of] == [True] * 3
-    changes = ranks.on([0, 1, 2], lambda one: one.regroup(again=one.rank == 2))
+    assert [membership.is_in_vain(notices=False) for membership in ranks.of] == [True] * 3
+    changes = ranks.on([0, 1, 2], lambda membership: membership.regroup(again=membership.rank == 2))
     assert changes == [([], [], True)] * 3
-    assert not any(one.is_in_vain(notices=False) for one in ranks.of)
+    assert not any(membership.is_in_vain(notices=False) for membership in ranks.of)
 
 
 def test_a_duplicate_follows_when_it_is_told_to():
@@ -123,11 +128,11 @@ def test_a_duplicate_follows_when_it_is_told_to():
     follows = ElasticMembership(ranks.jobs[0], 0, lambda: None, is_duplicate=True)
     ranks.office.fail(1)
     ranks.on([0, 2], _regroup)
-    assert follows.places == [0, 1, 2]
+    assert follows.world_ranks == [0, 1, 2]
     assert follows.is_in_vain(notices=False)
     assert not follows.is_in_vain(notices=True), "what is waited for says itself whether it has failed"
     assert follows.regroup() == ([1], [], False)
-    assert follows.places == [0, 2]
+    assert follows.world_ranks == [0, 2]
 
 
 def test_a_spare_replaces_a_rank_when_all_have_admitted_it():
@@ -151,7 +156,7 @@ def test_a_spare_replaces_a_rank_when_all_have_admitted_it():
         chief.admit(newcomers)
         assert joins.result(LIMIT)
     assert not spare.is_joining
-    assert [(one.rank, one.places, one.initial_ranks) for one in (chief, spare)] == [
+    assert [(membership.rank, membership.world_ranks, membership.initial_ranks) for membership in (chief, spare)] == [
         (0, [0, 2], [0, 1]),
         (1, [0, 2], [0, 1]),
     ]

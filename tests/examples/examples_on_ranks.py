@@ -118,5 +118,5 @@ def check_python_in_the_readme_runs():
             exec(compile(block, "README.md", "exec"), names)
             os.chdir(ROOT)
         weights = [weight.tolist() for weight in model.get_weights()]
-        everyones = easyscale.communicator.get().all_gather_object(weights)
-        assert all(other == weights for other in everyones) or "model" not in block
+        all_ranks = easyscale.communicator.get().all_gather_object(weights)
+        assert all(other == weights for other in all_ranks) or "model" not in block

@@ -50,7 +50,7 @@ def test_the_package_has_the_extras(line):
     assert set(extras) <= set(setup["options.extras_require"])
 
 
-@pytest.mark.parametrize("line", [one for one in _typed("easyscale") if one.split()[1] == "launch"])
+@pytest.mark.parametrize("line", [typed for typed in _typed("easyscale") if typed.split()[1] == "launch"])
 def test_launch_takes_the_command(line, tmp_path):
     script = next(word for word in shlex.split(line) if word.endswith(".py"))
     path = ROOT / script
@@ -64,7 +64,7 @@ def test_launch_takes_the_command(line, tmp_path):
     assert done.stdout.rstrip().endswith(shlex.join(after))
 
 
-@pytest.mark.parametrize("line", [one for one in _typed("easyscale") if one.split()[1] != "launch"])
+@pytest.mark.parametrize("line", [typed for typed in _typed("easyscale") if typed.split()[1] != "launch"])
 def test_easyscale_has_the_command_and_its_options(line):
     arguments = shlex.split(line)[1:]
     command = [word for word in arguments if re.fullmatch("[a-z]+", word)][:2]

@@ -43,8 +43,8 @@ def test_replication_makes_the_same_model_on_one_device_on_two_and_on_two_proces
         assert done.returncode == 0, done.stdout + done.stderr
         assert "AutoGraph" not in done.stderr, done.stderr
         printed.append(dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line))
-    assert [one["workers"] for one in printed] == ["1", "2", "2"]
-    logits = [float(one["logits"]) for one in printed]
+    assert [row["workers"] for row in printed] == ["1", "2", "2"]
+    logits = [float(row["logits"]) for row in printed]
     assert logits == [pytest.approx(logits[0], rel=1e-4)] * 3
 
 
@@ -57,10 +57,10 @@ def test_demo_ends_with_the_exit_code_of_what_it_runs():
 
 def test_demo_says_how_many_times_as_fast_two_processes_are():
     demo = runpy.run_path(str(EXAMPLES / "demo.py"))
-    one = {"test accuracy": "0.9800", "samples/s": "2000"}
-    two = {"test accuracy": "0.9750", "samples/s": "1500", "equal weights on all 2 ranks": "yes"}
-    assert "Two processes trained 0.75 times as fast as one." in demo["summary"](one, two, cores=2)
-    assert demo["summary"](one, two, cores=1).endswith("They had to share this machine's one core.")
+    single = {"test accuracy": "0.9800", "samples/s": "2000"}
+    double = {"test accuracy": "0.9750", "samples/s": "1500", "equal weights on all 2 ranks": "yes"}
+    assert "Two processes trained 0.75 times as fast as one." in demo["summary"](single, double, cores=2)
+    assert demo["summary"](single, double, cores=1).endswith("They had to share this machine's one core.")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

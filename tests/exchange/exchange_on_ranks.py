@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import easyscale
-from easyscale import communicator, exchange
+from easyscale import communicator
+from easyscale import exchange as exchanges
 from easyscale.exchange.vectors import capacity
 
 comm = communicator.get()
@@ -18,7 +19,7 @@ DTYPES = ["float32", "float64", "float16", ml_dtypes.bfloat16, "int32", "int64"]
 LENGTHS = [0, 1, 7, 1000, 300_001]
 
 
-def _everyones(buffer):
+def _of_all_ranks(buffer):
     return comm.all_gather_rows(buffer.view(np.uint8))
 
 
@@ -41,19 +42,19 @@ def _short_segments(name):
 
 
 def check_allreduce_sums_every_rank():
-    for name, length, dtype in itertools.product(exchange.available(), LENGTHS, DTYPES):
+    for name, length, dtype in itertools.product(exchanges.available(), LENGTHS, DTYPES):
         buffer = _values(length, dtype)
-        exchange.get(name, comm).allreduce(buffer)
+        exchanges.get(name, comm).allreduce(buffer)
         np.testing.assert_array_equal(buffer.astype("float64"), _sums(length), f"{name} {length} {dtype}")
 
 
 def check_reduce_leaves_the_sum_at_the_owner_and_gather_brings_it_back():
-    for name, length, dtype in itertools.product(exchange.available(), LENGTHS, ["float32", "float16"]):
-        one, buffer = exchange.get(name, comm), _values(length, dtype)
-        own = one.owned(length)
-        one.reduce(buffer)
+    for name, length, dtype in itertools.product(exchanges.available(), LENGTHS, ["float32", "float16"]):
+        exchange, buffer = exchanges.get(name, comm), _values(length, dtype)
+        own = exchange.owned(length)
+        exchange.reduce(buffer)
         np.testing.assert_array_equal(buffer[own], _sums(length)[own], f"{name} {length} {dtype}")
-        one.gather(buffer)
+        exchange.gather(buffer)
         np.testing.assert_array_equal(buffer, _sums(length), f"{name} {length} {dtype}")
 
 
@@ -61,7 +62,7 @@ def check_short_segments_make_the_same_sum():
     for name, length in itertools.product(["ring", "tree"], [0, 1, 7, 8, 9, 31, 32, 33, 500]):
         buffer = _values(length, "float32")
         with _short_segments(name):
-            exchange.get(name, comm).allreduce(buffer)
+            exchanges.get(name, comm).allreduce(buffer)
         np.testing.assert_array_equal(buffer, _sums(length), f"{name} {length}")
 
 
@@ -71,11 +72,11 @@ def check_a_vector_longer_than_a_message_makes_the_same_sum():
 
     before, transfer.MESSAGE_LIMIT = transfer.MESSAGE_LIMIT, 64
     try:
-        for name, length, dtype in itertools.product(exchange.available(), LENGTHS[:-1], ["float64", "float16"]):
-            one, buffer, again = exchange.get(name, comm), _values(length, dtype), _values(length, dtype)
-            one.allreduce(buffer)
-            one.reduce(again)
-            one.gather(again)
+        for name, length, dtype in itertools.product(exchanges.available(), LENGTHS[:-1], ["float64", "float16"]):
+            exchange, buffer, again = exchanges.get(name, comm), _values(length, dtype), _values(length, dtype)
+            exchange.allreduce(buffer)
+            exchange.reduce(again)
+            exchange.gather(again)
             np.testing.assert_array_equal(buffer, _sums(length), f"{name} {length} {dtype}")
             np.testing.assert_array_equal(again, _sums(length), f"{name} {length} {dtype}")
     finally:
@@ -83,37 +84,38 @@ def check_a_vector_longer_than_a_message_makes_the_same_sum():
 
 
 def check_all_ranks_get_the_same_bits():
-    for name, dtype in itertools.product(exchange.available(), ["float32", "float64", "float16"]):
+    for name, dtype in itertools.product(exchanges.available(), ["float32", "float64", "float16"]):
         buffer = np.random.default_rng(comm.rank).normal(size=100_003).astype(dtype)
-        exchange.get(name, comm).allreduce(buffer)
-        rows = _everyones(buffer)
+        exchanges.get(name, comm).allreduce(buffer)
+        rows = _of_all_ranks(buffer)
         assert (rows == rows[0]).all(), name
 
 
 def check_processes_send_what_the_cost_says():
     for name in ("ring", "tree"):
         messages, nbytes = comm.sent.messages, comm.sent.bytes
-        exchange.get(name, comm).allreduce(np.ones(480, "float32"))
+        exchanges.get(name, comm).allreduce(np.ones(480, "float32"))
         sent = comm.all_gather_object([comm.sent.messages - messages, comm.sent.bytes - nbytes])
-        cost = exchange.get(name, comm).cost(comm.size, 1920)
-        assert (max(one for one, _ in sent), max(one for _, one in sent)) == (cost.messages, cost.bytes), name
+        cost = exchanges.get(name, comm).cost(comm.size, 1920)
+        busiest = max(messages for messages, _ in sent), max(nbytes for _, nbytes in sent)
+        assert busiest == (cost.messages, cost.bytes), name
 
 
 def check_allocated_memory_is_aligned_and_sums():
-    for name, dtype in itertools.product(exchange.available(), DTYPES):
-        one = exchange.get(name, comm)
-        buffer = one.allocate(1001, dtype)
+    for name, dtype in itertools.product(exchanges.available(), DTYPES):
+        exchange = exchanges.get(name, comm)
+        buffer = exchange.allocate(1001, dtype)
         assert buffer.ctypes.data % 64 == 0
         assert not buffer.any()
         buffer[:] = 1
-        one.allreduce(buffer)
+        exchange.allreduce(buffer)
         assert (buffer == comm.size).all(), name
 
 
 def check_exchanges_run_on_any_thread():
-    for name in exchange.available():
-        buffer, one = _values(10_000, "float32"), exchange.get(name, comm)
-        thread = threading.Thread(target=one.allreduce, args=(buffer,))
+    for name in exchanges.available():
+        buffer, exchange = _values(10_000, "float32"), exchanges.get(name, comm)
+        thread = threading.Thread(target=exchange.allreduce, args=(buffer,))
         thread.start()
         thread.join()
         np.testing.assert_array_equal(buffer, _sums(10_000), name)
@@ -126,16 +128,16 @@ def check_windows_for_which_there_is_no_room_are_an_error_on_every_rank():
         return
     before, memory._room = memory._room, lambda: 3_000_000
     try:
-        one = exchange.get("shared_memory", comm)
+        exchange = exchanges.get("shared_memory", comm)
         with pytest.raises(easyscale.SharedMemoryError) as raised:
-            one.allocate(1_500_000)  # 6 MB for each rank
+            exchange.allocate(1_500_000)  # 6 MB for each rank
     finally:
         memory._room = before
     message = str(raised.value)
     needed = capacity(6_000_000) * comm.size / 1e6
     assert f"Received: {needed:.0f} MB to share, 3 MB free of " in message and "\n" not in message
     assert "--shm-size" in message and "choose the exchange 'ring'" in message
-    vector = one.allocate(1_500_000)
+    vector = exchange.allocate(1_500_000)
     vector[:] = 1
-    one.allreduce(vector)
+    exchange.allreduce(vector)
     assert (vector == comm.size).all()

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from easyscale import exchange
+from easyscale import exchange as exchanges
 from easyscale.layout.bucket import ALIGNMENT
 
 SIZES = [1, 2, 3, 4, 5, 8]
@@ -16,7 +16,7 @@ LENGTHS = [0, 1, 7, 1000, 600_001]  # the last one travels in several segments, 
 NAMES = ["float16", "bfloat16", "float32", "float64", "int32", "int64"]
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in NAMES}
 
-every_exchange = pytest.mark.parametrize("name", exchange.available())
+every_exchange = pytest.mark.parametrize("name", exchanges.available())
 every_size = pytest.mark.parametrize("size", SIZES)
 every_length = pytest.mark.parametrize("length", LENGTHS)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -37,7 +37,7 @@ def _sums(size, length, dtype="float64"):
 def test_allreduce_sums_every_rank(run_ranks, name, size, length, dtype):
     def on_rank(comm):
         buffer = _values(comm.rank, length, dtype)
-        exchange.get(name, comm).allreduce(buffer)
+        exchanges.get(name, comm).allreduce(buffer)
         return buffer
 
     expected = _sums(size, length, dtype)
@@ -51,14 +51,14 @@ def test_allreduce_sums_every_rank(run_ranks, name, size, length, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_reduce_leaves_the_sum_at_the_owner_and_gather_brings_it_back(run_ranks, name, size, length, dtype):
     def on_rank(comm):
-        one = exchange.get(name, comm)
+        exchange = exchanges.get(name, comm)
         buffer = _values(comm.rank, length, dtype)
-        own = one.owned(length)
-        one.reduce(buffer)
+        own = exchange.owned(length)
+        exchange.reduce(buffer)
         sums = buffer[own].copy()
         buffer[:] = -1  # what is not the owner's does not matter to `gather`
         buffer[own] = sums * 2
-        one.gather(buffer)
+        exchange.gather(buffer)
         return own, sums, buffer
 
     expected = _sums(size, length, dtype)
@@ -71,7 +71,7 @@ def test_reduce_leaves_the_sum_at_the_owner_and_gather_brings_it_back(run_ranks,
 @every_size
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 8, 1000, 2**31 + 3])
 def test_owned_ranges_divide_the_vector_exactly(run_ranks, name, size, length):
-    ranges = run_ranks(size, lambda comm: exchange.get(name, comm).owned(length))
+    ranges = run_ranks(size, lambda comm: exchanges.get(name, comm).owned(length))
     filled = sorted((own.start, own.stop) for own in ranges if own.start < own.stop)
     assert [start for start, _ in filled] + [length] == [0] + [stop for _, stop in filled]
     assert all(0 <= own.start <= own.stop <= length and own.step is None for own in ranges)
@@ -83,7 +83,7 @@ def test_owned_ranges_divide_the_vector_exactly(run_ranks, name, size, length):
 def test_all_ranks_get_the_same_bits(run_ranks, name, size, dtype):
     def on_rank(comm):
         buffer = np.random.default_rng(comm.rank).normal(size=10_007).astype(dtype)
-        exchange.get(name, comm).allreduce(buffer)
+        exchanges.get(name, comm).allreduce(buffer)
         return buffer.tobytes()
 
     assert len(set(run_ranks(size, on_rank))) == 1
@@ -96,7 +96,7 @@ def test_the_sum_is_as_exact_as_the_dtype(run_ranks, name, size):
 
     def on_rank(comm):
         buffer = parts[comm.rank].astype("float32")
-        exchange.get(name, comm).allreduce(buffer)
+        exchanges.get(name, comm).allreduce(buffer)
         return buffer
 
     exact = sum(part.astype("float32").astype("float64") for part in parts)
@@ -104,16 +104,16 @@ def test_the_sum_is_as_exact_as_the_dtype(run_ranks, name, size):
         np.testing.assert_allclose(buffer, exact, rtol=0, atol=size * 4 * np.finfo("float32").eps)
 
 
-@pytest.mark.parametrize("name", sorted({*exchange.with_options()} - {"ring", "tree"}))  # which pass sums on
+@pytest.mark.parametrize("name", sorted({*exchanges.with_options()} - {"ring", "tree"}))  # which pass sums on
 @pytest.mark.parametrize("dtype, big", [("float16", 2048), (ml_dtypes.bfloat16, 256)], ids=["float16", "bfloat16"])
 def test_half_types_are_summed_in_float32_by_their_owners(run_ranks, name, dtype, big):
     # In the half type big + 1 is big again, so whoever adds the ones to the big number one by one never gets further.
-    # 5 ranks, and 5 elements for each of the 5 shares, so that the big number stands first in some order of adding.
+    # 5 ranks, and 5 elements for each of the 5 spans, so that the big number stands first in some order of adding.
     assert np.dtype(dtype).type(big) + np.dtype(dtype).type(1) == big
 
     def on_rank(comm):
         buffer = np.where(np.arange(25) % 5 == comm.rank, big, 1).astype(dtype)
-        exchange.get(name, comm).allreduce(buffer)
+        exchanges.get(name, comm).allreduce(buffer)
         return buffer.astype("float64")
 
     for buffer in run_ranks(5, on_rank):
@@ -124,11 +124,11 @@ def test_half_types_are_summed_in_float32_by_their_owners(run_ranks, name, dtype
 @every_size
 def test_a_second_exchange_of_the_same_memory_is_a_sum_of_its_own(run_ranks, name, size):
     def on_rank(comm):
-        one = exchange.get(name, comm)
-        buffer = one.allocate(33)
+        exchange = exchanges.get(name, comm)
+        buffer = exchange.allocate(33)
         buffer[:] = 1
         for _ in range(3):
-            one.allreduce(buffer)
+            exchange.allreduce(buffer)
         return buffer
 
     for buffer in run_ranks(size, on_rank):
@@ -139,18 +139,18 @@ def test_a_second_exchange_of_the_same_memory_is_a_sum_of_its_own(run_ranks, nam
 @pytest.mark.parametrize("length", [0, 1, 1000])
 @every_dtype
 def test_allocate_returns_aligned_zeros(name, length, dtype):
-    one = exchange.get(name)
-    kept = [one.allocate(length, dtype) for _ in range(5)]
+    exchange = exchanges.get(name)
+    kept = [exchange.allocate(length, dtype) for _ in range(5)]
     for vector in kept:
         assert (vector.shape, vector.dtype) == ((length,), dtype)
         assert vector.ctypes.data % ALIGNMENT == 0 or length == 0
         assert not vector.any()
-        one.allreduce(vector)
+        exchange.allreduce(vector)
 
 
 @every_exchange
 def test_the_class_says_what_it_is(name):
-    cls = type(exchange.get(name))
+    cls = type(exchanges.get(name))
     assert cls.name == name
-    assert repr(exchange.get(name)) == f"<{cls.__name__} exchange>"
+    assert repr(exchanges.get(name)) == f"<{cls.__name__} exchange>"
     assert "Reference:" in cls.__doc__, f"the docstring of {cls.__name__} must end with `Reference:` and the paper"

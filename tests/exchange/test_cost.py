@@ -5,18 +5,18 @@ import collections
 import numpy as np
 import pytest
 
-from easyscale import exchange
+from easyscale import exchange as exchanges
 from easyscale.communicator import Communicator, Request
 from easyscale.exchange import Cost, Exchange
 
 
 def _stated(size):
     """The exchanges that state a cost."""
-    return [name for name in exchange.available() if type(exchange.get(name)).cost(size, 4096) is not None]
+    return [name for name in exchanges.available() if type(exchanges.get(name)).cost(size, 4096) is not None]
 
 
 STATED = _stated(2)
-SENDING = [name for name in STATED if type(exchange.get(name)).cost(2, 4096).messages]
+SENDING = [name for name in STATED if type(exchanges.get(name)).cost(2, 4096).messages]
 
 
 def test_ring_tree_and_shared_memory_state_their_cost():
@@ -39,7 +39,7 @@ def test_ring_tree_and_shared_memory_state_their_cost():
     ],
 )
 def test_cost_by_hand(name, size, cost):
-    assert type(exchange.get(name)).cost(size, 1200) == cost
+    assert type(exchanges.get(name)).cost(size, 1200) == cost
 
 
 @pytest.mark.parametrize("name", STATED)
@@ -47,10 +47,10 @@ def test_cost_by_hand(name, size, cost):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_busiest_rank_sends_what_the_cost_says(run_ranks, name, size, dtype):
     def on_rank(comm):
-        one = exchange.get(name, comm)
+        exchange = exchanges.get(name, comm)
         buffer = np.ones(480, dtype)  # every size divides it
-        one.allreduce(buffer)
-        return comm.sent.messages, comm.sent.bytes, one.cost(size, buffer.nbytes)
+        exchange.allreduce(buffer)
+        return comm.sent.messages, comm.sent.bytes, exchange.cost(size, buffer.nbytes)
 
     sent = run_ranks(size, on_rank)
     cost = sent[0][2]
@@ -61,7 +61,7 @@ def test_the_busiest_rank_sends_what_the_cost_says(run_ranks, name, size, dtype)
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
 def test_every_rank_of_the_ring_sends_the_same(run_ranks, size):
     def on_rank(comm):
-        exchange.get("ring", comm).allreduce(np.ones(480, "float32"))
+        exchanges.get("ring", comm).allreduce(np.ones(480, "float32"))
         return comm.sent.messages, comm.sent.bytes
 
     assert run_ranks(size, on_rank) == [(2 * (size - 1), 2 * 1920 * (size - 1) // size)] * size
@@ -70,7 +70,7 @@ def test_every_rank_of_the_ring_sends_the_same(run_ranks, size):
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
 def test_the_tree_carries_the_buffer_over_every_edge_twice(run_ranks, size):
     def on_rank(comm):
-        exchange.get("tree", comm).allreduce(np.ones(480, "float32"))
+        exchanges.get("tree", comm).allreduce(np.ones(480, "float32"))
         return comm.sent.messages, comm.sent.bytes
 
     sent = run_ranks(size, on_rank)
@@ -115,10 +115,10 @@ def test_the_last_message_comes_after_the_steps_that_the_cost_says(run_ranks, na
 
     def on_rank(comm):
         timed = _Timed(comm, stamps)
-        exchange.get(name, timed).allreduce(np.ones(840, "float32"))
+        exchanges.get(name, timed).allreduce(np.ones(840, "float32"))
         return max(timed.sent_at, timed.received_at)
 
-    steps = type(exchange.get(name)).cost(size, 3360).steps
+    steps = type(exchanges.get(name)).cost(size, 3360).steps
     assert max(run_ranks(size, on_rank)) == steps, "a rank sends one message at a time, and receives one at a time"
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from easyscale import communicator, exchange
+from easyscale import communicator
+from easyscale import exchange as exchanges
 from easyscale.exchange import Exchange
 from easyscale.exchange.vectors import aligned
 
@@ -42,26 +43,26 @@ def _read_only():
     ],
     ids=["list", "scalar", "matrix", "strided", "dtype", "byte_order", "read_only"],
 )
-@pytest.mark.parametrize("name", exchange.available())
+@pytest.mark.parametrize("name", exchanges.available())
 def test_a_wrong_buffer_is_a_type_error_of_one_line_on_one_rank_already(name, verb, buffer, message):
     with pytest.raises(TypeError) as raised:
-        getattr(exchange.get(name), verb)(buffer)
+        getattr(exchanges.get(name), verb)(buffer)
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize("name", exchange.available())
+@pytest.mark.parametrize("name", exchanges.available())
 def test_one_rank_changes_nothing(name):
-    one = exchange.get(name)
+    exchange = exchanges.get(name)
     buffer = np.arange(5.0)
-    one.allreduce(buffer)
-    one.reduce(buffer)
-    one.gather(buffer)
+    exchange.allreduce(buffer)
+    exchange.reduce(buffer)
+    exchange.gather(buffer)
     assert buffer.tolist() == [0, 1, 2, 3, 4]
-    assert one.owned(5) == slice(0, 5)
+    assert exchange.owned(5) == slice(0, 5)
 
 
 def test_an_exchange_that_is_not_connected_says_how_to_connect_it():
-    ring = type(exchange.get("ring"))()
+    ring = type(exchanges.get("ring"))()
     message = r"^<Ring exchange> must be connected first\. Use `easyscale\.exchange\.get\(exchange, communicator\)`$"
     with pytest.raises(ValueError, match=message):
         ring.allreduce(np.zeros(3))
@@ -70,7 +71,7 @@ def test_an_exchange_that_is_not_connected_says_how_to_connect_it():
 
 
 def test_an_exchange_keeps_to_one_communicator(run_ranks):
-    ring = type(exchange.get("ring"))()
+    ring = type(exchanges.get("ring"))()
     own = communicator.get("local")
     assert ring.connect(own) is ring
     assert ring.connect(own) is ring
@@ -97,7 +98,7 @@ def test_a_class_may_have_a_constructor_of_its_own():
 
     assert Own.name == "Own"
     own = Own(3)
-    assert exchange.get(own) is own
+    assert exchanges.get(own) is own
     own.allreduce(np.zeros(2))
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from easyscale import communicator, exchange
+from easyscale import communicator
+from easyscale import exchange as exchanges
 from easyscale.exchange import ParameterServer, parameter_server
 
 CASES = [(1, 1), (2, 1), (3, 2), (4, 1), (4, 2), (4, 4)]  # workers, servers
@@ -20,13 +21,13 @@ def _on_ranks(workers, servers, function, **options):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
 def test_servers_own_everything_and_sum_the_workers(workers, servers, length, dtype):
     def on_rank(comm):
-        one = exchange.get("parameter_server", comm)
+        exchange = exchanges.get("parameter_server", comm)
         buffer = (np.arange(length) % 29 + (1000 if comm.is_server else comm.rank)).astype(dtype)
-        own = one.owned(length)
-        one.reduce(buffer)
+        own = exchange.owned(length)
+        exchange.reduce(buffer)
         sums = buffer[own].copy()
         buffer[own] *= 2
-        one.gather(buffer)
+        exchange.gather(buffer)
         return own, sums, buffer
 
     expected = (np.arange(length) % 29 * workers + workers * (workers - 1) // 2).astype(dtype)
@@ -43,9 +44,9 @@ def test_without_servers_ranks_on_several_nodes_serve_their_share(nodes, monkeyp
 
     def on_rank(comm):
         buffer = np.arange(480.0) + comm.rank
-        one = exchange.get("parameter_server", comm)
-        one.allreduce(buffer)
-        return buffer, one.owned(480), comm.sent.bytes
+        exchange = exchanges.get("parameter_server", comm)
+        exchange.allreduce(buffer)
+        return buffer, exchange.owned(480), comm.sent.bytes
 
     for rank, (buffer, own, sent) in enumerate(communicator.run_ranks(size, on_rank, nodes=nodes)):
         np.testing.assert_array_equal(buffer, size * np.arange(480) + size * (size - 1) / 2)
@@ -56,8 +57,8 @@ def test_without_servers_ranks_on_several_nodes_serve_their_share(nodes, monkeyp
 @every_case
 def test_a_worker_sends_its_gradients_once_whatever_the_number_of_servers(workers, servers):
     def on_rank(comm):
-        one = exchange.get("parameter_server", comm)
-        one.allreduce(np.ones(4800, "float32"))
+        exchange = exchanges.get("parameter_server", comm)
+        exchange.allreduce(np.ones(4800, "float32"))
         return comm.is_server, comm.sent.messages, comm.sent.bytes
 
     for is_server, messages, nbytes in _on_ranks(workers, servers, on_rank):
@@ -70,7 +71,7 @@ def test_a_worker_sends_its_gradients_once_whatever_the_number_of_servers(worker
 
 @pytest.mark.parametrize("servers", [2, 3, 4])
 def test_servers_own_parts_of_one_size(servers):
-    ranges = _on_ranks(4, servers, lambda comm: exchange.get("parameter_server", comm).owned(10_007))
+    ranges = _on_ranks(4, servers, lambda comm: exchanges.get("parameter_server", comm).owned(10_007))
     lengths = [own.stop - own.start for own in ranges[4:]]
     assert max(lengths) - min(lengths) <= 1
     assert sum(lengths) == 10_007
@@ -78,7 +79,7 @@ def test_servers_own_parts_of_one_size(servers):
 
 def test_auto_is_the_parameter_server_where_there_are_servers():
     def on_rank(comm):
-        return exchange.get("auto", comm).name, [one.name for one in exchange.candidates(comm)]
+        return exchanges.get("auto", comm).name, [exchange.name for exchange in exchanges.candidates(comm)]
 
     for name, candidates in _on_ranks(2, 1, on_rank):
         assert name == "parameter_server"
@@ -87,7 +88,7 @@ def test_auto_is_the_parameter_server_where_there_are_servers():
 
 def test_another_exchange_has_no_servers():
     with pytest.raises(ValueError, match="servers need an exchange that has some.*'ring' and 1 servers"):
-        _on_ranks(2, 1, lambda comm: exchange.get("ring", comm))
+        _on_ranks(2, 1, lambda comm: exchanges.get("ring", comm))
 
 
 @pytest.mark.parametrize(
@@ -119,19 +120,19 @@ def test_bad_options_are_refused(options, message):
 
 def test_options_that_an_exchange_does_not_have_are_refused():
     with pytest.raises(ValueError, match="Received: exchange='ring:async'"):
-        exchange.get("ring:async")
+        exchanges.get("ring:async")
     with pytest.raises(ValueError, match="Did you mean 'parameter_server:bounded'"):
-        exchange.get("parameter_server:bound")
+        exchanges.get("parameter_server:bound")
 
 
 def test_as_many_backup_workers_as_workers_are_refused():
     with pytest.raises(ValueError, match="must leave one worker. Received: backup_workers=3 of 3 workers"):
-        communicator.run_ranks(3, lambda comm: exchange.get(ParameterServer(backup_workers=3), comm))
+        communicator.run_ranks(3, lambda comm: exchanges.get(ParameterServer(backup_workers=3), comm))
 
 
 def test_names_say_the_mode():
     names = ["parameter_server", "parameter_server:async", "parameter_server:bounded"]
-    assert [exchange.get(name).name for name in names] == names
-    assert [exchange.get(name).is_synchronous for name in names] == [True, False, False]
+    assert [exchanges.get(name).name for name in names] == names
+    assert [exchanges.get(name).is_synchronous for name in names] == [True, False, False]
     assert ParameterServer("bounded", staleness=0).is_synchronous  # nobody may be ahead: all step together
     assert not ParameterServer(backup_workers=1).is_synchronous

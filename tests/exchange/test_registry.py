@@ -72,7 +72,7 @@ def test_a_class_of_ones_own_is_not_available_by_name():
 
 def test_a_registered_class_is_available_by_name(monkeypatch):
     exchange.available()
-    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+    monkeypatch.setattr(registry._registry, "_registered", dict(registry._registry._registered))
 
     @exchange.register("post")
     class Post(Mail): ...

@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
-from easyscale import exchange
+from easyscale import exchange as exchanges
 from easyscale.exchange.vectors import segments
 
 SEGMENT = 8  # elements of float32, in 32 bytes
@@ -32,10 +32,10 @@ def test_allreduce_sums_lengths_around_the_bounds_of_segments(run_ranks, name, s
     values = [random.integers(-1000, 1000, size=(size, length)) for length in lengths]
 
     def on_rank(comm):
-        one = exchange.get(name, comm)
+        exchange = exchanges.get(name, comm)
         buffers = [value[comm.rank].astype("float32") for value in values]
         for buffer in buffers:
-            one.allreduce(buffer)
+            exchange.allreduce(buffer)
         return buffers
 
     for buffers in run_ranks(size, on_rank):
@@ -47,7 +47,7 @@ def test_allreduce_sums_lengths_around_the_bounds_of_segments(run_ranks, name, s
 def test_all_ranks_get_the_same_bits(run_ranks, name, size):
     def on_rank(comm):
         buffer = np.random.default_rng(comm.rank).normal(size=997).astype("float32")
-        exchange.get(name, comm).allreduce(buffer)
+        exchanges.get(name, comm).allreduce(buffer)
         return buffer.tobytes()
 
     assert len(set(run_ranks(size, on_rank))) == 1
@@ -57,7 +57,7 @@ def test_the_ring_sends_a_message_for_each_segment_of_a_chunk(run_ranks, monkeyp
     monkeypatch.setattr(importlib.import_module("easyscale.exchange.ring"), "SEGMENT_BYTES", 32)
 
     def on_rank(comm):
-        exchange.get("ring", comm).allreduce(np.ones(4 * 20, "float32"))  # chunks of 20 elements: 8 + 8 + 4
+        exchanges.get("ring", comm).allreduce(np.ones(4 * 20, "float32"))  # chunks of 20 elements: 8 + 8 + 4
         return comm.sent.messages, comm.sent.bytes
 
     assert run_ranks(4, on_rank) == [(2 * 3 * 3, 2 * 3 * 80)] * 4

@@ -5,7 +5,8 @@ import gc
 import numpy as np
 import pytest
 
-from easyscale import DesyncError, communicator, exchange
+from easyscale import DesyncError, communicator
+from easyscale import exchange as exchanges
 from easyscale.exchange import node_memory
 
 LENGTHS = [1, 7, 1000, 100_003]  # the last two are longer than SHORT_BYTES in float64
@@ -17,14 +18,14 @@ NODES = [[1, 1], [2, 2], [3, 1], [1, 2, 3], [2, 2, 2, 2]]
 @pytest.mark.parametrize("length", LENGTHS)
 def test_nodes_of_different_sizes_sum_every_rank(nodes, name, length):
     def on_rank(comm):
-        one = exchange.get(name, comm)
+        exchange = exchanges.get(name, comm)
         buffer = np.arange(length, dtype="float64") + comm.rank
-        one.allreduce(buffer)
+        exchange.allreduce(buffer)
         again = np.arange(length, dtype="float64") + comm.rank
-        one.reduce(again)
-        own = one.owned(length)
+        exchange.reduce(again)
+        own = exchange.owned(length)
         np.testing.assert_array_equal(again[own], buffer[own])
-        one.gather(again)
+        exchange.gather(again)
         np.testing.assert_array_equal(again, buffer)
         return buffer, own
 
@@ -41,7 +42,7 @@ def test_between_nodes_each_rank_sends_only_its_lane(nodes):
     nbytes, lanes, count = 8 * 4800, nodes[0], len(nodes)
 
     def on_rank(comm):
-        exchange.get("hierarchical", comm).allreduce(np.ones(4800))
+        exchanges.get("hierarchical", comm).allreduce(np.ones(4800))
         return comm.sent.messages, comm.sent.bytes
 
     expected = 2 * (count - 1), 2 * (nbytes // lanes) * (count - 1) // count
@@ -50,7 +51,7 @@ def test_between_nodes_each_rank_sends_only_its_lane(nodes):
 
 def test_auto_follows_the_nodes():
     def name(comm):
-        return exchange.get("auto", comm).name
+        return exchanges.get("auto", comm).name
 
     assert set(communicator.run_ranks(3, name)) == {"shared_memory"}
     assert set(communicator.run_ranks(3, name, nodes=[2, 1])) == {"hierarchical"}
@@ -58,7 +59,7 @@ def test_auto_follows_the_nodes():
 
 def test_shared_memory_over_nodes_is_refused():
     with pytest.raises(ValueError, match="on one node for the exchange 'shared_memory'. Received: 2 nodes. Use 'hier"):
-        communicator.run_ranks(2, lambda comm: exchange.get("shared_memory", comm), nodes=[1, 1])
+        communicator.run_ranks(2, lambda comm: exchanges.get("shared_memory", comm), nodes=[1, 1])
 
 
 @pytest.mark.parametrize("name", ["shared_memory", "hierarchical"])
@@ -66,17 +67,17 @@ def test_shared_memory_over_nodes_is_refused():
 @pytest.mark.parametrize("length", LENGTHS)
 def test_vectors_in_windows_are_summed_where_they_are(run_ranks, name, size, length):
     def on_rank(comm):
-        one = exchange.get(name, comm)
-        buffer, part = one.allocate(length, "float64"), one.allocate(2 * length, "float64")[length:]
+        exchange = exchanges.get(name, comm)
+        buffer, part = exchange.allocate(length, "float64"), exchange.allocate(2 * length, "float64")[length:]
         for vector in (buffer, part):
             vector[:] = np.arange(length) + comm.rank
-            one.allreduce(vector)
+            exchange.allreduce(vector)
         sums = buffer.copy()
-        own = one.owned(length)
+        own = exchange.owned(length)
         buffer[:] = comm.rank
-        one.reduce(buffer)
+        exchange.reduce(buffer)
         buffer[own] *= 2
-        one.gather(buffer)
+        exchange.gather(buffer)
         return sums, part.copy(), buffer.copy()
 
     for sums, part, doubled in run_ranks(size, on_rank):
@@ -87,11 +88,11 @@ def test_vectors_in_windows_are_summed_where_they_are(run_ranks, name, size, len
 
 def test_a_vector_in_a_window_on_some_ranks_only_is_summed_as_well(run_ranks):
     def on_rank(comm):
-        one = exchange.get("shared_memory", comm)
-        window = one.allocate(30_000)
+        exchange = exchanges.get("shared_memory", comm)
+        window = exchange.allocate(30_000)
         buffer = window if comm.rank == 0 else np.zeros(30_000, "float32")
         buffer[:] = comm.rank
-        one.allreduce(buffer)
+        exchange.allreduce(buffer)
         return buffer.copy()
 
     for buffer in run_ranks(3, on_rank):
@@ -102,7 +103,7 @@ def test_a_vector_in_a_window_on_some_ranks_only_is_summed_as_well(run_ranks):
 def test_different_lengths_are_an_error_on_every_rank(run_ranks, lengths):
     def on_rank(comm):
         with pytest.raises(DesyncError, match="must pass vectors of the same length") as raised:
-            exchange.get("shared_memory", comm).allreduce(np.zeros(lengths[comm.rank], "float32"))
+            exchanges.get("shared_memory", comm).allreduce(np.zeros(lengths[comm.rank], "float32"))
         return str(raised.value)
 
     first, second = run_ranks(2, on_rank)
@@ -112,35 +113,35 @@ def test_different_lengths_are_an_error_on_every_rank(run_ranks, lengths):
 
 def test_memory_in_common_is_one_and_written_by_owners(run_ranks):
     def on_rank(comm):
-        one = exchange.get("shared_memory", comm)
-        vector = one.lend(1000, "float64", common=True)
-        vector[one.owned(1000)] = comm.rank
-        one.gather(vector)
+        exchange = exchanges.get("shared_memory", comm)
+        vector = exchange.lend(1000, "float64", common=True)
+        vector[exchange.owned(1000)] = comm.rank
+        exchange.gather(vector)
         return vector.__array_interface__["data"][0], vector.copy()
 
-    (place, values), *others = run_ranks(4, on_rank)
+    (address, values), *others = run_ranks(4, on_rank)
     np.testing.assert_array_equal(values, np.repeat(np.arange(4), 250))
-    assert all(other == place for other, _ in others)
+    assert all(other == address for other, _ in others)
 
 
 def test_memory_is_lent_again_only_when_no_rank_has_it(run_ranks):
     def on_rank(comm):
-        one = exchange.get("shared_memory", comm)
+        exchange = exchanges.get("shared_memory", comm)
 
-        def place(vector):
+        def address(vector):
             return vector.__array_interface__["data"][0]
 
-        first = one.lend(20_000, common=True)
+        first = exchange.lend(20_000, common=True)
         kept = first[5:10] if comm.rank == 1 else None
-        addresses = [place(first)]
+        addresses = [address(first)]
         del first
         gc.collect()
-        second = one.lend(20_000, common=True)
-        addresses.append(place(second))
+        second = exchange.lend(20_000, common=True)
+        addresses.append(address(second))
         del kept, second
         gc.collect()
         comm.barrier()
-        addresses.append(place(one.lend(20_000, common=True)))
+        addresses.append(address(exchange.lend(20_000, common=True)))
         return addresses
 
     for first, second, third in run_ranks(2, on_rank):
@@ -153,13 +154,13 @@ def test_ranks_that_write_and_read_the_same_memory_never_meet_in_it(run_ranks):
     rounds, length = 60, 5000
 
     def on_rank(comm):
-        one = exchange.get("shared_memory", comm)
+        exchange = exchanges.get("shared_memory", comm)
         generator = np.random.default_rng(comm.rank)
         held = []
         for number in range(rounds):
-            vector = one.lend(length, "float64", common=True)
-            vector[one.owned(length)] = number
-            one.gather(vector)
+            vector = exchange.lend(length, "float64", common=True)
+            vector[exchange.owned(length)] = number
+            exchange.gather(vector)
             held.append((number, vector))
             del vector
             while len(held) > generator.integers(1, 4):  # as long as it is held, nobody writes to it
@@ -174,13 +175,13 @@ def test_ranks_that_write_and_read_the_same_memory_never_meet_in_it(run_ranks):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_a_short_vector_that_was_lent_takes_one_meeting(run_ranks, size):
     def on_rank(comm):
-        one, memory = exchange.get("shared_memory", comm), node_memory.NodeMemory.of(comm)
+        exchange, memory = exchanges.get("shared_memory", comm), node_memory.NodeMemory.of(comm)
         met = []
         for number in range(4):
             before = memory._meetings
-            vector = one.lend(node_memory.SHORT_BYTES // 4)
+            vector = exchange.lend(node_memory.SHORT_BYTES // 4)
             vector[:] = number + comm.rank
-            one.allreduce(vector)
+            exchange.allreduce(vector)
             assert (vector == size * number + size * (size - 1) / 2).all()
             met.append(memory._meetings - before)
             del vector
@@ -193,10 +194,10 @@ def test_short_vectors_take_turns_without_mixing(run_ranks, monkeypatch):
     monkeypatch.setattr(node_memory, "SHORT_BYTES", 800)
 
     def on_rank(comm):
-        one = exchange.get("shared_memory", comm)
+        exchange = exchanges.get("shared_memory", comm)
         for number in range(200):
             buffer = np.full(1 + number % 150, number + comm.rank, "float64")  # some short, some not
-            one.allreduce(buffer)
+            exchange.allreduce(buffer)
             assert (buffer == 3 * number + 3).all()
 
     run_ranks(3, on_rank)

@@ -59,7 +59,7 @@ def launch(script: Path, arguments: list[str], folder: Path, *options: str, limi
         if process.poll() is None:
             process.kill()
             process.wait()
-        left = [one.name for one in SHARED_MEMORY.glob(f"easyscale-{process.pid}-*")]
+        left = [path.name for path in SHARED_MEMORY.glob(f"easyscale-{process.pid}-*")]
         out.seek(0)
         errors.seek(0)
         failed = folder / "failed"

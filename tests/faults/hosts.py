@@ -38,7 +38,7 @@ class Hosts:
     @staticmethod
     def are_possible() -> bool:
         """Return whether this user, on this system, may have such hosts."""
-        programs = all(shutil.which(one) for one in ("ip", "unshare", "nsenter"))
+        programs = all(shutil.which(program) for program in ("ip", "unshare", "nsenter"))
         return programs and subprocess.run(["unshare", *_NAMESPACES, "true"], capture_output=True).returncode == 0
 
     def __enter__(self) -> "Hosts":
@@ -60,7 +60,9 @@ class Hosts:
                     f"ip link set lo up && ip address add 10.77.0.{number + 1}/24 dev eth0 && ip link set eth0 up",
                 )
             agent = self._folder / "agent"  # in the place of ssh
-            cases = "".join(f"{name}) at={one.pid};;\n" for name, one in zip(self.names, self._keepers, strict=True))
+            cases = "".join(
+                f"{name}) at={keeper.pid};;\n" for name, keeper in zip(self.names, self._keepers, strict=True)
+            )
             enter = f'nsenter --target $at {" ".join(_NAMESPACES)} --wd="$PWD" sh -c "$*" || exec sleep 300'
             agent.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}esac\nshift\n{enter}\n')
             agent.chmod(0o755)

@@ -78,7 +78,7 @@ best = keras.callbacks.EarlyStopping("loss", patience=10_000, restore_best_weigh
 slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.99)
 callbacks = [easyscale.callbacks.Distribute(update=sys.argv[2]), Faults(), best, slower]
 history = model.fit(**data, epochs=10_000, verbose=2, callbacks=callbacks, validation_data=(data["x"], data["y"]))
-digest = hashlib.sha256(b"".join(one.tobytes() for one in model.get_weights())).hexdigest()
+digest = hashlib.sha256(b"".join(array.tobytes() for array in model.get_weights())).hexdigest()
 told = {
     "rank": easyscale.communicator.get().membership.initial_ranks[easyscale.rank()],
     "epochs": history.epoch,

@@ -53,7 +53,7 @@ def test_a_stopped_rank_is_named_and_the_job_ended(tmp_path, exchange):
     assert done.code == 124
     lines = done.errors.splitlines()
     assert "easyscale: the job stands still: 2 of 3 ranks wait for others" in lines
-    (line,) = [one for one in lines if one.startswith("  rank 1 ")]
+    (line,) = [text for text in lines if text.startswith("  rank 1 ")]
     assert line.startswith(f"  rank 1 on {HOST} does not wait, for ")
     assert "is stopped (state T) and cannot say where" in line
     assert lines[-1] == "easyscale: the job was ended because ranks have waited for rank 1 for too long"

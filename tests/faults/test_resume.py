@@ -39,7 +39,7 @@ def test_killed_and_started_again_on_as_many_ranks_and_on_fewer(tmp_path, undist
     done = train(first, "-n", "2", fault="sigkill", moment="mid-epoch")
     assert done.code == 137, done.errors
     shutil.copytree(first, fewer)
-    newest = max((fewer / "checkpoints").iterdir(), key=lambda one: one.name)
+    newest = max((fewer / "checkpoints").iterdir(), key=lambda path: path.name)
     newest.write_bytes(newest.read_bytes()[:-100])
     shutil.copytree(fewer, none)
     for path in (none / "checkpoints").iterdir():
@@ -47,16 +47,16 @@ def test_killed_and_started_again_on_as_many_ranks_and_on_fewer(tmp_path, undist
 
     assert train(first, "-n", "2").code == 0
     weights, history = result(first)
-    for mine, theirs in zip(weights, undisturbed[0], strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    for resumed, expected in zip(weights, undisturbed[0], strict=True):
+        np.testing.assert_array_equal(resumed, expected)
     assert history == undisturbed[1]
 
     done = train(fewer, "-n", "1")
     assert done.code == 0, done.errors
     assert "is damaged (" in done.errors and "The one before it is taken" in done.errors
     weights, history = result(fewer)
-    for mine, theirs in zip(weights, undisturbed[0], strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+    for resumed, expected in zip(weights, undisturbed[0], strict=True):
+        np.testing.assert_allclose(resumed, expected, rtol=0, atol=1e-6)
     assert history.keys() == undisturbed[1].keys()
     for name, values in history.items():
         np.testing.assert_allclose(values, undisturbed[1][name], rtol=1e-5)
@@ -64,8 +64,8 @@ def test_killed_and_started_again_on_as_many_ranks_and_on_fewer(tmp_path, undist
     done = train(none, "-n", "1")
     assert done.code == 0, done.errors
     assert done.errors.count("None is whole: training begins anew") == 1
-    for mine, theirs in zip(result(none)[0], undisturbed[0], strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+    for resumed, expected in zip(result(none)[0], undisturbed[0], strict=True):
+        np.testing.assert_allclose(resumed, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.xdist_group("resume")
@@ -75,6 +75,6 @@ def test_asked_to_end_it_writes_a_checkpoint_and_the_launcher_starts_again(tmp_p
     assert "ended with exit code 75" in done.errors
     assert "easyscale: starts again in 1 s (1 of 1)" in done.errors
     weights, history = result(tmp_path)
-    for mine, theirs in zip(weights, undisturbed[0], strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    for resumed, expected in zip(weights, undisturbed[0], strict=True):
+        np.testing.assert_array_equal(resumed, expected)
     assert history == undisturbed[1]

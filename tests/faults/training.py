@@ -91,8 +91,8 @@ class Data(keras.utils.PyDataset):
         self.taken += 1
         if self.taken > STEPS + 4:
             fail_at("mid-epoch", "data")
-        place = slice(index * BATCH, (index + 1) * BATCH)
-        return self.x[place], self.y[place]
+        rows = slice(index * BATCH, (index + 1) * BATCH)
+        return self.x[rows], self.y[rows]
 
 
 class Traced(keras.layers.Layer):

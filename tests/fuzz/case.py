@@ -45,7 +45,11 @@ class Case(Mapping):
 
     def arguments_of(self, call: str) -> str:
         """Return the arguments that dimensions give to a call, such as `, momentum=0.9`."""
-        given = {one.name: self.source(one.name) for one in DIMENSIONS.values() if one.argument_of == call}
+        given = {
+            dimension.name: self.source(dimension.name)
+            for dimension in DIMENSIONS.values()
+            if dimension.argument_of == call
+        }
         return "".join(f", {name}={source}" for name, source in given.items() if source)
 
     @property

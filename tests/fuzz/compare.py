@@ -24,7 +24,7 @@ class Difference(NamedTuple):
     gap: float = math.inf
 
 
-def compare(case: Case, one: Mapping, several: Mapping, tolerance: float | None = None) -> Difference | None:
+def compare(case: Case, reference: Mapping, several: Mapping, tolerance: float | None = None) -> Difference | None:
     """Return the difference between what is seen of one process and of several, or `None`.
 
     `tolerance` is that of the case's precision if it is `None`.
@@ -32,17 +32,17 @@ def compare(case: Case, one: Mapping, several: Mapping, tolerance: float | None 
     if case["workers"] != "1" and (unsynchronized(case) or not waits(case)):
         return None  # another training, on purpose
     tolerance = TOLERANCE[case["precision"]] if tolerance is None else tolerance
-    ours, theirs = dict(_leaves(one)), dict(_leaves(several))
+    ours, others = dict(_leaves(reference)), dict(_leaves(several))
     if case["exchange"] in NOT_WAITING:  # one process with a server of its own, which counts
-        theirs = {path: value for path, value in theirs.items() if not {*path} & {"staleness", "staleness_max"}}
-    if list(ours) != list(theirs):
-        other = sorted({*ours} ^ {*theirs}, key=str)
+        others = {path: value for path, value in others.items() if not {*path} & {"staleness", "staleness_max"}}
+    if list(ours) != list(others):
+        other = sorted({*ours} ^ {*others}, key=str)
         return Difference(f"{_name(other[0])} is there on one side only" if other else "results have another order")
     gaps = {}
     for path, value in ours.items():
-        if np.shape(value) != np.shape(theirs[path]):
-            return Difference(f"{_name(path)} has the shape {np.shape(value)}, and {np.shape(theirs[path])}")
-        gaps[path] = _gap(value, theirs[path])
+        if np.shape(value) != np.shape(others[path]):
+            return Difference(f"{_name(path)} has the shape {np.shape(value)}, and {np.shape(others[path])}")
+        gaps[path] = _gap(value, others[path])
     off = [path for path, gap in gaps.items() if gap > tolerance]
     if not off:
         return None
@@ -94,8 +94,8 @@ def _leaves(value: object, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
         for key in value:
             yield from _leaves(value[key], (*path, key))
     elif isinstance(value, (list, tuple)):
-        for number, one in enumerate(value):
-            yield from _leaves(one, (*path, number))
+        for number, item in enumerate(value):
+            yield from _leaves(item, (*path, number))
     else:
         yield path, value
 

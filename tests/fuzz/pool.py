@@ -114,7 +114,9 @@ class Job:
         try:
             for connection in self._connections:
                 connection.send(task)
-            while waiting := [one for one in self._connections if self._connections[one] not in replies]:
+            while waiting := [
+                connection for connection in self._connections if self._connections[connection] not in replies
+            ]:
                 ready = wait(waiting, max(0.0, end - time.monotonic()))
                 if not ready:
                     raise TimeoutError

@@ -122,7 +122,7 @@ def test_differences_are_those_that_are_not_promised():
 
 def test_a_case_shrinks_to_what_its_failure_needs():
     case = Case(3, {"workers": "3", "exchange": "tree", "body": "conv", "clip": "norm", "epochs": "3", "samples": "25"})
-    small = shrink(case, lambda one: one["clip"] == "norm" and one["workers"] != "2")
+    small = shrink(case, lambda drawn: drawn["clip"] == "norm" and drawn["workers"] != "2")
     assert small.chosen == {"workers": "1", "clip": "norm"}
 
 

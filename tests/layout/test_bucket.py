@@ -116,7 +116,7 @@ def test_gradients_go_to_the_bucket_that_has_their_index():
         vector = aligned(bucket.length, bucket.dtype)
         bucket.pack(dict(enumerate(gradients)), vector, 1.0)
         unpacked.update(bucket.unpack(vector))
-    assert {index: (one.dtype.name, one.tolist()) for index, one in unpacked.items()} == {
+    assert {index: (array.dtype.name, array.tolist()) for index, array in unpacked.items()} == {
         0: ("float32", [1, 1]),
         1: ("float64", [2, 2]),
         2: ("float32", [3, 3]),
@@ -183,10 +183,10 @@ def test_vectors_of_all_buckets_are_pieces_of_one_for_each_dtype():
             return aligned(length, dtype)
 
     vectors = lend(buckets, Noting(), common=True)
-    assert [(one.size, one.dtype) for one in vectors] == [(one.length, one.dtype) for one in buckets]
+    assert [(vector.size, vector.dtype) for vector in vectors] == [(bucket.length, bucket.dtype) for bucket in buckets]
     # Slots are rounded up to 16 elements of float32, to 8 of float64: 112 + 304 + 16, and 56.
     assert lent == [(432, "float32", True), (56, "float64", True)]
-    assert all(one.ctypes.data % ALIGNMENT == 0 for one in vectors)
+    assert all(vector.ctypes.data % ALIGNMENT == 0 for vector in vectors)
     for number, vector in enumerate(vectors):
         vector[:] = number
     assert [set(vector) for vector in vectors] == [{number} for number in range(len(vectors))]

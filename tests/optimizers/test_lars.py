@@ -13,8 +13,8 @@ SHAPES = [(5, 4), (4,), (3, 2, 2, 6), ()]
 
 def by_the_paper(weights, gradients, rate, momentum=0.9, decay=0.0, trust=1e-3):
     """You et al. 2017, algorithm 1, for several steps; layers of one dimension or none as in SGD with momentum."""
-    weights = [one.astype("float64") for one in weights]
-    velocities = [np.zeros(one.shape) for one in weights]
+    weights = [weight.astype("float64") for weight in weights]
+    velocities = [np.zeros(weight.shape) for weight in weights]
     for step in gradients:
         for layer, gradient in enumerate(step):
             w, local, beta = weights[layer], 1.0, 0.0
@@ -35,10 +35,10 @@ def _data(seed=0, steps=10):
 
 
 def _train(optimizer, weights, gradients, dtype="float64"):
-    variables = [keras.Variable(one, dtype=dtype) for one in weights]
+    variables = [keras.Variable(weight, dtype=dtype) for weight in weights]
     for step in gradients:
-        optimizer.apply([keras.ops.convert_to_tensor(one, dtype) for one in step], variables)
-    return [keras.ops.convert_to_numpy(one) for one in variables]
+        optimizer.apply([keras.ops.convert_to_tensor(gradient, dtype) for gradient in step], variables)
+    return [keras.ops.convert_to_numpy(variable) for variable in variables]
 
 
 @pytest.mark.parametrize("decay", [0.0, 5e-4, 0.1])
@@ -47,16 +47,16 @@ def _train(optimizer, weights, gradients, dtype="float64"):
 def test_it_is_the_papers_algorithm(decay, momentum, trust):
     weights, gradients = _data()
     ours = _train(LARS(3.2, momentum, decay, trust), weights, gradients)
-    theirs = by_the_paper(weights, gradients, 3.2, momentum, decay, trust)
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+    expected = by_the_paper(weights, gradients, 3.2, momentum, decay, trust)
+    for weight, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(weight, other, atol=1e-6)
 
 
 def test_in_float32_it_is_the_same_to_rounding():
     weights, gradients = _data()
     ours = _train(LARS(1.0, weight_decay=1e-4), weights, gradients, "float32")
-    for one, other in zip(ours, by_the_paper(weights, gradients, 1.0, decay=1e-4), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    for weight, other in zip(ours, by_the_paper(weights, gradients, 1.0, decay=1e-4), strict=True):
+        np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_or_gradients_of_zero_make_no_nan():
@@ -69,9 +69,9 @@ def test_weights_or_gradients_of_zero_make_no_nan():
 def test_excluded_weights_step_as_in_sgd():
     weights, gradients = _data(steps=1)
     optimizer = LARS(0.5, momentum=0.0, weight_decay=0.1)
-    variables = [keras.Variable(one, dtype="float64", name=f"layer_{index}") for index, one in enumerate(weights)]
+    variables = [keras.Variable(weight, dtype="float64", name=f"layer_{index}") for index, weight in enumerate(weights)]
     optimizer.exclude_from_weight_decay(var_names=["layer_0"])
-    optimizer.apply([keras.ops.convert_to_tensor(one) for one in gradients[0]], variables)
+    optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients[0]], variables)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(variables[0]), weights[0] - 0.5 * gradients[0][0])
 
 
@@ -97,7 +97,7 @@ def test_a_list_of_names_is_all_that_is_excluded():
 def test_momentum_correction_scales_the_velocity_by_the_change_of_the_rate():
     weights, gradients = _data(steps=8)
     rates = [0.1, 0.2, 0.4, 0.8, 0.8, 0.3, 0.3, 0.1]
-    expected, velocities = [one.copy() for one in weights], [np.zeros(one.shape) for one in weights]
+    expected, velocities = [weight.copy() for weight in weights], [np.zeros(weight.shape) for weight in weights]
     for step, rate in enumerate(rates):
         for layer, gradient in enumerate(gradients[step]):
             w, ratio = expected[layer], 1.0
@@ -107,12 +107,12 @@ def test_momentum_correction_scales_the_velocity_by_the_change_of_the_rate():
             velocities[layer] = 0.9 * factor * velocities[layer] + rate * ratio * gradient
             expected[layer] = w - velocities[layer]
     optimizer = LARS(rates[0], momentum_correction=True)
-    variables = [keras.Variable(one, dtype="float64") for one in weights]
+    variables = [keras.Variable(weight, dtype="float64") for weight in weights]
     for rate, step in zip(rates, gradients, strict=True):
         optimizer.learning_rate = rate
-        optimizer.apply([keras.ops.convert_to_tensor(one, "float64") for one in step], variables)
-    for ours, theirs in zip(variables, expected, strict=True):
-        np.testing.assert_allclose(keras.ops.convert_to_numpy(ours), theirs, rtol=1e-6, atol=1e-7)
+        optimizer.apply([keras.ops.convert_to_tensor(gradient, "float64") for gradient in step], variables)
+    for variable, weight in zip(variables, expected, strict=True):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), weight, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("rate", [1e-9, keras.optimizers.schedules.PolynomialDecay(0.0, 5, 1.0)])

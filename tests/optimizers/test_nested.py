@@ -18,15 +18,15 @@ def test_the_product_of_nadam_is_among_its_variables_wherever_it_stands(scales):
     nadam = keras.optimizers.Nadam()
     optimizer = _built(keras.optimizers.LossScaleOptimizer(nadam) if scales else nadam)
     found = all_variables(optimizer)
-    assert sum(one is nadam._u_product for one in found) == 1
+    assert sum(variable is nadam._u_product for variable in found) == 1
     assert found[: len(optimizer.variables)] == optimizer.variables
-    assert len({id(one) for one in found}) == len(found)
+    assert len({id(variable) for variable in found}) == len(found)
 
 
 def test_an_optimizer_that_is_made_anew_excludes_the_same_weights_wherever_it_stands():
     optimizer = keras.optimizers.SGD(weight_decay=0.5)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     bias = keras.Variable(np.zeros(3, "float32"), name="bias")
-    for one in (optimizer, keras.optimizers.LossScaleOptimizer(optimizer)):
-        new = make_anew(one)
+    for wrapped in (optimizer, keras.optimizers.LossScaleOptimizer(optimizer)):
+        new = make_anew(wrapped)
         assert not (inside(new) or [new])[0]._use_weight_decay(bias)

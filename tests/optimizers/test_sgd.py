@@ -32,8 +32,8 @@ def test_the_velocity_is_scaled_by_the_change_of_the_rate():
 )
 def test_at_one_rate_it_is_keras_sgd(options):
     ours = _train(easyscale.optimizers.SGD(0.1, **options), [0.1] * 8)
-    theirs = _train(keras.optimizers.SGD(0.1, **{"momentum": 0.9, **options}), [0.1] * 8)
-    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    expected = _train(keras.optimizers.SGD(0.1, **{"momentum": 0.9, **options}), [0.1] * 8)
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
 def test_it_is_saved_and_loaded():

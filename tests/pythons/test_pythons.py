@@ -13,7 +13,7 @@ from launches import run
 
 ROOT = Path(__file__).parents[2]
 # That all can be imported, and that ranks which are threads exchange.
-QUICK = ["test_structure.py", "test_workers.py", "communicator/test_local.py", "exchange/test_exchange.py"]
+QUICK = ["structure", "test_workers.py", "communicator/test_local.py", "exchange/test_exchange.py"]
 INSTALL_LIMIT, LIMIT = 1500.0, 600.0  # seconds
 
 
@@ -22,7 +22,7 @@ def _supported() -> list[str]:
     setup.read(ROOT / "setup.cfg")
     found = re.findall(r"Programming Language :: Python :: (3\.\d+)", setup["metadata"]["classifiers"])
     assert found
-    return [one for one in found if one != "{}.{}".format(*sys.version_info)]
+    return [version for version in found if version != "{}.{}".format(*sys.version_info)]
 
 
 def _find(version: str) -> str | None:
@@ -30,9 +30,9 @@ def _find(version: str) -> str | None:
     pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
     candidates = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python{version}"))]
     ask = ["-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
-    for one in filter(None, candidates):
-        if subprocess.run([one, *ask], capture_output=True, text=True, timeout=60).stdout.strip() == version:
-            return str(one)
+    for candidate in filter(None, candidates):
+        if subprocess.run([candidate, *ask], capture_output=True, text=True, timeout=60).stdout.strip() == version:
+            return str(candidate)
     return None
 
 
@@ -61,7 +61,7 @@ def test_it_installs_and_works(version, tmp_path):
                 "-q",
                 "-p",
                 "no:cacheprovider",
-                *(str(ROOT / "tests" / one) for one in QUICK),
+                *(str(ROOT / "tests" / path) for path in QUICK),
             ],
             LIMIT,
         )

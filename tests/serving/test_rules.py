@@ -18,10 +18,10 @@ def _step(rule, worker):
 
 def test_options_choose_the_rule():
     rules = [
-        rule_of(one, 4)
-        for one in (ParameterServer("async"), ParameterServer("bounded"), ParameterServer(backup_workers=1))
+        rule_of(server, 4)
+        for server in (ParameterServer("async"), ParameterServer("bounded"), ParameterServer(backup_workers=1))
     ]
-    assert [type(one) for one in rules] == [Asynchronous, Bounded, BackupWorkers]
+    assert [type(rule) for rule in rules] == [Asynchronous, Bounded, BackupWorkers]
 
 
 def test_asynchronous_applies_each_and_nobody_waits():
@@ -72,11 +72,11 @@ def test_bounded_never_passes_its_bound_and_somebody_always_goes_on(bound, seed)
     computing, waiting = set(range(workers)), []
     for _ in range(400):
         assert computing or any(map(rule.may_pull, waiting)), "all wait"
-        for worker in [one for one in waiting if rule.may_pull(one)]:
+        for worker in [worker for worker in waiting if rule.may_pull(worker)]:
             waiting.remove(worker)
             rule.pull(worker)
             computing.add(worker)
-        worker = generator.choices(sorted(computing), [1 if one else 0.05 for one in sorted(computing)])[0]
+        (worker,) = generator.choices(sorted(computing), [1 if number else 0.05 for number in sorted(computing)])
         computing.discard(worker)
         _step(rule, worker)
         waiting.append(worker)
@@ -108,9 +108,9 @@ def test_backup_workers_go_on_when_one_has_no_more_data():
 
 
 def test_counts_of_servers_add_up_and_travel():
-    one, other = Staleness(), Staleness()
-    for staleness, steps in ((one, 0), (one, 2), (other, 1)):
+    first, other = Staleness(), Staleness()
+    for staleness, steps in ((first, 0), (first, 2), (other, 1)):
         staleness.pushed += 1
         staleness.apply(steps)
-    whole = Staleness.together([one, Staleness.from_json(other.to_json())])
+    whole = Staleness.together([first, Staleness.from_json(other.to_json())])
     assert (whole.pushed, whole.applied, whole.dropped, whole.mean, whole.largest) == (3, 3, 0, 1.0, 2)

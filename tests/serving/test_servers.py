@@ -160,8 +160,8 @@ def test_a_step_does_without_the_late():
     results, ((server, weights, _),) = serve(3, 1, work, ParameterServer(backup_workers=1))
     assert [count for count, _ in results] == [10, 10, 1]
     mean = (1 * 1 + 2 * 2) / 3  # weighted by samples
-    for _, theirs in results:
-        np.testing.assert_allclose(theirs, -RATE * 10 * mean, rtol=1e-12)
+    for _, weights in results:
+        np.testing.assert_allclose(weights, -RATE * 10 * mean, rtol=1e-12)
     counted = server.rule.staleness
     assert (counted.pushed, counted.applied, counted.dropped) == (21, 20, 1)
 

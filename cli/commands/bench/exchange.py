@@ -48,11 +48,7 @@ def command(
     """
     if ranks < 2:
         raise click.UsageError(f"an exchange needs 2 ranks or more. Received: -n {ranks}")
-    if not 0 <= servers <= ranks:
-        raise click.UsageError(
-            "the number of servers must be from 0 to that of the workers. "
-            f"Received: --servers {servers} and -n {ranks}. Try --servers 1"
-        )
+    options.check_servers(servers, ranks)
     options.check_least("--repeats", repeats, 1)
     options.check_least("--warmup", warmup, 0)
     wanted = {

@@ -85,8 +85,8 @@ def _run(numbers: list[int], ways: list[str], wanted: dict, json_file: str | Non
     rows, choices, machine = [], [], {}
     for ranks, replication in itertools.product(numbers, ways):
 
-        def describe(message: dict, ranks: int = ranks, what: str = f"ranks, {replication}") -> str | None:
-            return f"{ranks} {what}, {message['measuring']}" if "measuring" in message else None
+        def describe(message: dict, ranks: int = ranks, ranks_text: str = f"ranks, {replication}") -> str | None:
+            return f"{ranks} {ranks_text}, {message['measuring']}" if "measuring" in message else None
 
         total = len(wanted["batches"]) * (len(wanted["exchanges"]) + 2)
         processes, devices = (1, ranks) if replication == "in_graph" else (ranks, 0)

@@ -24,7 +24,9 @@ __all__ = ["INSTALL", "Runtime", "available", "find"]
 @functools.cache
 def available() -> tuple[type[Runtime], ...]:
     """Return all kinds of runtime that are known, installed or not."""
-    return tuple(one for one in classes_in(__name__) if issubclass(one, Runtime) and not inspect.isabstract(one))
+    return tuple(
+        runtime for runtime in classes_in(__name__) if issubclass(runtime, Runtime) and not inspect.isabstract(runtime)
+    )
 
 
 def find() -> Runtime:

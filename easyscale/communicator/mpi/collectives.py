@@ -11,7 +11,7 @@ __all__ = ["LibraryCollectives"]
 
 
 class LibraryCollectives:
-    """The collectives of the MPI library, between all places: in an elastic job they would be with those that failed.
+    """The collectives of the MPI library, of all processes: in an elastic job they would be with those that failed.
 
     Args:
         intra: `mpi4py.MPI.Intracomm`.

@@ -52,8 +52,8 @@ class Mpi(Communicator):
         """Take the numbers that the ranks have now."""
         self.rank, self.size, self.servers = self.membership.rank, self.membership.size, self.membership.servers
         nodes: dict[int, list[int]] = {}
-        for rank, place in enumerate(self.membership.places):
-            nodes.setdefault(int(self._job.node_of[place]), []).append(rank)
+        for rank, world_rank in enumerate(self.membership.world_ranks):
+            nodes.setdefault(int(self._job.node_of[world_rank]), []).append(rank)
         self.nodes = list(nodes.values())
         own = self._own_node
         self.local_rank, self.local_size = own.index(self.rank), len(own)
@@ -75,24 +75,26 @@ class Mpi(Communicator):
         if ranks.is_joining:
             return self._rehearse()
         self.sent.add(data.size)
-        what = f"sends to rank {ranks.initial_ranks[to]}"
+        action = f"sends to rank {ranks.initial_ranks[to]}"
         try:
-            requests = [self._intra.Isend([part, MPI.BYTE], ranks.places[to], ranks.tag) for part in messages(data)]
+            requests = [
+                self._intra.Isend([part, MPI.BYTE], ranks.world_ranks[to], ranks.tag) for part in messages(data)
+            ]
         except MPI.Exception as error:
-            raise self._waiting.named(error, what) from None
-        return self._keep(Transfer(self._waiting, what, requests, to))
+            raise self._waiting.named(error, action) from None
+        return self._keep(Transfer(self._waiting, action, requests, to))
 
     def ireceive(self, buffer: np.ndarray, source: int) -> Request:
         parts, ranks = messages(as_bytes(buffer)), self.membership
         if ranks.is_joining:
             buffer[...] = 0
             return self._rehearse()
-        what = f"waits for rank {ranks.initial_ranks[source]}"
+        action = f"waits for rank {ranks.initial_ranks[source]}"
         try:
-            requests = [self._intra.Irecv([part, MPI.BYTE], ranks.places[source], ranks.tag) for part in parts]
+            requests = [self._intra.Irecv([part, MPI.BYTE], ranks.world_ranks[source], ranks.tag) for part in parts]
         except MPI.Exception as error:
-            raise self._waiting.named(error, what) from None
-        return self._keep(Transfer(self._waiting, what, requests, source, [part.size for part in parts]))
+            raise self._waiting.named(error, action) from None
+        return self._keep(Transfer(self._waiting, action, requests, source, [part.size for part in parts]))
 
     def _rehearse(self) -> Request:
         """Return what stands for a transfer while this process prepares to replace a rank."""

@@ -44,14 +44,14 @@ class Ending:
         progress.leave = Leave.DONE
         while membership.is_joining:  # until `end_if_over` ends the process
             time.sleep(_LONG_NAP_SECONDS)
-        all_leave = self._departures.leave(membership.places, membership.answer)
-        is_missed = self._departures.is_missed(membership.places)
+        all_leave = self._departures.leave(membership.world_ranks, membership.answer)
+        is_missed = self._departures.is_missed(membership.world_ranks)
         progress.leave = Leave.TOO_EARLY if not all_leave else Leave.MISSED if is_missed else Leave.DONE
         membership.dismiss()
         if all_leave and ENDS_ITSELF:
-            place = progress.begin_wait(time.monotonic(), "waits for all processes to end with MPI")
+            slot = progress.begin_wait(time.monotonic(), "waits for all processes to end with MPI")
             MPI.Finalize()
-            progress.end_wait(place)
+            progress.end_wait(slot)
 
     def show(
         self,
@@ -70,7 +70,7 @@ class Ending:
         previous_hook(kind, error, traceback)
         if isinstance(error, PeerError) and error.left is not None:
             self._progress.missed = membership.initial_ranks[error.left] + 1
-            self._departures.need(membership.places[error.left])
+            self._departures.need(membership.world_ranks[error.left])
             time.sleep(_LAST_WORD_SECONDS)  # it ends the job by its own exit code
         is_own = not issubclass(kind, EasyScaleError)  # and not because of what another rank did
         goes_on = membership.is_joining or (is_own and 0 < communicator.rank < communicator.workers)

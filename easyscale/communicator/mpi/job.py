@@ -23,7 +23,7 @@ class Job:
     Attributes:
         count: Int. The number of ranks at the start.
         node: `mpi4py.MPI.Intracomm` of the processes of this node.
-        node_of: Array. For each place the first one of its node.
+        node_of: Array. For each world rank the first of its node.
         departures: `Departures`.
         elastic: `ElasticJob`, or `None`.
     """

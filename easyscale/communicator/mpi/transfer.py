@@ -17,14 +17,14 @@ class Transfer(Request):
 
     Args:
         waiting: `Waiting` of this rank.
-        what: String. What this rank does meanwhile.
+        action: String. What this rank does meanwhile.
         requests: List of `mpi4py.MPI.Request`.
         peer: Int. The other rank.
         expected: Lengths in bytes, of what is received. Defaults to `None`: it is sent.
     """
 
-    def __init__(self, waiting: Waiting, what: str, requests: list, peer: int, expected: list[int] | None = None):
-        self._waiting, self._what, self._requests, self._peer = waiting, what, requests, peer
+    def __init__(self, waiting: Waiting, action: str, requests: list, peer: int, expected: list[int] | None = None):
+        self._waiting, self._action, self._requests, self._peer = waiting, action, requests, peer
         self._expected = expected
         self._lengths: list[int] = []  # of those that are complete
         self._error: PeerError | None = None
@@ -40,7 +40,7 @@ class Transfer(Request):
             while len(self._lengths) < len(self._requests) and self._requests[len(self._lengths)].Test(status):
                 self._lengths.append(status.Get_count(MPI.BYTE))
         except MPI.Exception as error:
-            self._error = self._waiting.named(error, self._what)
+            self._error = self._waiting.named(error, self._action)
         if self._error is not None:  # MPI says it once
             raise self._error
         return self.is_complete
@@ -50,12 +50,12 @@ class Transfer(Request):
         if self._error is not None:
             raise self._error
         for request in self._requests[len(self._lengths) :]:
-            self._lengths.append(self._waiting.wait(request, self._what, lambda: [self._peer]))
+            self._lengths.append(self._waiting.wait(request, self._action, lambda: [self._peer]))
         lengths, ranks = self._lengths, self._waiting.membership
         if expected is not None and lengths != expected:  # a longer one is an error of MPI's own
             raise DesyncError(
                 f"[rank {ranks.rank} of {ranks.size}] a message must have the length its receiver expects. "
-                f"Received: {sum(lengths)} bytes, expected {sum(expected)}, while this rank {self._what}"
+                f"Received: {sum(lengths)} bytes, expected {sum(expected)}, while this rank {self._action}"
             )
 
 

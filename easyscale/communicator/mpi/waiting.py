@@ -42,9 +42,9 @@ class Waiting:
 
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:
         """See `Communicator.poll`."""
-        what, missing, ranks = wait.what, wait.missing, self.membership
+        action, missing, ranks = wait.action, wait.missing, self.membership
         started = time.monotonic()
-        left = left_at = place = None
+        left = left_at = slot = None
         spin, nap = (0.0, _PATIENT_NAP_SECONDS) if is_patient() else (_SPIN_SECONDS, _NAP_SECONDS)
         self._progress.moved()
         try:
@@ -55,13 +55,13 @@ class Waiting:
                     continue
                 waited = now - (left_at or started)
                 time.sleep(min(max(nap, waited / 20), _LONG_NAP_SECONDS))
-                if place is None and wait.stalls and waited > _NOTED_SECONDS:
+                if slot is None and wait.stalls and waited > _NOTED_SECONDS:
                     whom = missing and [ranks.initial_ranks[rank] for rank in missing()]
-                    place = self._progress.begin_wait(started, what, whom)
+                    slot = self._progress.begin_wait(started, action, whom)
                 if ranks.is_in_vain(wait.notices):
-                    raise self._lost(what)
+                    raise self._lost(action)
                 if left is None:
-                    gone = map(ranks.places.index, self._departures.left.intersection(ranks.places))
+                    gone = map(ranks.world_ranks.index, self._departures.left.intersection(ranks.world_ranks))
                     left = next((rank for rank in gone if missing is None or rank in missing()), None)
                     left_at = None if left is None else time.monotonic()
                 elif waited > _GRACE_SECONDS:
@@ -70,16 +70,16 @@ class Waiting:
                         continue
                     raise PeerError(
                         f"{ranks.name} every rank must take part to the end. "
-                        f"Rank {ranks.initial_ranks[left]} has ended while this rank {what}. "
+                        f"Rank {ranks.initial_ranks[left]} has ended while this rank {action}. "
                         "Call `fit()`, and all else that ranks do together, on each of them",
                         left,
                     )
         finally:
             self._progress.moved()
-            if place is not None:
-                self._progress.end_wait(place)
+            if slot is not None:
+                self._progress.end_wait(slot)
 
-    def wait(self, request: MPI.Request, what: str, missing: Callable[[], list[int]] | None = None) -> int:
+    def wait(self, request: MPI.Request, action: str, missing: Callable[[], list[int]] | None = None) -> int:
         """Wait for `request` without holding the core; return how many bytes it has received. See `poll`.
 
         Raises:
@@ -87,28 +87,28 @@ class Waiting:
         """
         status = MPI.Status()
         try:
-            self.poll(lambda: request.Test(status), Wait(what, missing, notices=True))
+            self.poll(lambda: request.Test(status), Wait(action, missing, notices=True))
         except MPI.Exception as error:
-            raise self.named(error, what) from None
+            raise self.named(error, action) from None
         return status.Get_count(MPI.BYTE)
 
     @contextlib.contextmanager
-    def inside_mpi(self, what: str) -> Iterator[None]:
+    def inside_mpi(self, action: str) -> Iterator[None]:
         """A context in which MPI itself waits, busily."""
         self._progress.moved()
         try:
             yield
         except MPI.Exception as error:
-            raise self.named(error, what) from None
+            raise self.named(error, action) from None
         self._progress.moved()
 
-    def named(self, error: MPI.Exception, what: str) -> PeerError:
+    def named(self, error: MPI.Exception, action: str) -> PeerError:
         """Return what to raise for an error of MPI's."""
         if self.membership.is_elastic and error.Get_error_class() in _LOST:
-            return self._lost(what)
+            return self._lost(action)
         remedy = ". Pass vectors of one length and dtype on all ranks" if error.Get_error_class() == _TOO_LONG else ""
-        return PeerError(f"{self.membership.name} MPI failed while this rank {what}: {said(error)}{remedy}")
+        return PeerError(f"{self.membership.name} MPI failed while this rank {action}: {said(error)}{remedy}")
 
-    def _lost(self, what: str) -> LostError:
+    def _lost(self, action: str) -> LostError:
         rule = "no rank may fail that others wait for"
-        return LostError(f"{self.membership.name} {rule}. Received: one has, as this rank {what}")
+        return LostError(f"{self.membership.name} {rule}. Received: one has, as this rank {action}")

@@ -95,7 +95,7 @@ class Regrouping:
     def _renew(self, exchanges: int) -> None:
         self._is_stale |= self._replicated.is_sharded
         for optimizer in self._optimizers:
-            optimizer.workers.steps.leave_out(exchanges)
+            optimizer.workers.steps.shrink(exchanges)
         for optimizer in self._optimizers:
             optimizer.make_whole(has_joined=self._progress.exchanges < 0)
 

@@ -15,12 +15,12 @@ __all__ = ["compile_model", "fit", "others", "perturb", "see_files"]
 def compile_model(case: Case, perturbed: bool = False) -> str:
     """Return the source of `compile_model`."""
     arguments = [case.source("clip"), case.arguments_of("optimizer").removeprefix(", ")]
-    arguments = "".join(f", {one}" for one in arguments if one)
+    arguments = "".join(f", {argument}" for argument in arguments if argument)
     optimizer = OPTIMIZERS[case["optimizer"]].format(rate=case.source("rate"), arguments=arguments)
     reduction = [f"reduction={case.source('reduction')}"] if case["reduction"] else []
     loss = f"keras.losses.{case.source('loss')}({', '.join([*filter(None, [LOSSES[case['loss']][0]]), *reduction])})"
     two = f"keras.losses.MeanSquaredError({', '.join(reduction)})"
-    losses = [f"rounded({one})" if perturbed else one for one in (loss, two)]
+    losses = [f"rounded({name})" if perturbed else name for name in (loss, two)]
     compiled = [f"loss={structure(case, *losses)}"]
     if case["loss_weights"] != "none":
         compiled += [f"loss_weights={structure(case, '1.0', '0.3')}"]

@@ -14,7 +14,7 @@ def in_scope(case: Case, source: str) -> str:
     return "with easyscale.scope() if easyscale else contextlib.nullcontext():\n" + textwrap.indent(source, "    ")
 
 
-def structure(case: Case, one: str, two: str) -> str:
+def structure(case: Case, first: str, second: str) -> str:
     """Return the source of what a model of one output, or of two, takes."""
     forms = {"one": "{0}", "dict": '{{"one": {0}, "two": {1}}}', "list": "[{0}, {1}]"}
-    return forms[case["outputs"]].format(one, two)
+    return forms[case["outputs"]].format(first, second)

@@ -5,8 +5,7 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import ClassVar, NamedTuple
 
-from easyscale.discovery import import_all
-from easyscale.errors import unknown
+from easyscale.discovery import Registry
 
 __all__ = ["Action", "Kind", "Schedule", "available", "get", "register"]
 
@@ -73,18 +72,12 @@ class Schedule(abc.ABC):
         return (stages - 1) / (microbatches + stages - 1)
 
 
-_classes: dict[str, type[Schedule]] = {}
+_registry: Registry[Schedule] = Registry("schedule", __name__.rpartition(".")[0], also=" or a `Schedule`")
 
 
 def register(name: str) -> Callable[[type[Schedule]], type[Schedule]]:
     """Make a class known under `name`, to `get` and to the tests."""
-
-    def decorate(cls: type[Schedule]) -> type[Schedule]:
-        cls.name = name
-        _classes[name] = cls
-        return cls
-
-    return decorate
+    return _registry.register(name)
 
 
 def available() -> list[str]:
@@ -95,8 +88,7 @@ def available() -> list[str]:
     >>> available()
     ['1f1b', 'gpipe']
     """
-    import_all(__name__.rpartition(".")[0])
-    return sorted(_classes)
+    return list(_registry.classes())
 
 
 def get(identifier: str | Schedule) -> Schedule:
@@ -108,9 +100,4 @@ def get(identifier: str | Schedule) -> Schedule:
     Raises:
         ValueError: If there is none of this name.
     """
-    if isinstance(identifier, Schedule):
-        return identifier
-    names = available()
-    if identifier not in names:
-        raise ValueError(unknown("schedule", identifier, names, " or a `Schedule`"))
-    return _classes[identifier]()
+    return identifier if isinstance(identifier, Schedule) else _registry.find(identifier)()

@@ -1,0 +1,115 @@
+"""What Keras and TensorFlow have no public name for, each behind a function that says what it is.
+
+models         a model and its `fit()`: layers and their graph, data, callbacks
+optimization   losses, variables and optimizers
+names          whether a library has such names
+
+Another version may have other names. `check` says which is missing, before anything is done with it. Neither library is
+loaded by these modules.
+"""
+
+import functools
+import importlib
+
+from easyscale.keras_internals import models, optimization
+from easyscale.keras_internals.models import (
+    LOGS,
+    OF_FIT,
+    Graph,
+    add_steps_of_pass,
+    batch_size_of,
+    batches_of,
+    dataset_of,
+    dataset_of_iterator,
+    graph_of,
+    has_ended,
+    hold_losses,
+    improves,
+    in_training,
+    initial_epoch,
+    inputs_of,
+    keeps_batches,
+    keeps_count,
+    last_batch_of,
+    layers_of,
+    mask_of,
+    replace_moments,
+    replace_validation_split,
+    set_batches,
+    set_initial_epoch,
+    set_step,
+    standardized,
+    steps_of_pass,
+    strategy_of,
+)
+from easyscale.keras_internals.names import Names, require
+from easyscale.keras_internals.optimization import (
+    accumulated_gradients,
+    apply_mask,
+    copy_exclusions,
+    count_alike,
+    counter_of,
+    excluded_from_weight_decay,
+    learning_rate_of,
+    replace_in_losses,
+    set_native,
+    take_general_steps,
+    trained_by,
+)
+
+__all__ = [
+    "LOGS",
+    "OF_FIT",
+    "Graph",
+    "Names",
+    "accumulated_gradients",
+    "add_steps_of_pass",
+    "apply_mask",
+    "batch_size_of",
+    "batches_of",
+    "check",
+    "copy_exclusions",
+    "count_alike",
+    "counter_of",
+    "dataset_of",
+    "dataset_of_iterator",
+    "excluded_from_weight_decay",
+    "graph_of",
+    "has_ended",
+    "hold_losses",
+    "improves",
+    "in_training",
+    "initial_epoch",
+    "inputs_of",
+    "keeps_batches",
+    "keeps_count",
+    "last_batch_of",
+    "layers_of",
+    "learning_rate_of",
+    "mask_of",
+    "replace_in_losses",
+    "replace_moments",
+    "replace_validation_split",
+    "require",
+    "set_batches",
+    "set_initial_epoch",
+    "set_native",
+    "set_step",
+    "standardized",
+    "steps_of_pass",
+    "strategy_of",
+    "take_general_steps",
+    "trained_by",
+]
+
+_NAMES = {**models.NAMES, **optimization.NAMES}  # by module, and class in it: what the functions use
+_NAMES_ON_TENSORFLOW = {**models.NAMES_ON_TENSORFLOW, **optimization.NAMES_ON_TENSORFLOW}
+
+
+@functools.cache
+def check() -> None:
+    """Raise `EasyScaleError` if the Keras or TensorFlow that is installed has another name for something."""
+    require(_NAMES)
+    if importlib.import_module("keras").backend.backend() == "tensorflow":
+        require(_NAMES_ON_TENSORFLOW)
+    models.require_datasets()

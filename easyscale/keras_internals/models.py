@@ -1,0 +1,262 @@
+"""What Keras and tf.data have no public name for in a model and its `fit()`: layers, their graph, data, callbacks."""
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from easyscale.keras_internals.names import Names, missing
+
+if TYPE_CHECKING:
+    import keras
+
+__all__ = [
+    "LOGS",
+    "OF_FIT",
+    "Graph",
+    "add_steps_of_pass",
+    "batch_size_of",
+    "batches_of",
+    "dataset_of",
+    "dataset_of_iterator",
+    "graph_of",
+    "has_ended",
+    "hold_losses",
+    "improves",
+    "in_training",
+    "initial_epoch",
+    "inputs_of",
+    "keeps_batches",
+    "keeps_count",
+    "last_batch_of",
+    "layers_of",
+    "mask_of",
+    "replace_moments",
+    "replace_validation_split",
+    "require_datasets",
+    "set_batches",
+    "set_initial_epoch",
+    "set_step",
+    "standardized",
+    "steps_of_pass",
+    "strategy_of",
+]
+
+LOGS = "_get_metrics_result_or_logs"  # the method of a model through which logs go on their way to the callbacks
+OF_FIT = "_use_cached_eval_dataset"  # the argument that `fit()` gives `evaluate()`, and nobody else does
+
+_ARRAYS = "keras.src.trainers.data_adapters.array_slicing"  # where `fit()` splits arrays
+_ITERATOR = "keras.src.trainers.epoch_iterator"
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+_FUNCTIONAL = "keras.src.models.functional"
+
+_KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps of tf.data that leave batches as they are
+_KEEPING_COUNT = (*_KEEPING, "_MapDataset", "_ParallelMapDataset")  # that have as many elements as their input
+
+NAMES: Names = {
+    ("keras", "Model"): ("_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
+    ("keras.callbacks", "ModelCheckpoint"): ("_is_improvement", "_set_monitor_op"),
+    ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
+    ("keras", "Sequential"): ("_functional",),
+    ("keras.layers", "BatchNormalization"): ("_moments",),
+    ("keras.layers", "Layer"): ("_losses",),
+    (_FUNCTIONAL, None): ("operation_fn",),
+    (_FUNCTIONAL, "Functional"): ("_nodes_by_depth", "_outputs_struct", "_standardize_inputs"),
+    (_ARRAYS, None): ("train_validation_split",),
+    (_ITERATOR, "EpochIterator"): ("_current_iterator", "_num_batches", "_steps_seen"),
+}
+
+# The same of what Keras has on TensorFlow only.
+NAMES_ON_TENSORFLOW: Names = {
+    (_TRAINER, "TensorFlowTrainer"): ("_distribute_strategy",),
+    (_TRAINER, "TFEpochIterator"): ("_distributed_dataset",),
+}
+
+
+# A model in its fit()
+
+
+def layers_of(model: "keras.layers.Layer", recursive: bool = True) -> list["keras.layers.Layer"]:
+    """Return the layers of a model, and with `recursive` it itself and the layers in its layers.
+
+    Its `layers` are these, if it is a `Model`; a layer that is a `Trainer` has none.
+    """
+    return list(model._flatten_layers(include_self=recursive, recursive=recursive))
+
+
+def strategy_of(model: "keras.Model") -> Any:
+    """Return the `tf.distribute.Strategy` in whose scope a model was built; `None` if it was in none."""
+    return vars(model).get("_distribute_strategy")
+
+
+def initial_epoch(model: "keras.Model") -> int | None:
+    """Return the epoch, from 0, that `fit()` begins with, whatever it was told; `None` if it was not set."""
+    return model._initial_epoch
+
+
+def set_initial_epoch(model: "keras.Model", epoch: int | None) -> None:
+    """Let a `fit()` whose callbacks begin now, and each later one, begin with an epoch."""
+    model._initial_epoch = epoch
+
+
+# Layers
+
+
+def replace_moments(layer: "keras.layers.BatchNormalization", replacement: Callable) -> None:
+    """Let a layer call `replacement(layer, original, inputs, mask)` for the moments of a batch. Only once."""
+    if "_moments" not in vars(layer):
+        object.__setattr__(layer, "_moments", functools.partial(replacement, layer, layer._moments))
+
+
+def hold_losses(model: "keras.Model", make: Callable[[], list]) -> None:
+    """Let each layer of a model keep what it adds to the loss in a list that `make()` returns. Only once."""
+    for layer in layers_of(model):
+        if not type(layer._losses).__module__.startswith("easyscale."):
+            object.__setattr__(layer, "_losses", make())
+
+
+# The graph of layers of a model
+
+
+class Graph(NamedTuple):
+    """The layers of a Functional or Sequential model, as they are called.
+
+    Attributes:
+        model: The Functional model, which is also what a Sequential one has in it.
+        nodes: List of Keras's nodes, each a call of a layer, behind all whose outputs it takes.
+        inputs: List of `KerasTensor`, flat.
+        outputs: Nested structure of `KerasTensor`.
+    """
+
+    model: "keras.Model"
+    nodes: list[Any]
+    inputs: list[Any]
+    outputs: Any
+
+
+def graph_of(model: "keras.Model") -> Graph | None:
+    """Return the graph of a model; `None` of one that is neither Sequential nor Functional, or not built."""
+    functional = importlib.import_module(_FUNCTIONAL).Functional
+    if isinstance(model, importlib.import_module("keras").Sequential):
+        model = model._functional
+    if not isinstance(model, functional) or type(model).call is not functional.call:
+        return None
+    by_depth = model._nodes_by_depth
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    return Graph(model, [node for node in nodes if not node.is_input], list(model.inputs), model._outputs_struct)
+
+
+def standardized(graph: Graph, inputs: Any) -> list:
+    """Return the tensors that a model makes of its inputs before its first layer, flat, in the order of its inputs."""
+    return list(importlib.import_module("keras").tree.flatten(graph.model._standardize_inputs(inputs)))
+
+
+def in_training(operation: Any) -> Callable[..., Any]:
+    """Return a layer, or an operation, as a model calls it in training."""
+    return importlib.import_module(_FUNCTIONAL).operation_fn(operation, training=True)
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that a layer has given its output; `None` if there is none."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+# Data of a fit(): its `epoch_iterator`
+
+
+def set_batches(epoch_iterator: Any, count: int) -> None:
+    """Let what goes through the data of an epoch ask for so many batches, from the next epoch on."""
+    epoch_iterator._num_batches = count
+
+
+def batches_of(epoch_iterator: Any) -> int | None:
+    """Return how many batches the data have, or `None` if that is not known."""
+    return epoch_iterator._num_batches
+
+
+def has_ended(epoch_iterator: Any) -> bool:
+    """Return whether the data have ended in the last epoch: the next one begins with the first batch."""
+    return epoch_iterator._current_iterator is None or epoch_iterator._steps_seen == 0
+
+
+def steps_of_pass(epoch_iterator: Any) -> int:
+    """Return the steps through the data since their begin, with those that are about to be made."""
+    return epoch_iterator._steps_seen
+
+
+def add_steps_of_pass(epoch_iterator: Any, count: int) -> None:
+    """Let what goes through the data of an epoch know of so many steps more since the begin of the data."""
+    epoch_iterator._steps_seen += count
+
+
+def replace_validation_split(replace: Callable[[Callable], Callable]) -> None:
+    """Let `replace(original)` stand for the function by which `fit(validation_split=...)` splits arrays."""
+    module: Any = importlib.import_module(_ARRAYS)
+    module.train_validation_split = replace(module.train_validation_split)
+
+
+def dataset_of(epoch_iterator: Any) -> Any:
+    """Return the `tf.data.Dataset` of what goes through the data of an epoch, or `None`."""
+    return getattr(epoch_iterator, "_distributed_dataset", None)
+
+
+# tf.data
+
+
+def require_datasets() -> None:
+    """Raise `EasyScaleError` if the TensorFlow that is loaded has another name for something of a dataset."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None:
+        batches = tensorflow.data.Dataset.range(1).batch(1)
+        for value, name in ((batches, "_inputs"), (batches, "_batch_size"), (iter(batches), "_dataset")):
+            if not hasattr(value, name):
+                raise missing("tensorflow", f"{type(value).__name__}.{name}")
+
+
+def dataset_of_iterator(iterator: Iterator) -> Any:
+    """Return the `tf.data.Dataset` that an iterator was made of; `None` for an iterator of something else."""
+    return getattr(iterator, "_dataset", None)
+
+
+def inputs_of(dataset: Any) -> list:
+    """Return the datasets that a dataset is made of; none for what is no `tf.data.Dataset`."""
+    return list(dataset._inputs()) if hasattr(dataset, "_inputs") else []
+
+
+def batch_size_of(dataset: Any) -> int | None:
+    """Return the size of the batches that a `tf.data.Dataset` makes of its input; `None` if it makes none."""
+    return int(dataset._batch_size) if hasattr(dataset, "_batch_size") else None
+
+
+def last_batch_of(dataset: Any) -> int | None:
+    """Return the size of the batches that were made last of a `tf.data.Dataset`; `None` if it is not known."""
+    if (size := batch_size_of(dataset)) is not None:
+        return size
+    inputs = inputs_of(dataset)
+    return last_batch_of(inputs[0]) if len(inputs) == 1 else None
+
+
+def keeps_batches(dataset: Any) -> bool:
+    """Return whether a step of tf.data passes on the batches of its input."""
+    return type(dataset).__name__ in _KEEPING
+
+
+def keeps_count(dataset: Any) -> bool:
+    """Return whether a step of tf.data has as many elements as its input."""
+    return type(dataset).__name__ in _KEEPING_COUNT
+
+
+# Callbacks
+
+
+def set_step(callback: "keras.callbacks.TensorBoard", steps: int) -> None:
+    """Let a TensorBoard go on as one that has seen so many steps."""
+    callback._global_train_batch = steps
+
+
+def improves(checkpoint: "keras.callbacks.ModelCheckpoint", value: float) -> bool:
+    """Return whether a value of what a checkpoint monitors is better than its best."""
+    if checkpoint.monitor_op is None:
+        checkpoint._set_monitor_op()
+    return bool(checkpoint._is_improvement(value, checkpoint.best))

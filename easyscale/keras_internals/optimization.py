@@ -1,0 +1,157 @@
+"""What Keras has no public name for in a step of training: losses, variables and optimizers."""
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from easyscale.keras_internals.names import Names
+
+if TYPE_CHECKING:
+    import keras
+
+__all__ = [
+    "accumulated_gradients",
+    "apply_mask",
+    "copy_exclusions",
+    "count_alike",
+    "counter_of",
+    "excluded_from_weight_decay",
+    "learning_rate_of",
+    "replace_in_losses",
+    "set_native",
+    "take_general_steps",
+    "trained_by",
+]
+
+_LOSSES = "keras.src.losses.loss"  # where all of Keras's losses are reduced
+_OPTIMIZER = "keras.src.optimizers.base_optimizer"  # what all backends have in common
+
+_EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
+_FOR_EACH_COPY = (  # the steps of an optimizer that TensorFlow's makes for each copy of a variable by itself
+    "_apply_weight_decay",
+    "_backend_increment_gradient_accumulators",
+    "_backend_update_step",
+    "_overwrite_model_variables_with_average_value",
+)
+
+# What the functions below use, and of optimizers also what those in `optimizers/` inherit.
+NAMES: Names = {
+    ("keras", "Variable"): ("_value",),
+    ("keras.optimizers", "Optimizer"): (
+        "_accumulated_gradients",
+        *_EXCLUSIONS,
+        *_FOR_EACH_COPY,
+        "_get_variable_index",
+        "_iterations",
+        "_learning_rate",
+        "_tracker",
+        "_trainable_variables",
+        "_use_weight_decay",
+        "_var_key",
+        "_variables",
+    ),
+    (_OPTIMIZER, "BaseOptimizer"): _FOR_EACH_COPY,
+    (_LOSSES, None): (
+        "apply_mask",
+        "reduce_weighted_values",
+        "scale_loss_for_distribution",
+        "unscale_loss_for_distribution",
+    ),
+}
+
+# The same of what Keras has on TensorFlow only.
+NAMES_ON_TENSORFLOW: Names = {
+    ("keras.src.backend.tensorflow.optimizer", "TFOptimizer"): ("_distribution_strategy",),
+}
+
+
+# Losses and variables
+
+
+def replace_in_losses(name: str, replace: Callable[[Callable], Callable]) -> None:
+    """Let `replace(original)` stand for a function by which all of Keras's losses are reduced."""
+    module = importlib.import_module(_LOSSES)
+    setattr(module, name, replace(getattr(module, name)))
+
+
+def apply_mask(sample_weight: Any, mask: Any, dtype: str, reduction: str | None) -> Any:
+    """Return the weights of a loss with its mask in them, as Keras's losses do."""
+    return importlib.import_module(_LOSSES).apply_mask(sample_weight, mask, dtype, reduction)
+
+
+def set_native(variable: "keras.Variable", native: Any) -> None:
+    """Let a variable stand for another one of the framework's: `native` is its `value` from here on."""
+    variable._value = native
+
+
+# Optimizers
+
+
+def learning_rate_of(optimizer: "keras.optimizers.Optimizer") -> Any:
+    """Return the variable, or the schedule, of an optimizer's learning rate; `None` if it has none of its own."""
+    return getattr(optimizer, "_learning_rate", None)
+
+
+def counter_of(optimizer: "keras.optimizers.Optimizer") -> "keras.Variable":
+    """Return the variable that counts an optimizer's steps, also those that only accumulate gradients."""
+    return optimizer._iterations
+
+
+def count_alike(optimizer: "keras.optimizers.Optimizer", other: "keras.optimizers.Optimizer", same: dict) -> None:
+    """Let `other` count steps, and learn, by the variables of `optimizer`.
+
+    Args:
+        optimizer: An optimizer.
+        other: Another one of the same class.
+        same: Dict. From the identity of a variable of `other` to that of `optimizer` which replaces it.
+    """
+    variables = [same.get(id(variable), variable) for variable in other._variables]
+    object.__setattr__(other, "_variables", variables)  # past TensorFlow, which forbids to replace what it tracks
+    matches, _ = other._tracker.config["variables"]
+    other._tracker.config["variables"] = (matches, variables)
+    object.__setattr__(other, "_iterations", optimizer._iterations)
+    object.__setattr__(other, "_learning_rate", optimizer._learning_rate)
+
+
+def trained_by(optimizer: "keras.optimizers.Optimizer") -> list["keras.Variable"]:
+    """Return the variables that an optimizer was built for."""
+    return optimizer._trainable_variables
+
+
+def accumulated_gradients(optimizer: "keras.optimizers.Optimizer", variables: Sequence | None = None) -> list:
+    """Return what an optimizer has summed up for each of `variables`, by default for all; some may be `None`."""
+    if variables is None:
+        return optimizer._accumulated_gradients
+    return [optimizer._accumulated_gradients[optimizer._get_variable_index(variable)] for variable in variables]
+
+
+def excluded_from_weight_decay(
+    optimizer: "keras.optimizers.Optimizer", variables: Sequence["keras.Variable"]
+) -> tuple[list[int], list[str] | None]:
+    """Return the numbers of those of `variables` that do not decay, and the patterns of names that do not."""
+    keys, pattern = (getattr(optimizer, name, None) for name in _EXCLUSIONS)
+    excluded = [number for number, variable in enumerate(variables) if keys and optimizer._var_key(variable) in keys]
+    return excluded, pattern and [pattern.pattern]
+
+
+def copy_exclusions(optimizer: "keras.optimizers.Optimizer", other: "keras.optimizers.Optimizer") -> None:
+    """Have the weights that do not decay by `optimizer` not decay by `other` either."""
+    for name in _EXCLUSIONS:
+        if hasattr(optimizer, name):
+            object.__setattr__(other, name, getattr(optimizer, name))
+
+
+def take_general_steps(optimizer: "keras.optimizers.Optimizer", in_strategy: Callable[[Any], Any]) -> None:
+    """Have an optimizer take Keras's steps for all backends, which write to a variable.
+
+    Args:
+        optimizer: An optimizer.
+        in_strategy: Function. Takes the `tf.distribute.Strategy` of the optimizer and returns what replaces it.
+    """
+    general = importlib.import_module(_OPTIMIZER).BaseOptimizer
+    stock = importlib.import_module("keras").optimizers.Optimizer
+    object.__setattr__(optimizer, "_distribution_strategy", in_strategy(optimizer._distribution_strategy))
+    for name in _FOR_EACH_COPY:
+        if getattr(type(optimizer), name) is getattr(stock, name):  # not an optimizer's own way
+            object.__setattr__(optimizer, name, functools.partial(getattr(general, name), optimizer))
