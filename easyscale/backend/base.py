@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from easyscale.communicator import Communicator
-from easyscale.exchange import Exchange
-from easyscale.layout.specs import Variable
+from easyscale.layout.specs import Spec, Variable
 
-__all__ = ["Backend", "HostCalls", "StagePasses"]
+__all__ = ["Backend", "CompiledUpdate", "HostCalls", "StagePasses", "Tensors"]
 
 
 class HostCalls(Protocol):
@@ -33,6 +32,70 @@ class HostCalls(Protocol):
             inputs: Tensors, variables, or numbers, of which a float travels as a float64.
             results: Shape and dtype of each array that it returns; `None` stands for a length that may vary.
         """
+
+
+class CompiledUpdate(Protocol):
+    """The update of weights, compiled if the framework has such, which must round alike on all workers."""
+
+    def __call__(
+        self,
+        apply: Callable[[list, list], None],
+        gradients: Sequence[Any],
+        variables: Sequence[Variable],
+        compiles: bool = False,
+    ) -> None:
+        """Call `apply(gradients, variables)`, which may be compiled with `compiles`. Some gradients may be `None`."""
+
+    def forget(self) -> None:
+        """Compile all anew: what it calls has changed."""
+
+
+class Tensors(abc.ABC):
+    """What the exchange of a step's gradients does with tensors.
+
+    The gradient of an embedding may be some rows of a matrix, in which a row may come several times. A framework that
+    has no such gradients leaves the methods for rows as they are here.
+    """
+
+    @abc.abstractmethod
+    def whole(self, value: Any) -> Any:
+        """Return a gradient, or a variable, as a tensor in which no rows are left out."""
+
+    @abc.abstractmethod
+    def dtype_of(self, tensor: Any) -> np.dtype:
+        """Return the dtype of a gradient as NumPy knows it."""
+
+    @abc.abstractmethod
+    def zeros(self, spec: Spec) -> Any:
+        """Return a tensor of zeros."""
+
+    @abc.abstractmethod
+    def part_of(self, gradient: Any, part: slice) -> Any:
+        """Return the part of a flat gradient; `None` of `None`."""
+
+    @abc.abstractmethod
+    def nan_unless_finite(self, weight: Any, tensors: Sequence[Any]) -> Any:
+        """Return a number if all elements of all tensors are finite, else NaN."""
+
+    @abc.abstractmethod
+    def if_true(self, condition: Any, act: Callable[[], None]) -> None:
+        """Call `act()`, which changes variables, in the steps in which a tensor is true."""
+
+    def is_rows(self, gradient: Any) -> bool:
+        """Return whether a gradient is some rows of a matrix."""
+        return False
+
+    def values_and_indices(self, rows: Any) -> tuple[Any, Any]:
+        """Return the rows, and the int64 numbers that they have in the matrix."""
+        raise NotImplementedError
+
+    def rows(self, values: Any, indices: Any, shape: Sequence[int]) -> Any:
+        """Return the gradient by a matrix of this shape of which these are the rows."""
+        raise NotImplementedError
+
+    def no_rows(self, spec: Spec) -> Any:
+        """Return the gradient by a matrix of which there are no rows."""
+        raise NotImplementedError
 
 
 class StagePasses(abc.ABC):
@@ -64,15 +127,17 @@ class Backend(abc.ABC):
     """A framework's tensors, as far as EasyScale has to know them. What is NumPy, all backends share: `step/`.
 
     A new one is a folder of this package with the name that Keras has for it, and the files that `tensorflow/` has:
-    `backend.py`, whose `BACKEND` is an object of a subclass of this; `host_calls`, `variables`, `compiled_update`,
-    `gradients`, `whole_batch`, `data`, `internals`. In-graph replication is TensorFlow's own.
+    `backend.py`, whose `BACKEND` is an object of a subclass of this; `host_calls`, `variables`, `tensors`,
+    `compiled_update`, `whole_batch`, `between_graph`, `data`. In-graph replication is TensorFlow's own.
 
     Attributes:
         name: String. Keras's name for it.
+        tensors: `Tensors`.
         end_of_data: The exceptions by which a step says that its data have ended.
     """
 
     name: ClassVar[str]
+    tensors: ClassVar[Tensors]
     end_of_data: ClassVar[tuple[type[BaseException], ...]] = (StopIteration,)
 
     def advice(self) -> str | None:
@@ -90,13 +155,7 @@ class Backend(abc.ABC):
         """Return the class of a kind of replication, such as `"between_graph"`."""
 
     @abc.abstractmethod
-    def gradients(
-        self, exchange: Exchange, shared: Any, bucket_bytes: int | None, densify: bool, fixed: bool, compiled: Any
-    ) -> Any:
-        """Return the `GradientSync` of one optimizer. It brings what a step has to a `GradientExchange`, and back."""
-
-    @abc.abstractmethod
-    def compiled_update(self, communicator: Communicator, has_copies: bool) -> Any:
+    def compiled_update(self, communicator: Communicator, has_copies: bool) -> CompiledUpdate:
         """Return the `CompiledUpdate` of one optimizer. Compiling pays where the update is bound by memory."""
 
     @abc.abstractmethod

@@ -10,6 +10,7 @@ from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
 from easyscale.replication.replication import Replication
 from easyscale.step.current_step import CurrentStep
+from easyscale.step.gradients import Gradients
 from easyscale.step.shared import Shared
 from easyscale.step.step_protocol import Steps
 
@@ -53,9 +54,9 @@ def connect(
 def _assemble(kind: Any, exchange: Exchange, bucket_bytes: int | None, densify: bool, asked: str | None) -> Replication:
     communicator, backend = exchange.communicator, backends.get()
     step = CurrentStep(weight=0.0 if communicator.is_server else 1.0)
-    replicas = kind(exchange, step, asked)
+    replicas = kind(exchange, step, backend, asked)
     shared = Shared.of(communicator, backend)
     compiled = backend.compiled_update(communicator, replicas.has_copies)
-    gradients = backend.gradients(exchange, shared, bucket_bytes, densify, asked is not None, compiled)
+    gradients = Gradients(exchange, shared, bucket_bytes, densify, asked is not None, compiled)
     steps = Steps(communicator, shared, gradients)
     return Replication(communicator, gradients, replicas.batch(shared), steps, replicas, step)

@@ -29,7 +29,7 @@ def test_a_backend_that_is_not_there_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("name", backend.available())
 def test_every_backend_has_the_same_files(name):
-    for file in ("backend", "host_calls", "variables", "compiled_update", "gradients", "whole_batch", "data"):
+    for file in ("host_calls", "variables", "tensors", "compiled_update", "whole_batch", "between_graph", "data"):
         assert importlib.import_module(f"easyscale.backend.{name}.{file}").__all__
 
 

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from easyscale.communicator import Communicator
 from easyscale.step import statistics
-from easyscale.step.agreement import Purpose
 from easyscale.step.current_step import CurrentStep
 from easyscale.step.interfaces import StepContext, WholeBatch
 from easyscale.step.shared import Shared
@@ -48,7 +47,7 @@ class BatchOfWorkers(WholeBatch):
             return vector
         inputs = [tf.cast(vector, tf.float64)]
         results = [(vector.shape, _FLOAT64)]
-        (total,) = self._shared.call(lambda local: [self._rows(local).sum(axis=0)], inputs, results)
+        (total,) = self._shared.call(lambda local: [self._shared.gather_rows(local).sum(axis=0)], inputs, results)
         return tf.cast(total, vector.dtype)
 
     @tf.autograph.experimental.do_not_convert
@@ -62,7 +61,7 @@ class BatchOfWorkers(WholeBatch):
         def united(mean: tf.Tensor, variance: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable]:
             rows = [tf.reshape(tf.cast(one, tf.float64), [-1]) for one in (count, mean, variance)]
             results = self._shared.call(
-                lambda row: statistics.unite(self._rows(row)),
+                lambda row: statistics.unite(self._shared.gather_rows(row)),
                 [tf.concat(rows, 0)],
                 [(mean.shape, _FLOAT64), (mean.shape, _FLOAT64), ((), _FLOAT64)],
             )
@@ -78,12 +77,6 @@ class BatchOfWorkers(WholeBatch):
             return (joint_mean, joint_variance, all_data), gradient
 
         return united(mean, variance)
-
-    def _rows(self, row: np.ndarray) -> np.ndarray:
-        if not self._shared.together:
-            return row[None]
-        self._shared.meet(Purpose.ROWS, row.size)
-        return self._communicator.all_gather_rows(row)
 
     def count_samples(self, tensors: Sequence[Any]) -> tf.Tensor | float:
         for tensor in tensors:
