@@ -54,7 +54,7 @@ def _root(name):
 # Each part imports only parts that stand below it. A program that stands in a part may be named by itself.
 LAYERS = [
     {"discovery", "errors", "layout", "onednn", "settings", "progress", "when_imported"},
-    {"launchers"},
+    {"keras_backend", "launchers"},
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},
     {"compression", "mesh"},

@@ -32,20 +32,21 @@ def connect(
         densify: Bool. Whether sparse gradients may travel as dense ones where that is less.
 
     Raises:
-        DesyncError: If workers were given different exchanges, replications, updates or sizes of buckets.
+        DesyncError: If workers were given different exchanges, replications, updates or sizes of buckets, or Keras has
+            different backends.
     """
     name = replications.check(replication)
     kind = replications.get(name)
     asked = exchanges.asked(exchange)
     connected = exchanges.get(kind.between_processes(asked), communicator)
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
-    own = [connected.name, name, update or "auto", bucket_bytes]
+    own = [connected.name, name, update or "auto", bucket_bytes, backends.get().name]
     # One that replaces a worker takes what the others have chosen.
     chosen = [own] if connected.communicator.membership.is_joining else connected.communicator.all_gather_object(own)
     if any(other != chosen[0] for other in chosen):
         differs = next(rank for rank, other in enumerate(chosen) if other != chosen[0])
         raise DesyncError(
-            "all ranks must use the same exchange, replication, update and bucket_bytes. Received: "
+            "all ranks must use the same exchange, replication, update, bucket_bytes and Keras backend. Received: "
             f"{chosen[0]} on rank 0, {chosen[differs]} on rank {differs}. Start all ranks with one command"
         )
     return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name))
