@@ -92,6 +92,7 @@ def test_imports_go_one_way(module):
 
 ONLY_IN = {
     "tensorflow": ["easyscale.backend.tensorflow", "easyscale.data.tf_dataset"],
+    "torch": ["easyscale.backend.torch"],
     "keras": [
         "easyscale.backend",
         "easyscale.keras_internals",
@@ -226,7 +227,7 @@ def _loaded(script):
     script += "\nimport sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return {"tensorflow", "keras", "mpi4py"} & set(json.loads(done.stdout.splitlines()[-1]))
+    return {"tensorflow", "torch", "keras", "mpi4py"} & set(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize(
@@ -350,9 +351,9 @@ def test_what_these_modules_offer_stands_in_the_package(module):
         assert getattr(easyscale, name) is getattr(importlib.import_module(f"easyscale.{module}"), name)
 
 
-LOADABLE = [
-    name for name in MODULES if not name.startswith("easyscale.communicator.mpi") and name != "easyscale.__main__"
-]
+# What is loaded elsewhere: modules of PyTorch by `tests/backend/torch`.
+NOT_LOADABLE = ("easyscale.communicator.mpi", "easyscale.backend.torch", "easyscale.__main__")
+LOADABLE = [name for name in MODULES if not name.startswith(NOT_LOADABLE)]
 
 
 @every_module

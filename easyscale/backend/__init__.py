@@ -23,7 +23,7 @@ def available() -> list[str]:
     Example:
 
     >>> easyscale.backend.available()
-    ['tensorflow']
+    ['tensorflow', 'torch']
     """
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
 

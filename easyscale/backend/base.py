@@ -1,7 +1,8 @@
 """What EasyScale asks of the framework in whose tensors a model is."""
 
 import abc
-from collections.abc import Callable, Collection, Sequence
+import enum
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -9,7 +10,21 @@ import numpy as np
 from easyscale.communicator import Communicator
 from easyscale.layout.specs import Spec, Variable
 
-__all__ = ["Backend", "CompiledUpdate", "HostCalls", "StagePasses", "Tensors"]
+__all__ = ["Backend", "CompiledUpdate", "Feature", "HostCalls", "StagePasses", "Tensors"]
+
+
+class Feature(enum.Enum):
+    """What not every backend has, as a user asks for it. `docs/backends.md` has a row for each."""
+
+    IN_GRAPH = "replication='in_graph'"
+    SERVED = "an exchange that waits for no worker"
+    SERVERS = "`--servers`"
+    ELASTIC = "`--elastic`"
+    PIPELINE = "`model_parallel`"
+    CHECKPOINT = "`checkpoint`"
+    STEPS_PER_EPOCH = "`steps_per_epoch`"
+    VERIFY = "`easyscale verify`"
+    BENCH = "`easyscale bench fit`"
 
 
 class HostCalls(Protocol):
@@ -128,21 +143,35 @@ class Backend(abc.ABC):
 
     A new one is a folder of this package with the name that Keras has for it, and the files that `tensorflow/` has:
     `backend.py`, whose `BACKEND` is an object of a subclass of this; `host_calls`, `variables`, `tensors`,
-    `compiled_update`, `whole_batch`, `between_graph`, `data`. In-graph replication is TensorFlow's own.
+    `compiled_update`, `whole_batch`, `between_graph`. In-graph replication is TensorFlow's own.
 
     Attributes:
         name: String. Keras's name for it.
         tensors: `Tensors`.
+        remedies: Dict. From each `Feature` that it does not have to what the user can do.
         end_of_data: The exceptions by which a step says that its data have ended.
     """
 
     name: ClassVar[str]
     tensors: ClassVar[Tensors]
+    remedies: ClassVar[Mapping[Feature, str]] = {}
     end_of_data: ClassVar[tuple[type[BaseException], ...]] = (StopIteration,)
 
     def advice(self) -> str | None:
         """Return what would have this process compute faster, for the user; `None` if nothing is known."""
         return None
+
+    def require(self, feature: Feature) -> None:
+        """Raise `ValueError` if it does not have this."""
+        if feature in self.remedies:
+            raise self.missing(feature)
+
+    def missing(self, feature: Feature) -> ValueError:
+        """Return what is raised where a user asks for what it does not have."""
+        return ValueError(
+            f"{feature.value} needs another backend of Keras. Received: KERAS_BACKEND={self.name}. "
+            f"{self.remedies[feature]}, or set KERAS_BACKEND=tensorflow"
+        )
 
     # Steps
 
@@ -189,12 +218,13 @@ class Backend(abc.ABC):
     def view(self, variable: Variable) -> np.ndarray:
         """Return a variable's value, which must not be written to, and stays what it is when the variable changes.
 
-        Without a copy on a CPU, but for types that Python's buffers do not know, such as bfloat16; a copy on a GPU.
+        Without a copy where a variable that changes has other memory then; TensorFlow's do on a CPU, but for types that
+        Python's buffers do not know, such as bfloat16.
         """
 
     @abc.abstractmethod
     def assign(self, variable: Variable, value: Any) -> None:
-        """Give a variable a tensor of as many elements, in a step. What a host call returned is not copied."""
+        """Give a variable a tensor of as many elements, in a step. TensorFlow does not copy what a call returned."""
 
     # Gradients, which are tensors or, of an embedding, some rows
 

@@ -5,6 +5,7 @@ from typing import Any
 from easyscale import backend as backends
 from easyscale import exchange as exchanges
 from easyscale import replication as replications
+from easyscale.backend.base import Backend, Feature
 from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
@@ -32,15 +33,17 @@ def connect(
         densify: Bool. Whether sparse gradients may travel as dense ones where that is less.
 
     Raises:
+        ValueError: If the backend has no such workers.
         DesyncError: If workers were given different exchanges, replications, updates or sizes of buckets, or Keras has
             different backends.
     """
-    name = replications.check(replication)
+    backend, name = backends.get(), replications.check(replication)
     kind = replications.get(name)
     asked = exchanges.asked(exchange)
     connected = exchanges.get(kind.between_processes(asked), communicator)
+    _require(backend, connected)
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
-    own = [connected.name, name, update or "auto", bucket_bytes, backends.get().name]
+    own = [connected.name, name, update or "auto", bucket_bytes, backend.name]
     # One that replaces a worker takes what the others have chosen.
     chosen = [own] if connected.communicator.membership.is_joining else connected.communicator.all_gather_object(own)
     if any(other != chosen[0] for other in chosen):
@@ -50,6 +53,18 @@ def connect(
             f"{chosen[0]} on rank 0, {chosen[differs]} on rank {differs}. Start all ranks with one command"
         )
     return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name))
+
+
+def _require(backend: Backend, exchange: Exchange) -> None:
+    """Raise `ValueError` if the backend has no such workers."""
+    communicator = exchange.communicator
+    for feature, is_asked in (
+        (Feature.SERVED, not exchange.is_synchronous),
+        (Feature.SERVERS, communicator.servers > 0),
+        (Feature.ELASTIC, communicator.membership.is_elastic),
+    ):
+        if is_asked:
+            backend.require(feature)
 
 
 def _assemble(kind: Any, exchange: Exchange, bucket_bytes: int | None, densify: bool, asked: str | None) -> Replication:

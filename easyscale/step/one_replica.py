@@ -37,9 +37,6 @@ class OneReplica(ModelScope):
         step: `CurrentStep`.
         backend: The `Backend`.
         asked: String. The name of the exchange that was asked for. Defaults to `None`: none was.
-
-    Attributes:
-        communicator: The exchange's `Communicator`.
     """
 
     has_copies = False
@@ -70,10 +67,7 @@ class OneReplica(ModelScope):
         """Return the context in which a model is built."""
         return contextlib.nullcontext()
 
-    @staticmethod
-    def stock_scope() -> contextlib.AbstractContextManager:
-        """Return the context in which a model is built that is trained without EasyScale, for comparison."""
-        return contextlib.nullcontext()
+    stock_scope = scope  # of one that is trained without EasyScale, for comparison
 
     def run(self, step: Callable[[Any], T], data: Any, samples: Tensor, model: Model) -> T:
         return step(data)
@@ -94,6 +88,10 @@ class OneReplica(ModelScope):
     def start_equal(self, variables: Sequence[Variable], root: int = 0) -> None:
         if self.communicator.size > 1:
             equality.start_equal(self.communicator, self._backend, variables, root)
+
+    def start_in_step(self, variables: Sequence[Variable], state: Sequence[Variable]) -> None:
+        """Let variables, and an optimizer's state, be the chief's in the first step of a loop of the user's own."""
+        self.start_equal([*variables, *state])
 
     def check_equal(self, variables: Sequence[Variable], step: int) -> np.ndarray:
         return equality.check_equal(self.communicator, self._backend, variables, step)

@@ -1,0 +1,19 @@
+"""The checks of this folder, and those of training that do not know the backend, on ranks whose Keras has PyTorch."""
+
+from pathlib import Path
+
+from launches import over_ranks
+from torch_ranks import START
+
+HERE = Path(__file__).parent
+TRAINING = HERE.parents[1] / "training"
+
+
+@over_ranks(HERE / "backend_on_ranks.py", sizes=[1], starts=[START], group="torch")
+def test_torch_gives_what_a_backend_must(check):
+    check()
+
+
+@over_ranks(HERE / "loops_on_ranks.py", sizes=[1, 3], starts=[START], full=[2, 4], group="torch")
+def test_loops_of_ones_own_take_the_steps_of_one_process(check):
+    check()
