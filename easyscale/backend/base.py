@@ -22,7 +22,7 @@ class Feature(enum.Enum):
     ELASTIC = "`--elastic`"
     PIPELINE = "`model_parallel`"
     CHECKPOINT = "`checkpoint`"
-    STEPS_PER_EPOCH = "`steps_per_epoch`"
+    UNKNOWN_LENGTH = "`steps_per_epoch` of data whose number of batches is not known"
     VERIFY = "`easyscale verify`"
     BENCH = "`easyscale bench fit`"
 
@@ -245,6 +245,13 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def set_random_state(self, state: list) -> None:
         """Go on with random numbers where `random_state` was called."""
+
+    @abc.abstractmethod
+    def differ(self, communicator: Communicator) -> None:
+        """Let layers draw other random numbers than on other workers if they draw by the framework's own generator.
+
+        All workers call this together. The chief's generator goes on as it is.
+        """
 
     @abc.abstractmethod
     def dataset_of(self, epoch_iterator: Any) -> Any:

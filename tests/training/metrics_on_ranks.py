@@ -148,8 +148,8 @@ def check_evaluate_with_the_callback_is_that_of_all_ranks():
 
 def check_evaluate_with_a_masked_loss_and_uneven_data():
     words = np.random.default_rng(0).integers(0, 9, (COUNT, 5))
+    single_start()  # a layer draws its seed when it is made
     layers = [keras.Input((5,), dtype="int32"), keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.Dense(9)]
-    single_start()
     model = keras.Sequential(layers)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     alone = model.evaluate(words, words, batch_size=24, verbose=0)

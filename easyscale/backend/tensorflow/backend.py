@@ -78,6 +78,9 @@ class TensorFlow(Backend):
     def set_random_state(self, state: list) -> None:
         tf.random.get_global_generator().state.assign(state)
 
+    def differ(self, communicator: Communicator) -> None:
+        """Each layer has a generator of its own."""
+
     def dataset_of(self, epoch_iterator: Any) -> Any:
         return keras_internals.dataset_of(epoch_iterator)
 

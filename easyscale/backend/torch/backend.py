@@ -1,5 +1,6 @@
 """PyTorch, as EasyScale asks for it."""
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from easyscale.backend.torch.tensors import EagerTensors
 from easyscale.communicator import Communicator
 from easyscale.keras_internals import has_value
 from easyscale.layout.specs import Variable
+from easyscale.step.random_state import mix
 
 __all__ = ["BACKEND"]
 
@@ -31,7 +33,7 @@ class Torch(Backend):
         Feature.ELASTIC: "Start without --elastic",
         Feature.PIPELINE: "Leave `model_parallel` out",
         Feature.CHECKPOINT: "Use `keras.callbacks.BackupAndRestore`",
-        Feature.STEPS_PER_EPOCH: "Leave `steps_per_epoch` out",
+        Feature.UNKNOWN_LENGTH: "Leave `steps_per_epoch` out",
         Feature.VERIFY: "Compare the weights yourself",
         Feature.BENCH: "Use `easyscale bench exchange`",
     }
@@ -79,6 +81,12 @@ class Torch(Backend):
 
     def set_random_state(self, state: list) -> None:
         torch.set_rng_state(torch.tensor(state, dtype=torch.uint8))
+
+    def differ(self, communicator: Communicator) -> None:
+        state = zlib.crc32(torch.get_rng_state().numpy().tobytes())  # dropout without a seed draws by this generator
+        chiefs = communicator.all_gather_object(state)[0]
+        if communicator.rank > 0:
+            torch.manual_seed(mix(chiefs, communicator.rank))
 
     def dataset_of(self, epoch_iterator: Any) -> None:
         return None

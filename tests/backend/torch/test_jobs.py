@@ -18,6 +18,8 @@ model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 def fit(**options):
     model.fit(x, y, batch_size=easyscale.local_batch(8), verbose=0, **options)
+def fit_generator(**options):
+    model.fit(((x, y) for _ in range(9)), shuffle=False, verbose=0, **options)
 """
 
 
@@ -43,3 +45,74 @@ print(weights[0] == weights[1], keras.backend.backend(), flush=True)
     done = job(script)
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.removeprefix("[1] ") for line in done.stdout.splitlines()] == ["True torch"] * 2
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "error"),
+    [
+        (
+            "easyscale.callbacks.Distribute(replication='in_graph')",
+            [],
+            "ValueError: replication='in_graph' needs another backend of Keras. Received: KERAS_BACKEND=torch. "
+            "Use 'between_graph', or set KERAS_BACKEND=tensorflow",
+        ),
+        (
+            "easyscale.callbacks.Distribute(model_parallel=easyscale.parallel.Pipeline(stages=2))",
+            [],
+            "ValueError: `model_parallel` needs another backend of Keras. Received: KERAS_BACKEND=torch. "
+            "Leave `model_parallel` out, or set KERAS_BACKEND=tensorflow",
+        ),
+        (
+            "easyscale.callbacks.Distribute(checkpoint='run')",
+            [],
+            "ValueError: `checkpoint` needs another backend of Keras. Received: KERAS_BACKEND=torch. "
+            "Use `keras.callbacks.BackupAndRestore`, or set KERAS_BACKEND=tensorflow",
+        ),
+        (
+            "fit(callbacks=[easyscale.callbacks.Distribute('parameter_server:async')])",
+            [],
+            "ValueError: an exchange that waits for no worker needs another backend of Keras. Received: "
+            "KERAS_BACKEND=torch. Use 'parameter_server', or set KERAS_BACKEND=tensorflow",
+        ),
+        (
+            "fit_generator(steps_per_epoch=1, callbacks=[easyscale.callbacks.Distribute()])",
+            [],
+            "ValueError: `steps_per_epoch` of data whose number of batches is not known needs another backend of "
+            "Keras. Received: KERAS_BACKEND=torch. Leave `steps_per_epoch` out, or set KERAS_BACKEND=tensorflow",
+        ),
+        (
+            "fit(callbacks=[easyscale.callbacks.Distribute()])",
+            ["--servers", "1"],
+            "ValueError: `--servers` needs another backend of Keras. Received: KERAS_BACKEND=torch. "
+            "Start without --servers, or set KERAS_BACKEND=tensorflow",
+        ),
+        (
+            "fit(callbacks=[easyscale.callbacks.Distribute()])",
+            ["--elastic"],
+            "ValueError: `--elastic` needs another backend of Keras. Received: KERAS_BACKEND=torch. "
+            "Start without --elastic, or set KERAS_BACKEND=tensorflow",
+        ),
+        (
+            "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; easyscale.callbacks.Distribute()",
+            [],
+            "EasyScaleError: KERAS_BACKEND must be set before Keras is imported. Received: KERAS_BACKEND=tensorflow "
+            "and a Keras that uses 'torch'. Set it where the script is started: KERAS_BACKEND=tensorflow easyscale "
+            "launch -n 2 train.py",
+        ),
+    ],
+)
+def test_what_torch_does_not_have_is_refused_in_one_line_before_training(job, script, options, error):
+    done = job(BEGIN + script, *options)
+    lines = [line.removeprefix("[1] ").partition(" (/")[0] for line in done.stderr.splitlines()]
+    assert done.returncode == 1
+    assert error in lines
+    assert [line for line in lines if line != error and not line.startswith("easyscale: rank")] == []
+
+
+def test_ranks_with_different_backends_are_told_so(job):
+    script = "import os\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1': os.environ['KERAS_BACKEND'] = 'tensorflow'\n"
+    done = job(script + BEGIN + "fit(callbacks=[easyscale.callbacks.Distribute('ring')])")
+    assert done.returncode == 1
+    rule = "DesyncError: all ranks must use the same exchange, replication, update, bucket_bytes and Keras backend. "
+    received = "['ring', 'between_graph', 'auto', None, 'torch'] on rank 0, "
+    assert rule + "Received: " + received in done.stderr and "'tensorflow'] on rank 1" in done.stderr
