@@ -27,3 +27,8 @@ def test_fit_takes_the_steps_of_one_process(check):
 @over_ranks(HERE / "fit_on_ranks.py", sizes=[3], limit=400, starts=[START], full=[1, 2, 4], group="torch")
 def test_models_and_metrics_are_those_of_one_process(check):
     check()
+
+
+@over_ranks(HERE / "optimizers_on_ranks.py", sizes=[3], limit=400, starts=[START], full=[1, 2, 4], group="torch")
+def test_optimizers_take_the_steps_of_one_process(check):
+    check()
