@@ -1,6 +1,8 @@
 """Optimizers on PyTorch take the steps of one process, and have each a part of their state on each rank in `fit()`."""
 
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
@@ -83,6 +85,23 @@ def check_the_whole_state_of_an_optimizer_is_that_of_one_process_after_fit():
     keras.utils.set_random_seed(1)  # the chief's
     for own, expected in zip(state, train(x, y, 24).optimizer.variables, strict=True):
         np.testing.assert_allclose(own, np.array(expected), rtol=1e-4, atol=1e-6)
+
+
+def check_a_file_that_a_callback_has_written_has_the_whole_state():
+    folder = Path(comm.all_gather_object(tempfile.mkdtemp() if comm.is_chief else "")[0])
+    x, y = easyscale.shard(*digits(98))
+    model = classify(conv_net(), keras.optimizers.Adam())
+    callbacks = [keras.callbacks.ModelCheckpoint(folder / "model.keras"), Distribute("ring", update="sharded")]
+    model.fit(x, y, easyscale.local_batch(24), verbose=0, callbacks=callbacks)
+    if comm.is_chief:
+        loaded = keras.models.load_model(folder / "model.keras")
+        shutil.rmtree(folder)
+        for own, other in zip(_variables(loaded), _variables(model), strict=True):
+            np.testing.assert_array_equal(own, other)
+
+
+def _variables(model):
+    return [keras.ops.convert_to_numpy(one) for one in (*model.variables, *model.optimizer.variables)]
 
 
 class Sizes(keras.callbacks.Callback):
