@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -126,6 +127,12 @@ def check_every_feature_that_is_missing_is_refused_with_a_remedy():
     for feature in torch_backend.remedies:
         with pytest.raises(ValueError, match="Received: KERAS_BACKEND=torch. .*, or set KERAS_BACKEND=tensorflow"):
             torch_backend.require(feature)
+
+
+def check_the_document_has_a_row_for_each_feature_that_is_missing():
+    document = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
+    refused = re.findall(r"^\| (.*) \| yes \| refused \|$", document, re.MULTILINE)
+    assert [row.replace("`", "") for row in refused] == [one.value.replace("`", "") for one in backend.get().remedies]
 
 
 def check_who_averages_as_well_is_refused():
