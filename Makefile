@@ -25,14 +25,24 @@ PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/co
 # The MPI runtimes that are tested beside Open MPI, each in a small environment that sees all else of $(VENV).
 # Intel's is for one kind of processor only.
 MPIS = mpich $(if $(filter x86_64,$(shell uname -m)),impi-rt)
+# The backends of Keras that are tested beside TensorFlow, each in such an environment.
+BACKENDS = torch
 PACKAGES = -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+
+# A rule's environment, with these packages beside all of $(VENV).
+define BESIDE
+$(RUN)python -m venv --clear $(@D)
+$(subst $(RUN)python,$(@D)/bin/python,$(PIP)) $(1)
+@echo "import site; site.addsitedir('$$($(RUN)python $(PACKAGES))')" >"$$($(@D)/bin/python $(PACKAGES))/venv.pth"
+@touch $@
+endef
 
 .PHONY: demo test test-all lint types fuzz bench keras-tests clean
 
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
 
-test: $(VENV)/.test $(MPIS:%=$(VENV)/mpis/%/.done) lint
+test: $(VENV)/.test $(MPIS:%=$(VENV)/mpis/%/.done) $(BACKENDS:%=$(VENV)/backends/%/.done) lint
 	$(RUN)pytest --numprocesses 3 --dist loadgroup
 
 test-all: test
@@ -89,7 +99,7 @@ $(VENV)/.test: $(VENV)/bin/python setup.cfg constraints.txt
 	@touch $@
 
 $(VENV)/mpis/%/.done: $(VENV)/.test
-	$(RUN)python -m venv --clear $(@D)
-	$(subst $(RUN)python,$(@D)/bin/python,$(PIP)) mpi4py $*
-	@echo "import site; site.addsitedir('$$($(RUN)python $(PACKAGES))')" >"$$($(@D)/bin/python $(PACKAGES))/venv.pth"
-	@touch $@
+	$(call BESIDE,mpi4py $*)
+
+$(VENV)/backends/%/.done: $(VENV)/.test
+	$(call BESIDE,$*)

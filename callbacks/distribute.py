@@ -11,6 +11,7 @@ import keras
 
 from easyscale import backend
 from easyscale import communicator as communicators
+from easyscale.backend.base import Feature
 from easyscale.checkpoint.folder import Checkpoints
 from easyscale.communicator import Communicator
 from easyscale.errors import EasyScaleWarning
@@ -103,6 +104,8 @@ class Distribute(keras.callbacks.Callback):
             "communicator": communicator,
         }
         DistributedOptimizer("sgd", **self._options)  # a wrong argument shows here and not in fit()
+        if model_parallel is not None:
+            backend.get().require(Feature.PIPELINE)
         self._parallel = StagesOfRanks(model_parallel, communicator, self._options, checkpoint, check_every)
         self._check_every = check_every
         self._taken: keras.callbacks.CallbackList | None = None
@@ -123,6 +126,7 @@ class Distribute(keras.callbacks.Callback):
         source = resume or checkpoint
         self._checkpoint: dict[str, Any] | None = None  # arguments of `Checkpointing`
         if source is not None:
+            backend.get().require(Feature.CHECKPOINT)
             self._checkpoint = {
                 "written": None if checkpoint is None else Checkpoints(Path(checkpoint), keep or _KEEP),
                 "source": Checkpoints(Path(source)),
@@ -149,7 +153,7 @@ class Distribute(keras.callbacks.Callback):
         if distribution.size > 1 and model.jit_compile:
             if distribution.is_chief:
                 warnings.warn(
-                    "`jit_compile` is turned off for this model: XLA cannot compile an exchange between workers. "
+                    "`jit_compile` is turned off for this model: an exchange between workers cannot be compiled. "
                     "Pass `jit_compile=False` to `compile()`",
                     EasyScaleWarning,
                     stacklevel=2,

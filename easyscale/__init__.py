@@ -32,6 +32,7 @@ _MODULES = ("callbacks", "communicator", "exchange", "optimizers", "parallel", "
 __all__ = ["__version__", *_MODULES, *_WHERE]
 
 
+importlib.import_module("easyscale.keras_backend").watch()
 if importlib.import_module("easyscale.launchers").detect() is not None:  # one of several ranks
     importlib.import_module("easyscale.errors").show_in_one_line()
     importlib.import_module("easyscale.separate").watch()

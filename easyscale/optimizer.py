@@ -27,6 +27,8 @@ from easyscale.update.served import ServedUpdate
 
 __all__ = ["DistributedOptimizer"]
 
+_ARGUMENTS = ("name", "inner_optimizer", "exchange", "replication", "update", "bucket_bytes")  # that are in a file
+
 
 @keras.saving.register_keras_serializable(package="easyscale")
 class DistributedOptimizer(AroundAnother):
@@ -102,7 +104,7 @@ class DistributedOptimizer(AroundAnother):
     def _hold(self, inner_optimizer: keras.optimizers.Optimizer) -> None:
         self.inner_optimizer = inner_optimizer
         self._updates = UpdateInFit(self.update, inner_optimizer, lambda: self.workers)
-        self.forward(set(inner_optimizer.get_config()) - set(self.get_config()) - {"learning_rate"})
+        self.forward(set(inner_optimizer.get_config()) - {*_ARGUMENTS, "learning_rate"})
 
     def take_inside(self, scaling: keras.optimizers.LossScaleOptimizer) -> None:
         """Stand outside the loss scaling that stands around this optimizer, so that it sees the average."""
@@ -152,7 +154,7 @@ class DistributedOptimizer(AroundAnother):
         self._updates.check_step(is_first=self.starts_equal)
         if self.starts_equal:
             self.starts_equal = False
-            self.workers.replicas.start_equal([*variables, *state])
+            self.workers.replicas.start_in_step(variables, state)
         self._updates.now.apply(context, grads, variables)
 
     @property
@@ -251,14 +253,9 @@ class DistributedOptimizer(AroundAnother):
         self._updates.now.load_own_variables(store)
 
     def get_config(self) -> dict:
-        return {
-            "name": self.name,
-            "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
-            "exchange": getattr(self.exchange, "name", self.exchange),
-            "replication": self.replication,
-            "update": self.update,
-            "bucket_bytes": self.bucket_bytes,
-        }
+        config = {name: getattr(self, name) for name in _ARGUMENTS}
+        config["inner_optimizer"] = keras.saving.serialize_keras_object(self.inner_optimizer)
+        return config | {"exchange": getattr(self.exchange, "name", self.exchange)}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> "DistributedOptimizer":

@@ -1,9 +1,10 @@
 """Tests on real processes: one `mpirun` runs the checks of many files, and each check is a test of its own.
 
-A file of checks, `*_on_ranks.py`, has functions `check_...()` without arguments that every rank calls in the order in
-which they stand. A test file says `@over_ranks("exchange_on_ranks.py", sizes=[1, 2, 3, 4])`. Starting takes seconds, so
-ranks stay up for the next file that wants as many. A check that fails or hangs ends the launch, and says on which rank,
-and where; the next file gets another.
+A file of checks, `*_on_ranks.py`, has functions `check_...()` without arguments, its own or those of another file that
+it imports by name, which every rank calls in the order in which they stand. A test file says
+`@over_ranks("exchange_on_ranks.py", sizes=[1, 2, 3, 4])`. Starting takes seconds, so ranks stay up for the next file
+that wants as many. A check that fails or hangs ends the launch, and says on which rank, and where; the next file gets
+another.
 """
 
 import ast
@@ -180,7 +181,9 @@ def over_ranks(
 
 def _checks_in(checks: Path) -> list[str]:
     tree = ast.parse(checks.read_text())
-    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")]
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names += [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    names = [name for name in names if name.startswith("check_")]
     assert names, f"no checks in {checks}"
     return names
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from easyscale import keras_backend
 from easyscale.backend.base import Backend
 from easyscale.layout.specs import Variable
 
@@ -22,7 +23,7 @@ def available() -> list[str]:
     Example:
 
     >>> easyscale.backend.available()
-    ['tensorflow']
+    ['tensorflow', 'torch']
     """
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
 
@@ -32,6 +33,7 @@ def get() -> Backend:
 
     Raises:
         ValueError: If EasyScale has none for it.
+        EasyScaleError: If `KERAS_BACKEND` says another.
     """
     return _get(importlib.import_module("keras").backend.backend())
 
@@ -43,6 +45,7 @@ def _get(name: str) -> Backend:
             f"the Keras backend must be {' or '.join(map(repr, available()))}. Received: '{name}'. "
             f"Set KERAS_BACKEND={available()[0]}"
         )
+    keras_backend.check_choice(name)
     return importlib.import_module(f"{__name__}.{name}.backend").BACKEND
 
 

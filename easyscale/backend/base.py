@@ -1,16 +1,30 @@
 """What EasyScale asks of the framework in whose tensors a model is."""
 
 import abc
-from collections.abc import Callable, Collection, Sequence
+import enum
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from easyscale.communicator import Communicator
-from easyscale.exchange import Exchange
-from easyscale.layout.specs import Variable
+from easyscale.layout.specs import Spec, Variable
 
-__all__ = ["Backend", "HostCalls", "StagePasses"]
+__all__ = ["Backend", "CompiledUpdate", "Feature", "HostCalls", "StagePasses", "Tensors"]
+
+
+class Feature(enum.Enum):
+    """What not every backend has, as a user asks for it. `docs/backends.md` has a row for each."""
+
+    IN_GRAPH = "replication='in_graph'"
+    SERVED = "an exchange that waits for no worker"
+    SERVERS = "`--servers`"
+    ELASTIC = "`--elastic`"
+    PIPELINE = "`model_parallel`"
+    CHECKPOINT = "`checkpoint`"
+    UNKNOWN_LENGTH = "`steps_per_epoch` of data whose number of batches is not known"
+    VERIFY = "`easyscale verify`"
+    BENCH = "`easyscale bench fit`"
 
 
 class HostCalls(Protocol):
@@ -33,6 +47,70 @@ class HostCalls(Protocol):
             inputs: Tensors, variables, or numbers, of which a float travels as a float64.
             results: Shape and dtype of each array that it returns; `None` stands for a length that may vary.
         """
+
+
+class CompiledUpdate(Protocol):
+    """The update of weights, compiled if the framework has such, which must round alike on all workers."""
+
+    def __call__(
+        self,
+        apply: Callable[[list, list], None],
+        gradients: Sequence[Any],
+        variables: Sequence[Variable],
+        compiles: bool = False,
+    ) -> None:
+        """Call `apply(gradients, variables)`, which may be compiled with `compiles`. Some gradients may be `None`."""
+
+    def forget(self) -> None:
+        """Compile all anew: what it calls has changed."""
+
+
+class Tensors(abc.ABC):
+    """What the exchange of a step's gradients does with tensors.
+
+    The gradient of an embedding may be some rows of a matrix, in which a row may come several times. A framework that
+    has no such gradients leaves the methods for rows as they are here.
+    """
+
+    @abc.abstractmethod
+    def whole(self, value: Any) -> Any:
+        """Return a gradient, or a variable, as a tensor in which no rows are left out."""
+
+    @abc.abstractmethod
+    def dtype_of(self, tensor: Any) -> np.dtype:
+        """Return the dtype of a gradient as NumPy knows it."""
+
+    @abc.abstractmethod
+    def zeros(self, spec: Spec) -> Any:
+        """Return a tensor of zeros."""
+
+    @abc.abstractmethod
+    def part_of(self, gradient: Any, part: slice) -> Any:
+        """Return the part of a flat gradient; `None` of `None`."""
+
+    @abc.abstractmethod
+    def nan_unless_finite(self, weight: Any, tensors: Sequence[Any]) -> Any:
+        """Return a number if all elements of all tensors are finite, else NaN."""
+
+    @abc.abstractmethod
+    def if_true(self, condition: Any, act: Callable[[], None]) -> None:
+        """Call `act()`, which changes variables, in the steps in which a tensor is true."""
+
+    def is_rows(self, gradient: Any) -> bool:
+        """Return whether a gradient is some rows of a matrix."""
+        return False
+
+    def values_and_indices(self, rows: Any) -> tuple[Any, Any]:
+        """Return the rows, and the int64 numbers that they have in the matrix."""
+        raise NotImplementedError
+
+    def rows(self, values: Any, indices: Any, shape: Sequence[int]) -> Any:
+        """Return the gradient by a matrix of this shape of which these are the rows."""
+        raise NotImplementedError
+
+    def no_rows(self, spec: Spec) -> Any:
+        """Return the gradient by a matrix of which there are no rows."""
+        raise NotImplementedError
 
 
 class StagePasses(abc.ABC):
@@ -64,20 +142,36 @@ class Backend(abc.ABC):
     """A framework's tensors, as far as EasyScale has to know them. What is NumPy, all backends share: `step/`.
 
     A new one is a folder of this package with the name that Keras has for it, and the files that `tensorflow/` has:
-    `backend.py`, whose `BACKEND` is an object of a subclass of this; `host_calls`, `variables`, `compiled_update`,
-    `gradients`, `whole_batch`, `data`, `internals`. In-graph replication is TensorFlow's own.
+    `backend.py`, whose `BACKEND` is an object of a subclass of this; `host_calls`, `variables`, `tensors`,
+    `compiled_update`, `whole_batch`, `between_graph`. In-graph replication is TensorFlow's own.
 
     Attributes:
         name: String. Keras's name for it.
+        tensors: `Tensors`.
+        remedies: Dict. From each `Feature` that it does not have to what the user can do.
         end_of_data: The exceptions by which a step says that its data have ended.
     """
 
     name: ClassVar[str]
+    tensors: ClassVar[Tensors]
+    remedies: ClassVar[Mapping[Feature, str]] = {}
     end_of_data: ClassVar[tuple[type[BaseException], ...]] = (StopIteration,)
 
     def advice(self) -> str | None:
         """Return what would have this process compute faster, for the user; `None` if nothing is known."""
         return None
+
+    def require(self, feature: Feature) -> None:
+        """Raise `ValueError` if it does not have this."""
+        if feature in self.remedies:
+            raise self.missing(feature)
+
+    def missing(self, feature: Feature) -> ValueError:
+        """Return what is raised where a user asks for what it does not have."""
+        return ValueError(
+            f"{feature.value} needs another backend of Keras. Received: KERAS_BACKEND={self.name}. "
+            f"{self.remedies[feature]}, or set KERAS_BACKEND=tensorflow"
+        )
 
     # Steps
 
@@ -90,13 +184,7 @@ class Backend(abc.ABC):
         """Return the class of a kind of replication, such as `"between_graph"`."""
 
     @abc.abstractmethod
-    def gradients(
-        self, exchange: Exchange, shared: Any, bucket_bytes: int | None, densify: bool, fixed: bool, compiled: Any
-    ) -> Any:
-        """Return the `GradientSync` of one optimizer. It brings what a step has to a `GradientExchange`, and back."""
-
-    @abc.abstractmethod
-    def compiled_update(self, communicator: Communicator, has_copies: bool) -> Any:
+    def compiled_update(self, communicator: Communicator, has_copies: bool) -> CompiledUpdate:
         """Return the `CompiledUpdate` of one optimizer. Compiling pays where the update is bound by memory."""
 
     @abc.abstractmethod
@@ -130,12 +218,13 @@ class Backend(abc.ABC):
     def view(self, variable: Variable) -> np.ndarray:
         """Return a variable's value, which must not be written to, and stays what it is when the variable changes.
 
-        Without a copy on a CPU, but for types that Python's buffers do not know, such as bfloat16; a copy on a GPU.
+        Without a copy where a variable that changes has other memory then; TensorFlow's do on a CPU, but for types that
+        Python's buffers do not know, such as bfloat16.
         """
 
     @abc.abstractmethod
     def assign(self, variable: Variable, value: Any) -> None:
-        """Give a variable a tensor of as many elements, in a step. What a host call returned is not copied."""
+        """Give a variable a tensor of as many elements, in a step. TensorFlow does not copy what a call returned."""
 
     # Gradients, which are tensors or, of an embedding, some rows
 
@@ -156,6 +245,13 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def set_random_state(self, state: list) -> None:
         """Go on with random numbers where `random_state` was called."""
+
+    @abc.abstractmethod
+    def differ(self, communicator: Communicator) -> None:
+        """Let layers draw other random numbers than on other workers if they draw by the framework's own generator.
+
+        All workers call this together. The chief's generator goes on as it is.
+        """
 
     @abc.abstractmethod
     def dataset_of(self, epoch_iterator: Any) -> Any:

@@ -18,8 +18,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from easyscale import backend, replication, workers
 from easyscale import communicator as communicators
-from easyscale import replication, workers
+from easyscale.backend.base import Feature
 from easyscale.bench.machine import describe_machine
 from easyscale.bench.models import ZOO
 from easyscale.bench.telling import teller
@@ -63,6 +64,7 @@ def main() -> None:
     """Measure what the argument of this process asks for."""
     wanted = json.loads(sys.argv[1])
     communicator = communicators.get()
+    backend.get().require(Feature.BENCH)
     say = teller(communicator)
     say({"machine": _machine(communicator)})
     for batch in wanted["batches"]:

@@ -17,6 +17,7 @@ __all__ = [
     "count_alike",
     "counter_of",
     "excluded_from_weight_decay",
+    "has_value",
     "learning_rate_of",
     "replace_in_losses",
     "set_native",
@@ -78,6 +79,11 @@ def replace_in_losses(name: str, replace: Callable[[Callable], Callable]) -> Non
 def apply_mask(sample_weight: Any, mask: Any, dtype: str, reduction: str | None) -> Any:
     """Return the weights of a loss with its mask in them, as Keras's losses do."""
     return importlib.import_module(_LOSSES).apply_mask(sample_weight, mask, dtype, reduction)
+
+
+def has_value(variable: Any) -> bool:
+    """Return whether a variable of Keras has a value, and not only what will make it one; others always have."""
+    return getattr(variable, "_value", variable) is not None
 
 
 def set_native(variable: "keras.Variable", native: Any) -> None:

@@ -1,12 +1,13 @@
 """The random numbers of a process: Python's, NumPy's and the backend's own generators, as plain lists."""
 
+import hashlib
 import random
 
 import numpy as np
 
 from easyscale.backend.base import Backend
 
-__all__ = ["get_random_state", "set_random_state"]
+__all__ = ["get_random_state", "mix", "set_random_state"]
 
 
 def get_random_state(backend: Backend) -> dict:
@@ -28,3 +29,9 @@ def set_random_state(backend: Backend, state: dict) -> None:
     kind, keys, place, has_gauss, cached = state["numpy"]
     np.random.set_state((kind, np.array(keys, np.uint32), place, has_gauss, cached))
     backend.set_random_state(state[backend.name])
+
+
+def mix(seed: int, rank: int) -> int:
+    """Return the seed of a rank that follows from another one's."""
+    digest = hashlib.blake2b(f"{seed} {rank}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") >> 1  # 31 bits: it may be an int32

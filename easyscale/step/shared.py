@@ -93,6 +93,13 @@ class Shared:
                 return agreed
             self._collect_state(agreed.detail)
 
+    def gather_rows(self, row: np.ndarray) -> np.ndarray:
+        """Return every worker's row, inside a step; this one's alone where not all workers are in one step."""
+        if not self.together:
+            return row[None]
+        self.meet(Purpose.ROWS, row.size)
+        return self._communicator.all_gather_rows(row)
+
     def call(
         self, function: Callable, inputs: Sequence, results: Sequence[tuple[Sequence[int | None], np.dtype]]
     ) -> list:

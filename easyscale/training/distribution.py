@@ -121,8 +121,6 @@ class Distribution:
     def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
         """Start a `fit()`, after its callbacks have: equal workers, and errors that say what happened."""
         losses.check(self._model)
-        self._training, self._evaluations, self._act_as_chief = True, [], act_as_chief
-        self._begin_phase(epoch=0)
         self._last_fit = Fit(
             self._model,
             self.optimizers,
@@ -133,6 +131,8 @@ class Distribution:
             trace_anew=self._trace_anew,
             take_over=self._take_over,
         )
+        self._training, self._evaluations, self._act_as_chief = True, [], act_as_chief
+        self._begin_phase(epoch=0)
         self._fit.begin(params["epochs"], hooks)
         train_function = self._train_function
         if train_function is None or not train_function.is_for(self._model):

@@ -17,6 +17,7 @@ import numpy as np
 
 from easyscale import backend as backends
 from easyscale.communicator import Communicator
+from easyscale.errors import show_in_one_line
 from easyscale.keras_internals import layers_of, trained_by
 from easyscale.layout.specs import Spec
 from easyscale.optimizer import DistributedOptimizer
@@ -57,6 +58,7 @@ def watch(recorder: Recorder, seed: int, floatx: str) -> None:
         (keras.mixed_precision, "set_global_policy", watching.set_dtype_policy),
     ):
         setattr(owner, name, _replaced(getattr(owner, name), replacement))
+    show_in_one_line()  # also in one process, which no launcher has started
     backends.get().keep_in_order(lambda: recorder.note("switched_off", "shuffling"))
 
 

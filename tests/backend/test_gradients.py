@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from easyscale import backend, exchange
 from easyscale.step.accumulation import Accumulation
+from easyscale.step.gradients import Gradients
 from easyscale.step.interfaces import StepContext
 from easyscale.step.shared import Shared
 
@@ -15,7 +16,7 @@ from easyscale.step.shared import Shared
 def _gradients(comm, densify=False, bucket_bytes=None):
     compiled = backend.get().compiled_update(comm, has_copies=False)
     shared = Shared(comm, backend.get())
-    return backend.get().gradients(exchange.get("ring", comm), shared, bucket_bytes, densify, True, compiled)
+    return Gradients(exchange.get("ring", comm), shared, bucket_bytes, densify, True, compiled)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -5,13 +5,14 @@ import pytest
 from easyscale import backend, exchange
 from easyscale.progress import Activity
 from easyscale.step.agreement import Purpose
+from easyscale.step.gradients import Gradients
 from easyscale.step.shared import Shared
 from easyscale.step.step_protocol import Steps
 
 
 def _steps(comm):
     shared, compiled = Shared(comm, backend.get()), backend.get().compiled_update(comm, has_copies=False)
-    gradients = backend.get().gradients(exchange.get("ring", comm), shared, None, False, True, compiled)
+    gradients = Gradients(exchange.get("ring", comm), shared, None, False, True, compiled)
     return Steps(comm, shared, gradients), shared
 
 

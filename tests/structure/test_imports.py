@@ -16,7 +16,7 @@ import easyscale
 # Each part imports only parts that stand below it. A program that stands in a part may be named by itself.
 LAYERS = [
     {"errors", "layout", "onednn", "settings", "progress", "when_imported"},
-    {"discovery", "launchers"},
+    {"discovery", "keras_backend", "launchers"},
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},
     {"compression", "mesh"},
@@ -54,6 +54,7 @@ def test_imports_go_one_way(module):
 
 ONLY_IN = {
     "tensorflow": ["easyscale.backend.tensorflow", "easyscale.data.tf_dataset"],
+    "torch": ["easyscale.backend.torch"],
     "keras": [
         "easyscale.backend",
         "easyscale.keras_internals",
@@ -115,7 +116,7 @@ def _loaded(script):
     script += "\nimport sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return {"tensorflow", "keras", "mpi4py"} & set(json.loads(done.stdout.splitlines()[-1]))
+    return {"tensorflow", "torch", "keras", "mpi4py"} & set(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import contextlib
 
 import keras
 import numpy as np
-import tensorflow as tf
 from models import assert_as_one_process, classify, conv_net, dense, digits, equal, sgd
 
 import easyscale
@@ -252,6 +251,8 @@ class OwnStep(keras.Model):
         return self.net(x)
 
     def train_step(self, data):
+        import tensorflow as tf
+
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.loss_of(y, self(x, training=True)) / 24
@@ -287,6 +288,8 @@ class TwoNets(keras.Model):
         return self.nets[0](x) + self.nets[1](x)
 
     def train_step(self, data):
+        import tensorflow as tf
+
         x, y = data
         for net in self.nets:
             with tf.GradientTape() as tape:

@@ -3,7 +3,7 @@
 backend             the `Backend`
 host_calls          where graphs call Python
 variables           values of variables, without a copy
-gradients           their mean over workers, in and out of the graph; rows: those that are some rows of a matrix
+tensors, rows       what the exchange of gradients does with tensors, and with some rows of a matrix
 compiled_update     the update by that mean, as a graph of its own
 whole_batch         numbers that depend on the batches of all workers
 between_graph       one process and one graph for each worker

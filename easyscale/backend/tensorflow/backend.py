@@ -12,13 +12,11 @@ from easyscale import keras_internals, onednn
 from easyscale.backend.base import Backend
 from easyscale.backend.tensorflow import data, rows, variables
 from easyscale.backend.tensorflow.compiled_update import CompiledUpdate
-from easyscale.backend.tensorflow.gradients import Gradients
 from easyscale.backend.tensorflow.host_calls import HostCalls
 from easyscale.backend.tensorflow.stages import Passes
+from easyscale.backend.tensorflow.tensors import TensorsOfGraphs
 from easyscale.communicator import Communicator
-from easyscale.exchange import Exchange
 from easyscale.layout.specs import Variable
-from easyscale.step.shared import Shared
 
 __all__ = ["BACKEND"]
 
@@ -30,6 +28,7 @@ class TensorFlow(Backend):
     """Steps are graphs: what they call and compute is traced once."""
 
     name = "tensorflow"
+    tensors = TensorsOfGraphs()
     end_of_data = (StopIteration, tf.errors.OutOfRangeError)
 
     def advice(self) -> str | None:
@@ -42,17 +41,6 @@ class TensorFlow(Backend):
     def replicas(self, name: str) -> Any:
         module, kind = _REPLICAS[name]
         return getattr(importlib.import_module(f"{__package__}.{module}"), kind)
-
-    def gradients(
-        self,
-        exchange: Exchange,
-        shared: Shared,
-        bucket_bytes: int | None,
-        densify: bool,
-        fixed: bool,
-        compiled: CompiledUpdate,
-    ) -> Gradients:
-        return Gradients(exchange, shared, bucket_bytes, densify, fixed, compiled)
 
     def compiled_update(self, communicator: Communicator, has_copies: bool) -> CompiledUpdate:
         return CompiledUpdate(communicator, has_copies)
@@ -89,6 +77,9 @@ class TensorFlow(Backend):
 
     def set_random_state(self, state: list) -> None:
         tf.random.get_global_generator().state.assign(state)
+
+    def differ(self, communicator: Communicator) -> None:
+        """Each layer has a generator of its own."""
 
     def dataset_of(self, epoch_iterator: Any) -> Any:
         return keras_internals.dataset_of(epoch_iterator)

@@ -8,16 +8,7 @@ import tensorflow as tf
 from easyscale.step.interfaces import Gradient
 from easyscale.step.owned_parts import length_of
 
-__all__ = ["elements_of", "parts_of", "scaled", "sums_of_squares"]
-
-
-def parts_of(gradient: Gradient, part: slice) -> Gradient:
-    """Return the part of a flat gradient, which may be rows, or `None`."""
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        return elements_of(gradient, part)
-    return tf.reshape(gradient, [-1])[part]
+__all__ = ["elements_of", "scaled", "sums_of_squares"]
 
 
 def elements_of(rows: tf.IndexedSlices, part: slice) -> tf.IndexedSlices:

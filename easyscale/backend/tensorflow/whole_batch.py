@@ -6,38 +6,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from easyscale.communicator import Communicator
 from easyscale.step import statistics
-from easyscale.step.agreement import Purpose
-from easyscale.step.current_step import CurrentStep
-from easyscale.step.interfaces import StepContext, WholeBatch
-from easyscale.step.shared import Shared
+from easyscale.step.batch_of_processes import COMPARED, BatchOfProcesses
 
 __all__ = ["BatchOfWorkers"]
 
 _FLOAT64 = np.dtype("float64")
-_COMPARED = 4096  # elements of a tensor, by which batches are known to be the same
 
 
-class BatchOfWorkers(WholeBatch):
-    """The batches of all workers together, which layers and losses may ask for inside a step.
-
-    Args:
-        communicator: The `Communicator`.
-        shared: Its `Shared`.
-        step: `CurrentStep`. Its weight is the number of samples of this worker's batch.
-    """
-
-    def __init__(self, communicator: Communicator, shared: Shared, step: CurrentStep):
-        self._communicator, self._shared, self._step = communicator, shared, step
-
-    @property
-    def size(self) -> int:
-        return self._communicator.size
-
-    @property
-    def context(self) -> StepContext:
-        return self._step.context
+class BatchOfWorkers(BatchOfProcesses):
+    """The batches of all workers together. See `BatchOfProcesses`."""
 
     def graph(self) -> tf.Graph | None:
         return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -46,10 +24,7 @@ class BatchOfWorkers(WholeBatch):
     def total(self, vector: tf.Tensor) -> tf.Tensor:
         if self._communicator.size == 1:
             return vector
-        inputs = [tf.cast(vector, tf.float64)]
-        results = [(vector.shape, _FLOAT64)]
-        (total,) = self._shared.call(lambda local: [self._rows(local).sum(axis=0)], inputs, results)
-        return tf.cast(total, vector.dtype)
+        return tf.cast(self._sum(tf.cast(vector, tf.float64)), vector.dtype)
 
     @tf.autograph.experimental.do_not_convert
     def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -62,7 +37,7 @@ class BatchOfWorkers(WholeBatch):
         def united(mean: tf.Tensor, variance: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable]:
             rows = [tf.reshape(tf.cast(one, tf.float64), [-1]) for one in (count, mean, variance)]
             results = self._shared.call(
-                lambda row: statistics.unite(self._rows(row)),
+                lambda row: statistics.unite(self._shared.gather_rows(row)),
                 [tf.concat(rows, 0)],
                 [(mean.shape, _FLOAT64), (mean.shape, _FLOAT64), ((), _FLOAT64)],
             )
@@ -79,12 +54,6 @@ class BatchOfWorkers(WholeBatch):
 
         return united(mean, variance)
 
-    def _rows(self, row: np.ndarray) -> np.ndarray:
-        if not self._shared.together:
-            return row[None]
-        self._shared.meet(Purpose.ROWS, row.size)
-        return self._communicator.all_gather_rows(row)
-
     def count_samples(self, tensors: Sequence[Any]) -> tf.Tensor | float:
         for tensor in tensors:
             if isinstance(tensor, tf.RaggedTensor):
@@ -99,4 +68,4 @@ class BatchOfWorkers(WholeBatch):
         numbers = [
             one for one in tensors if isinstance(one, tf.Tensor) and (one.dtype.is_floating or one.dtype.is_integer)
         ]
-        return [tf.reshape(one, [-1])[:_COMPARED] for one in numbers]
+        return [tf.reshape(one, [-1])[:COMPARED] for one in numbers]

@@ -1,14 +1,14 @@
 """Random numbers that differ between workers, and follow from the chief's seed."""
 
-import hashlib
 from typing import Any
 
 import keras
 
+from easyscale import backend as backends
 from easyscale.backend import value_of
 from easyscale.backend.base import Backend
 from easyscale.replication.replication import Replication
-from easyscale.step.random_state import get_random_state, set_random_state
+from easyscale.step.random_state import get_random_state, mix, set_random_state
 from easyscale.training.stateful import State
 
 __all__ = ["RandomState", "Seeds", "mix"]
@@ -55,7 +55,9 @@ class Seeds:
         The chief's go on as they are. Another worker's seeds are made from the chief's and its number, so that one
         `keras.utils.set_random_seed` on the chief makes all of them come again.
         """
-        self.derive(State(self._workers.communicator.all_gather_object(self.state().about)[0]))
+        communicator = self._workers.communicator
+        self.derive(State(communicator.all_gather_object(self.state().about)[0]))
+        backends.get().differ(communicator)
 
     def derive(self, state: State) -> None:
         """Make this worker's random numbers those that follow from another's."""
@@ -72,9 +74,3 @@ class Seeds:
         for copies, values in zip(self._copies(), state.about, strict=True):
             for (_, copy), value in zip(copies, values, strict=True):
                 copy.assign(value)
-
-
-def mix(seed: int, rank: int) -> int:
-    """Return the seed of a rank that follows from another one's."""
-    digest = hashlib.blake2b(f"{seed} {rank}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") >> 1  # 31 bits: it may be an int32

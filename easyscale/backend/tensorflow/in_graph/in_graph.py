@@ -17,22 +17,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from easyscale import backend as backends
 from easyscale import exchange as exchanges
+from easyscale.backend.base import Backend
 from easyscale.backend.tensorflow.between_graph import BetweenGraph
 from easyscale.backend.tensorflow.in_graph import devices
 from easyscale.backend.tensorflow.in_graph import strategy as strategies
 from easyscale.backend.tensorflow.in_graph.batch_of_replicas import BatchOfReplicas
+from easyscale.backend.tensorflow.in_graph.equal_copies import check_equal_copies
 from easyscale.backend.tensorflow.in_graph.local_optimizer import make_local
 from easyscale.backend.tensorflow.in_graph.losses_of_replicas import LossesOfReplicas
 from easyscale.backend.tensorflow.internals import outside
 from easyscale.backend.tensorflow.whole_batch import BatchOfWorkers
-from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
 from easyscale.keras_internals import hold_losses, strategy_of
 from easyscale.layout.specs import Variable
 from easyscale.settings import Settings
-from easyscale.step import equality
 from easyscale.step.current_step import CurrentStep
 from easyscale.step.interfaces import ApplyInStep, ExchangeArgument, Gradient, Model, StepContext
 from easyscale.step.shared import Shared
@@ -48,7 +47,8 @@ class InGraph(BetweenGraph):
     Args:
         exchange: A connected `Exchange`, between processes. That between devices is the one of the same name.
         step: `CurrentStep`.
-        asked: String. See `BetweenGraph`. Defaults to `None`.
+        backend: The `Backend`.
+        asked: String. See `OneReplica`. Defaults to `None`.
 
     Attributes:
         strategy: The `Replicas`.
@@ -57,7 +57,7 @@ class InGraph(BetweenGraph):
 
     has_copies = True
 
-    def __init__(self, exchange: Exchange, step: CurrentStep, asked: str | None = None):
+    def __init__(self, exchange: Exchange, step: CurrentStep, backend: Backend, asked: str | None = None):
         if exchange.communicator.membership.is_elastic:
             raise ValueError(
                 "--elastic is for workers that are processes of their own. Received: replication='in_graph'. Use "
@@ -67,7 +67,7 @@ class InGraph(BetweenGraph):
         alone = exchange.communicator.size == 1
         self.devices = strategies.exchange_for(asked, self.strategy.devices, exchange, strict=alone)
         self.strategy.cross_device.exchange = self.devices
-        super().__init__(exchange, step, asked)
+        super().__init__(exchange, step, backend, asked)
 
     def batch(self, shared: Shared) -> BatchOfWorkers:
         return BatchOfReplicas(self.communicator, shared, self._step, self.strategy)
@@ -192,19 +192,7 @@ class InGraph(BetweenGraph):
     def check_equal(self, variables: Sequence[Variable], step: int) -> np.ndarray:
         """Return the fingerprint of `variables`, or raise `DesyncError` if devices or processes differ."""
 
-        def fingerprint(copy: Variable) -> int:
-            return int(equality.fingerprint(backends.get(), [copy])[0])
-
-        copies = [strategies.copies_of(one) for one in variables]
-        for number in range(1, max(map(len, copies), default=1)):
-            for variable, both in zip(variables, copies, strict=True):
-                if len(both) > 1 and fingerprint(both[0]) != fingerprint(both[number]):
-                    raise DesyncError(
-                        f"all devices must have the same weights. Received: `{equality.name_of(variable)}` on "
-                        f"{self.devices.devices[number]}, which differs from {self.devices.devices[0]} after step "
-                        f"{step}. Was it assigned inside a step, or trained by an optimizer that is not an attribute "
-                        "of the model?"
-                    )
+        check_equal_copies(variables, self.devices.devices, step)
         return super().check_equal(variables, step)
 
 

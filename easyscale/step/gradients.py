@@ -1,13 +1,11 @@
-"""What becomes of all workers' gradients, seen from the graph of one of them: reduce, update, gather."""
+"""What becomes of all workers' gradients, seen from the step of one of them: reduce, update, gather."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from easyscale import exchange as exchanges
-from easyscale.backend.tensorflow.compiled_update import CompiledUpdate
-from easyscale.backend.tensorflow.rows import elements_of, parts_of
+from easyscale.backend.base import CompiledUpdate
 from easyscale.choice import Choice, choose
 from easyscale.exchange import Exchange
 from easyscale.layout.shards import Shards
@@ -16,7 +14,7 @@ from easyscale.step import owned_parts
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.gradient_exchange import GradientExchange, Owned, Signature
-from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext
+from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext, Tensor
 from easyscale.step.late_gather import LateGather
 from easyscale.step.shared import Shared
 
@@ -32,7 +30,7 @@ class Gradients(GradientSync):
         bucket_bytes: Int. Gradients travel in vectors of about this size; `None`: one for each dtype.
         densify: Bool. Whether sparse gradients may travel as dense ones where that is less.
         fixed: Bool. Whether the exchange was asked for. If not, another may be chosen.
-        compiled: `CompiledUpdate`.
+        compiled: The backend's `CompiledUpdate`.
 
     Attributes:
         bucket_bytes: Int or `None`.
@@ -50,7 +48,7 @@ class Gradients(GradientSync):
     ):
         self.exchange, self.bucket_bytes = exchange, bucket_bytes
         self.choice: Choice | None = None
-        self.communicator, self._shared = exchange.communicator, shared
+        self.communicator, self._shared, self._tensors = exchange.communicator, shared, shared.backend.tensors
         self._densify, self._fixed, self._compiled = densify, fixed, compiled
         self._number = shared.new_number()
         self._exchanges: dict[Signature, GradientExchange] = {}
@@ -76,7 +74,6 @@ class Gradients(GradientSync):
         self._compiled.forget()
         return shards
 
-    @tf.autograph.experimental.do_not_convert
     def reduce(
         self,
         context: StepContext,
@@ -85,30 +82,28 @@ class Gradients(GradientSync):
         accumulation: Accumulation | None = None,
         shards: Shards | None = None,
     ) -> list[Gradient]:
+        tensors = self._tensors
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
         if self.communicator.size == 1 or not present:
-            return list(gradients) if shards is None else list(map(parts_of, gradients, shards.parts))
+            return list(gradients) if shards is None else list(map(tensors.part_of, gradients, shards.parts))
         self.choose(variables)
-        in_rows = [
-            index for index in present if isinstance(gradients[index], tf.IndexedSlices) and accumulation is None
-        ]
+        in_rows = [index for index in present if tensors.is_rows(gradients[index]) and accumulation is None]
         dense = [index for index in present if index not in in_rows]
         exchange = self._exchange_of(context, gradients, variables, dense, in_rows, accumulation is not None, shards)
 
-        tensors = [tf.convert_to_tensor(gradients[index]) for index in dense]
-        weight, due = tf.cast(context.weight, tf.float64), True
+        inputs = [tensors.whole(gradients[index]) for index in dense]
+        weight, due = context.weight, True
         if accumulation is not None:
             due = accumulation.due
             if accumulation.may_overflow:
-                finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
-                weight = tf.where(finite, weight, np.nan)
-        tensors += [tf.convert_to_tensor(variable) for variable in context.moving]
+                weight = tensors.nan_unless_finite(weight, inputs)
+        inputs += map(tensors.whole, context.moving)
         if accumulation is not None:
-            sums = [tf.convert_to_tensor(accumulation.gradients[index]) for index in dense]
-            tensors += [one * tf.cast(accumulation.scale, one.dtype) for one in sums]
+            sums = [tensors.whole(accumulation.gradients[index]) for index in dense]
+            inputs += [self._shared.backend.scaled(one, accumulation.scale) for one in sums]
         for index in in_rows:
-            tensors += [gradients[index].values, tf.cast(gradients[index].indices, tf.int64)]
-        *means, exchanged = exchange(weight, context.losses, context.data, due, tensors)
+            inputs += tensors.values_and_indices(gradients[index])
+        *means, exchanged = exchange(weight, context.losses, context.data, due, inputs)
 
         averaged = list(gradients)
         for index in dense:
@@ -116,17 +111,16 @@ class Gradients(GradientSync):
         for variable in context.moving:
             variable.assign(means.pop(0))
         for index in in_rows:
-            shape = tf.constant(tuple(variables[index].shape), tf.int64)
-            averaged[index] = tf.IndexedSlices(means.pop(0), means.pop(0), shape)
+            averaged[index] = tensors.rows(means.pop(0), means.pop(0), tuple(variables[index].shape))
             if shards is not None:
-                averaged[index] = elements_of(averaged[index], shards.parts[index])
+                averaged[index] = tensors.part_of(averaged[index], shards.parts[index])
         if accumulation is not None:
 
             def forget() -> None:
                 for index in dense:
-                    accumulation.gradients[index].assign(tf.zeros(variables[index].shape, averaged[index].dtype))
+                    accumulation.gradients[index].assign(tensors.zeros(self._spec(variables[index], averaged[index])))
 
-            tf.cond(exchanged, forget, lambda: None)
+            tensors.if_true(exchanged, forget)
         return averaged
 
     def update(
@@ -156,7 +150,7 @@ class Gradients(GradientSync):
             return None
         return LateGather(self._shared, shards, variables)
 
-    def total_of_squares(self, tensors: Sequence[Gradient]) -> tf.Tensor:
+    def total_of_squares(self, tensors: Sequence[Gradient]) -> Tensor:
         return owned_parts.total_of_squares(self.communicator, self._shared, tensors)
 
     def on_state(self, collect: Callable[[], list[np.ndarray]]) -> Callable[[], list[np.ndarray]]:
@@ -173,9 +167,9 @@ class Gradients(GradientSync):
         shards: Shards | None,
     ) -> GradientExchange:
         def kinds(indices: list[int]) -> tuple[Spec, ...]:
-            return tuple(_spec(variables[index], gradients[index]) for index in indices)
+            return tuple(self._spec(variables[index], gradients[index]) for index in indices)
 
-        moving = tuple(_spec(one, tf.convert_to_tensor(one)) for one in context.moving)
+        moving = tuple(self._spec(one, self._tensors.whole(one)) for one in context.moving)
         numbers = tuple(self._number_of(variables[index]) for index in [*dense, *in_rows])
         is_sharded = shards is not None
         what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, is_sharded, self._number, numbers)
@@ -196,6 +190,9 @@ class Gradients(GradientSync):
             )
             self._exchanges[what] = self._by_signature[exchange.signature] = exchange
         return self._exchanges[what]
+
+    def _spec(self, variable: Variable, tensor: Gradient) -> Spec:
+        return Spec(tuple(variable.shape), self._tensors.dtype_of(tensor))
 
     def _number_of(self, variable: Variable) -> int:
         """Return 0 for the first variable that had a gradient, then 1, ...: the same on all ranks."""
@@ -222,25 +219,16 @@ class Gradients(GradientSync):
             order = sorted(range(len(places)), key=places.__getitem__)  # as in the others' step: clipping sums in it
             variables = [exchange.variables[position] for position in order]
 
-            @tf.function(autograph=False)
             def idle_step() -> None:
-                nothing = _nothing(exchange.what)
+                nothing = self._nothing(exchange.what)
                 apply(context, [nothing[position] for position in order], variables)
 
-            exchange.idle_step = idle_step.get_concrete_function()
+            exchange.idle_step = self._shared.backend.graph(idle_step)
         self._shared.agreed = agreed
         exchange.idle_step()
         return True
 
-
-def _spec(variable: Variable, tensor: tf.Tensor) -> Spec:
-    return Spec(tuple(variable.shape), np.dtype(tensor.dtype.as_numpy_dtype))
-
-
-def _nothing(what: Signature) -> list[Gradient]:
-    """Return gradients that are zero, dense ones and then those without rows."""
-    zeros = [tf.zeros(shape, dtype) for shape, dtype in what.dense]
-    for shape, dtype in what.sparse:
-        no_rows = tf.zeros((0, *shape[1:]), dtype), tf.zeros(0, tf.int64)
-        zeros.append(tf.IndexedSlices(*no_rows, tf.constant(shape, tf.int64)))
-    return zeros
+    def _nothing(self, what: Signature) -> list[Gradient]:
+        """Return gradients that are zero, dense ones and then those without rows."""
+        zeros: list[Gradient] = list(map(self._tensors.zeros, what.dense))
+        return zeros + list(map(self._tensors.no_rows, what.sparse))

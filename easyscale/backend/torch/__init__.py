@@ -1,0 +1,10 @@
+"""PyTorch, where all is eager: a step is Python, and what it calls of the host is just called.
+
+backend             the `Backend`
+host_calls          where steps call Python with arrays
+variables           tensors and arrays of the same memory; values of variables
+tensors             what the exchange of gradients does with tensors
+compiled_update     the update by their mean
+whole_batch         numbers that depend on the batches of all workers
+between_graph       one process for each worker
+"""

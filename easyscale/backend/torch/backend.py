@@ -1,0 +1,101 @@
+"""PyTorch, as EasyScale asks for it."""
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from easyscale.backend.base import Backend, Feature, StagePasses
+from easyscale.backend.torch import variables
+from easyscale.backend.torch.between_graph import BetweenGraph
+from easyscale.backend.torch.compiled_update import EagerUpdate
+from easyscale.backend.torch.host_calls import HostCalls
+from easyscale.backend.torch.tensors import EagerTensors
+from easyscale.communicator import Communicator
+from easyscale.keras_internals import has_value
+from easyscale.layout.specs import Variable
+from easyscale.step.random_state import mix
+
+__all__ = ["BACKEND"]
+
+
+class Torch(Backend):
+    """Steps are Python, and write to variables in place."""
+
+    name = "torch"
+    tensors = EagerTensors()
+    remedies: ClassVar[Mapping[Feature, str]] = {
+        Feature.IN_GRAPH: "Use 'between_graph'",
+        Feature.SERVED: "Use 'parameter_server'",
+        Feature.SERVERS: "Start without --servers",
+        Feature.ELASTIC: "Start without --elastic",
+        Feature.PIPELINE: "Leave `model_parallel` out",
+        Feature.CHECKPOINT: "Use `keras.callbacks.BackupAndRestore`",
+        Feature.UNKNOWN_LENGTH: "Leave `steps_per_epoch` out",
+        Feature.VERIFY: "Compare the weights yourself",
+        Feature.BENCH: "Use `easyscale bench exchange`",
+    }
+
+    def host_calls(self) -> HostCalls:
+        return HostCalls()
+
+    def replicas(self, name: str) -> type[BetweenGraph]:
+        if name == "in_graph":
+            self.require(Feature.IN_GRAPH)
+        return BetweenGraph
+
+    def compiled_update(self, communicator: Communicator, has_copies: bool) -> EagerUpdate:
+        return EagerUpdate()
+
+    def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.no_grad()(function)
+
+    def stage_passes(
+        self,
+        run: Callable[[list], list],
+        inputs: Sequence[tuple[Sequence[int | None], np.dtype]],
+        watched: Sequence[int],
+        variables: Sequence[Variable],
+    ) -> StagePasses:
+        raise self.missing(Feature.PIPELINE)
+
+    def has_value(self, variable: Variable) -> bool:
+        return has_value(variable)
+
+    def view(self, variable: Variable) -> np.ndarray:
+        return variables.view_of(variable)
+
+    def assign(self, variable: Variable, value: Any) -> None:
+        variables.assign(variable, value)
+
+    def sums_of_squares(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([one.to(torch.float64).square().sum() for one in gradients])
+
+    def scaled(self, gradient: torch.Tensor, factor: Any) -> torch.Tensor:
+        return gradient * factor
+
+    def random_state(self) -> list:
+        return torch.get_rng_state().tolist()
+
+    def set_random_state(self, state: list) -> None:
+        torch.set_rng_state(torch.tensor(state, dtype=torch.uint8))
+
+    def differ(self, communicator: Communicator) -> None:
+        state = zlib.crc32(torch.get_rng_state().numpy().tobytes())  # dropout without a seed draws by this generator
+        chiefs = communicator.all_gather_object(state)[0]
+        if communicator.rank > 0:
+            torch.manual_seed(mix(chiefs, communicator.rank))
+
+    def dataset_of(self, epoch_iterator: Any) -> None:
+        return None
+
+    def are_rows(self, tensors: Sequence[Any]) -> bool:
+        raise self.missing(Feature.VERIFY)
+
+    def keep_in_order(self, on_shuffle: Callable[[], None]) -> None:
+        raise self.missing(Feature.VERIFY)
+
+
+BACKEND = Torch()

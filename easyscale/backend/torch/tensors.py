@@ -1,0 +1,38 @@
+"""Tensors of PyTorch as a step asks for them. Keras makes no gradients of some rows here."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+
+from easyscale.backend.base import Tensors
+from easyscale.backend.torch.variables import native_of
+from easyscale.layout.specs import Spec
+from easyscale.step.interfaces import Gradient
+
+__all__ = ["EagerTensors"]
+
+
+class EagerTensors(Tensors):
+    """What a step does with gradients whose values are there."""
+
+    def whole(self, value: Any) -> torch.Tensor:
+        return native_of(value)
+
+    def dtype_of(self, tensor: torch.Tensor) -> np.dtype:
+        return np.dtype(keras.backend.standardize_dtype(tensor.dtype))
+
+    def zeros(self, spec: Spec) -> torch.Tensor:
+        return keras.ops.zeros(spec.shape, spec.dtype.name)
+
+    def part_of(self, gradient: Gradient, part: slice) -> Gradient:
+        return None if gradient is None else gradient.reshape(-1)[part]
+
+    def nan_unless_finite(self, weight: Any, tensors: Sequence[torch.Tensor]) -> Any:
+        return weight if all(bool(tensor.isfinite().all()) for tensor in tensors) else float("nan")
+
+    def if_true(self, condition: torch.Tensor, act: Callable[[], None]) -> None:
+        if condition:
+            act()

@@ -1,0 +1,55 @@
+"""Tensors and arrays that have the same memory, and the values of variables."""
+
+from typing import Any
+
+import keras
+import ml_dtypes
+import numpy as np
+import torch
+
+from easyscale.layout.specs import Variable
+
+__all__ = ["array_of", "assign", "native_of", "tensor_of", "view_of"]
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def native_of(variable: Any) -> torch.Tensor:
+    """Return the tensor that a variable of Keras has, or is."""
+    return variable if isinstance(variable, torch.Tensor) else variable.value
+
+
+def array_of(value: Any) -> np.ndarray:
+    """Return a tensor, a variable or a number as an array: on a CPU the same memory, from a GPU a copy.
+
+    Raises:
+        ValueError: If it is a sparse tensor.
+    """
+    if isinstance(value, (bool, int, float)):
+        return np.asarray(value)
+    tensor = native_of(value).detach()
+    if tensor.layout != torch.strided:
+        raise ValueError(
+            f"gradients must be dense tensors. Received: one of layout {tensor.layout}. Make it with sparse=False"
+        )
+    tensor = tensor.cpu()
+    if tensor.dtype == torch.bfloat16:  # which torch gives NumPy as bits only
+        return tensor.view(torch.int16).numpy().view(_BFLOAT16)
+    return tensor.numpy()
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor on the device of Keras: on a CPU the same memory, on a GPU a copy."""
+    if array.dtype == _BFLOAT16:
+        return keras.ops.convert_to_tensor(torch.from_numpy(array.view(np.int16)).view(torch.bfloat16))
+    return keras.ops.convert_to_tensor(torch.from_numpy(array))
+
+
+def view_of(variable: Variable) -> np.ndarray:
+    """Return a copy of a variable's value: its memory is written to when it changes."""
+    return np.array(array_of(variable))
+
+
+def assign(variable: Variable, value: Any) -> None:
+    """Copy a tensor of as many elements to a variable."""
+    variable.assign(keras.ops.reshape(value, variable.shape))

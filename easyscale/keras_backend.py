@@ -1,0 +1,87 @@
+"""Which backend Keras has or, before it is imported, will have; and whether it is installed. Keras is not loaded here.
+
+Keras imports its backend while it is imported itself. Without it the error is one of a missing module, whose name says
+nothing to whoever has not chosen it. `watch` has the rule and the remedy said instead.
+"""
+
+import os
+import sys
+import types
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from easyscale.errors import EasyScaleError
+
+__all__ = ["check_choice", "check_installed", "chosen", "watch"]
+
+_DEFAULT = "tensorflow"  # Keras's own
+_EXTRAS = ("tensorflow", "torch")  # those that are an extra of this package
+
+
+def chosen() -> str:
+    """Return the backend that a Keras will have that is imported now: of `KERAS_BACKEND`, else of its own file."""
+    import json  # not before: `import easyscale` is to be quick
+
+    if asked := os.environ.get("KERAS_BACKEND"):
+        return asked
+    folder = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    try:
+        return str(json.loads((folder / "keras.json").read_text()).get("backend", _DEFAULT))
+    except (OSError, ValueError, AttributeError):
+        return _DEFAULT
+
+
+def check_installed() -> None:
+    """Raise `EasyScaleError` if the backend that Keras will have is one of EasyScale's, and not installed."""
+    from importlib.util import find_spec
+
+    name = chosen()
+    if name in _EXTRAS and find_spec(name) is None:
+        others = [one for one in _EXTRAS if one != name and find_spec(one) is not None]
+        remedy = "".join(f", or set KERAS_BACKEND={one}" for one in others)
+        raise EasyScaleError(
+            f"the backend of Keras must be installed. Received: '{name}', which is not. "
+            f"Run: pip install 'easyscale[{name}]'{remedy}"
+        )
+
+
+def check_choice(used: str) -> None:
+    """Raise `EasyScaleError` if `KERAS_BACKEND` says another backend than the one that Keras uses."""
+    asked = os.environ.get("KERAS_BACKEND")
+    if asked and asked != used:
+        raise EasyScaleError(
+            f"KERAS_BACKEND must be set before Keras is imported. Received: KERAS_BACKEND={asked} and a Keras that "
+            f"uses '{used}'. Set it where the script is started: KERAS_BACKEND={asked} easyscale launch -n 2 train.py"
+        )
+
+
+def watch() -> None:
+    """Have `check_installed` called when Keras is about to be imported, whoever does it."""
+    if "keras" not in sys.modules:
+        sys.meta_path.insert(0, _BeforeKeras())
+
+
+class _BeforeKeras:
+    """A finder of modules that finds none, but lets the one that does check before Keras is imported, once."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "keras":
+            return None
+        from importlib.util import find_spec
+
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def check_and_execute(module: types.ModuleType) -> None:
+                check_installed()
+                execute(module)
+
+            loader.exec_module = check_and_execute
+        return spec

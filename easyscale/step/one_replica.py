@@ -1,0 +1,97 @@
+"""The replica of a model in a process that has one: what all backends have in common of it."""
+
+import abc
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from easyscale.backend.base import Backend
+from easyscale.communicator import Communicator
+from easyscale.exchange import Exchange
+from easyscale.layout.specs import Variable
+from easyscale.step import equality
+from easyscale.step.current_step import CurrentStep
+from easyscale.step.interfaces import (
+    ApplyInStep,
+    ExchangeArgument,
+    Gradient,
+    Model,
+    ModelScope,
+    Tensor,
+    WholeBatch,
+)
+from easyscale.step.shared import Shared
+
+__all__ = ["OneReplica"]
+
+T = TypeVar("T")
+
+
+class OneReplica(ModelScope):
+    """The replica of this process, which is one of many. See `ModelScope`.
+
+    Args:
+        exchange: The connected `Exchange` between processes.
+        step: `CurrentStep`.
+        backend: The `Backend`.
+        asked: String. The name of the exchange that was asked for. Defaults to `None`: none was.
+    """
+
+    has_copies = False
+
+    def __init__(self, exchange: Exchange, step: CurrentStep, backend: Backend, asked: str | None = None):
+        self.communicator: Communicator = exchange.communicator
+        self._step, self._backend = step, backend
+
+    @abc.abstractmethod
+    def batch(self, shared: Shared) -> WholeBatch:
+        """Return the batches of all workers together."""
+
+    @staticmethod
+    def between_processes(exchange: ExchangeArgument) -> ExchangeArgument:
+        """Return which exchange processes use if the user has said `exchange`."""
+        return exchange
+
+    @staticmethod
+    def apart(function: Callable[[], T]) -> T:
+        return function()
+
+    @staticmethod
+    def make_local(optimizer: Any) -> None:
+        """Make an optimizer one of a single device, whose variables may have copies on several."""
+
+    @staticmethod
+    def scope() -> contextlib.AbstractContextManager:
+        """Return the context in which a model is built."""
+        return contextlib.nullcontext()
+
+    stock_scope = scope  # of one that is trained without EasyScale, for comparison
+
+    def run(self, step: Callable[[Any], T], data: Any, samples: Tensor, model: Model) -> T:
+        return step(data)
+
+    def weight_alone(self, weight: Any) -> Any:
+        return weight
+
+    def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
+        apply(self._step.context, list(gradients), list(variables))
+
+    def on_one_device(self, apply: ApplyInStep) -> ApplyInStep:
+        """Return a function that does what `apply` does for all replicas, outside of a step of theirs."""
+        return apply
+
+    def copies_of(self, variable: Variable) -> list[tuple[int, Variable]]:
+        return [(self.communicator.membership.initial_ranks[self.communicator.rank], variable)]
+
+    def start_equal(self, variables: Sequence[Variable], root: int = 0) -> None:
+        if self.communicator.size > 1:
+            equality.start_equal(self.communicator, self._backend, variables, root)
+
+    def start_in_step(self, variables: Sequence[Variable], state: Sequence[Variable]) -> None:
+        """Let variables, and an optimizer's state, be the chief's in the first step of a loop of the user's own."""
+        self.start_equal([*variables, *state])
+
+    def check_equal(self, variables: Sequence[Variable], step: int) -> np.ndarray:
+        return equality.check_equal(self.communicator, self._backend, variables, step)
