@@ -137,6 +137,10 @@ class Backend(abc.ABC):
     def assign(self, variable: Variable, value: Any) -> None:
         """Give a variable a tensor of as many elements, in a step. What a host call returned is not copied."""
 
+    @abc.abstractmethod
+    def hold(self, native: Any, value: np.ndarray | None) -> None:
+        """Give a variable of the framework's own a value, or none, and no memory, until it is given one again."""
+
     # Gradients, which are tensors or, of an embedding, some rows
 
     @abc.abstractmethod

@@ -18,6 +18,7 @@ from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.gradient_exchange import GradientExchange, Owned, Signature
 from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext
 from easyscale.step.late_gather import LateGather
+from easyscale.step.owned_slices import OwnedSlices
 from easyscale.step.shared import Shared
 
 __all__ = ["Gradients"]
@@ -48,7 +49,7 @@ class Gradients(GradientSync):
         fixed: bool,
         compiled: CompiledUpdate,
     ):
-        self.exchange, self.bucket_bytes = exchange, bucket_bytes
+        self.exchange, self.bucket_bytes, self.slices = exchange, bucket_bytes, OwnedSlices()
         self.choice: Choice | None = None
         self.communicator, self._shared = exchange.communicator, shared
         self._densify, self._fixed, self._compiled = densify, fixed, compiled
@@ -59,7 +60,8 @@ class Gradients(GradientSync):
 
     def choose(self, variables: Sequence[Variable]) -> None:
         if self.choice is None and self.communicator.size > 1:
-            self.choice = choose(self.exchange, specs_of(variables), self._fixed, self.bucket_bytes)
+            reduced = [variable for variable in variables if variable not in self.slices]
+            self.choice = choose(self.exchange, specs_of(reduced), self._fixed, self.bucket_bytes)
             self.exchange, self.bucket_bytes = self.choice.exchange, self.choice.bucket_bytes
             self.communicator.progress.exchange = self.exchange.name
 
@@ -70,7 +72,8 @@ class Gradients(GradientSync):
         self.bucket_bytes, self.choice = bucket_bytes, Choice(self.exchange, bucket_bytes, [], "")
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
-        shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole)
+        slices = {n: sliced for n, sliced in enumerate(self.slices.of(variables)) if sliced is not None}
+        shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole, slices)
         for exchange in self._exchanges.values():  # of an earlier division, over other workers
             exchange.divide(shards)
         self._compiled.forget()
@@ -89,11 +92,12 @@ class Gradients(GradientSync):
         if self.communicator.size == 1 or not present:
             return list(gradients) if shards is None else list(map(parts_of, gradients, shards.parts))
         self.choose(variables)
-        in_rows = [
-            index for index in present if isinstance(gradients[index], tf.IndexedSlices) and accumulation is None
-        ]
-        dense = [index for index in present if index not in in_rows]
-        exchange = self._exchange_of(context, gradients, variables, dense, in_rows, accumulation is not None, shards)
+        slices = [index for index in present if variables[index] in self.slices]
+        sparse = [index for index in present if isinstance(gradients[index], tf.IndexedSlices)]
+        in_rows = [index for index in sparse if index not in slices and accumulation is None]
+        dense = [index for index in present if index not in (*slices, *in_rows)]
+        places = dense, in_rows, slices
+        exchange = self._exchange_of(context, gradients, variables, places, accumulation is not None, shards)
 
         tensors = [tf.convert_to_tensor(gradients[index]) for index in dense]
         weight, due = tf.cast(context.weight, tf.float64), True
@@ -152,7 +156,7 @@ class Gradients(GradientSync):
     def late_gather(self, shards: Shards, variables: Sequence[Variable]) -> LateGather | None:
         communicator = self.communicator
         goes_on = communicator.membership.is_elastic  # without a worker that has failed, or a server's weights
-        if self.bucket_bytes is None or len(shards.buckets) == 1 or goes_on or communicator.servers:
+        if self.bucket_bytes is None or len(shards.buckets) <= 1 or goes_on or communicator.servers:
             return None
         return LateGather(self._shared, shards, variables)
 
@@ -167,28 +171,32 @@ class Gradients(GradientSync):
         context: StepContext,
         gradients: Sequence[Gradient],
         variables: Sequence[Variable],
-        dense: list[int],
-        in_rows: list[int],
+        places: tuple[list[int], list[int], list[int]],
         accumulates: bool,
         shards: Shards | None,
     ) -> GradientExchange:
         def kinds(indices: list[int]) -> tuple[Spec, ...]:
             return tuple(_spec(variables[index], gradients[index]) for index in indices)
 
+        dense, in_rows, slices = places
+        order = [*dense, *in_rows, *slices]
         moving = tuple(_spec(one, tf.convert_to_tensor(one)) for one in context.moving)
-        numbers = tuple(self._number_of(variables[index]) for index in [*dense, *in_rows])
+        numbers = tuple(self._number_of(variables[index]) for index in order)
+        wholes = tuple(  # a slice may have another shape on each rank
+            _spec(variables[index], gradients[index])._replace(shape=self.slices.sliced(variables[index]).shape)
+            for index in slices
+        )
         is_sharded = shards is not None
-        what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, is_sharded, self._number, numbers)
+        what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, is_sharded, self._number, numbers, wholes)
         if what not in self._exchanges:
-            places = [*dense, *in_rows]
-            chosen = [variables[index] for index in places]
+            chosen = [variables[index] for index in order]
             owned = None if shards is None else Owned(shards, dense)
             exchange = GradientExchange(
                 self.exchange,
                 self._shared,
                 what,
                 chosen,
-                places,
+                order,
                 context.moving,
                 self.bucket_bytes,
                 self._densify,
@@ -222,14 +230,17 @@ class Gradients(GradientSync):
             order = sorted(range(len(places)), key=places.__getitem__)  # as in the others' step: clipping sums in it
             variables = [exchange.variables[position] for position in order]
 
-            @tf.function(autograph=False)
-            def idle_step() -> None:
-                nothing = _nothing(exchange.what)
-                apply(context, [nothing[position] for position in order], variables)
+            @tf.function(autograph=False, reduce_retracing=True)
+            def idle_step(of_slices: list[Gradient]) -> None:
+                gradients = [*_nothing(exchange.what), *of_slices]
+                apply(context, [gradients[position] for position in order], variables)
 
-            exchange.idle_step = idle_step.get_concrete_function()
+            exchange.idle_step = idle_step
+        slices = exchange.variables[len(exchange.variables) - len(exchange.what.slices) :]
+        of_slices = [self.slices.take(variable) for variable in slices]
+        traced = exchange.idle_step.get_concrete_function(of_slices)
         self._shared.agreed = agreed
-        exchange.idle_step()
+        traced(of_slices)
         return True
 
 
@@ -238,7 +249,7 @@ def _spec(variable: Variable, tensor: tf.Tensor) -> Spec:
 
 
 def _nothing(what: Signature) -> list[Gradient]:
-    """Return gradients that are zero, dense ones and then those without rows."""
+    """Return gradients that are zero, dense ones and then those without rows; none of slices."""
     zeros = [tf.zeros(shape, dtype) for shape, dtype in what.dense]
     for shape, dtype in what.sparse:
         no_rows = tf.zeros((0, *shape[1:]), dtype), tf.zeros(0, tf.int64)
