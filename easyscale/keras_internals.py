@@ -46,6 +46,7 @@ __all__ = [
     "layers_of",
     "learning_rate_of",
     "mask_of",
+    "native_of",
     "replace_in_losses",
     "replace_moments",
     "require",
@@ -87,7 +88,7 @@ _NAMES: Names = {
     ("keras.callbacks", "ModelCheckpoint"): ("_is_improvement", "_set_monitor_op"),
     ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
     ("keras", "Sequential"): ("_functional",),
-    ("keras", "Variable"): ("_value",),
+    ("keras", "Variable"): ("_shape", "_value"),
     ("keras.layers", "BatchNormalization"): ("_moments",),
     ("keras.layers", "Layer"): ("_losses",),
     ("keras.optimizers", "Optimizer"): (
@@ -356,7 +357,12 @@ def apply_mask(sample_weight: Any, mask: Any, dtype: str, reduction: str | None)
 
 def set_native(variable: "keras.Variable", native: Any) -> None:
     """Let a variable stand for another one of the framework's: `native` is its `value` from here on."""
-    variable._value = native
+    variable._value, variable._shape = native, tuple(native.shape)
+
+
+def native_of(variable: "keras.Variable") -> Any:
+    """Return what a variable stands for: its `value`, which no policy casts."""
+    return variable._value
 
 
 # Optimizers
