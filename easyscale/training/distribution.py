@@ -121,9 +121,10 @@ class Distribution:
 
     def split_by(self, split: Split | None) -> None:
         """Take in which layers are split in the next `fit()`, if any are."""
-        before = self._split
-        is_same = before is not None and before.split is split and before.optimizer is self.optimizers[0]
-        if is_same or before is split is None:
+        if self._split is not None and self._split.optimizer is not self.optimizers[0]:
+            self._split = None  # it went with the other optimizer
+        before = None if self._split is None else self._split.split
+        if repr(before) == repr(split):
             return
         self._split = None
         if split is not None:

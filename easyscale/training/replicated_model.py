@@ -118,6 +118,7 @@ class ReplicatedModel:
         """
         if self._split is not None and self.is_built:
             self._split.begin()
+            self._console.say_once(f"split over {self.workers.size} workers: {self._split.said}")
         for optimizer in self.optimizers:
             if not optimizer.is_sharded:
                 optimizer.shard()

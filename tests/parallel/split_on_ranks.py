@@ -162,3 +162,19 @@ def check_a_sum_of_losses_over_uneven_batches():
 
 def check_steps_without_a_graph():
     return equal(classifier(sgd, run_eagerly=True), classes())
+
+
+def check_the_projections_of_attention():
+    """4 heads of 3 numbers each over 2 to 4 ranks."""
+
+    def build():
+        word = keras.Input((6,), dtype="int32")
+        x = keras.layers.Embedding(23, 8)(word)
+        x = x + keras.layers.MultiHeadAttention(4, 3)(x, x)
+        x = x + keras.layers.EinsumDense("...x,xy->...y", 8, bias_axes="y", activation="relu", name="ffn")(x)
+        return keras.Model(word, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+
+    generator = np.random.default_rng(3)
+    words = generator.integers(0, 23, (49, 6)), generator.integers(0, 10, 49)
+    ways = {"query|key|value": "columns", "attention_output": "rows", "ffn": "columns"}
+    return max(equal(classifier(optimizer, build), words, ways) for optimizer in (sgd, adam))

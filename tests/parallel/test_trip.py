@@ -120,6 +120,8 @@ def test_a_step_sends_what_the_docstring_says(run_ranks, kind, size):
         Columns: [far * a, far * b // size, far * b // size, far * a],
         Rows: [far * a // size, far * b, far * b, far * a // size],
     }[kind]
+    assert sum(passes) == kind.cost(a, b, size)
+    assert sum(passes[:3]) == kind.cost(a, b, size, has_gradient=False)
     for sent in run_ranks(size, on_rank):
         assert sent == [(nbytes, far) for nbytes in passes]
 
@@ -137,4 +139,6 @@ def test_a_lookup_sends_what_the_docstring_says(run_ranks):
         trip.gradients_to_owners(trip.to_workers(np.zeros((len(arrived), 5), "float32")))
         return comm.sent.bytes - before[0] - row[0], comm.sent.messages - before[1] - row[1]
 
-    assert run_ranks(3, on_rank) == [(2 * (12 * 8 + 2 * 12 * 5 * 4) // 3, 3 * 2)] * 3
+    sent = 2 * (12 * 8 + 2 * 12 * 5 * 4) // 3
+    assert sent == Lookup.cost(12 * 8, 12 * 5 * 4, 3)
+    assert run_ranks(3, on_rank) == [(sent, 3 * 2)] * 3

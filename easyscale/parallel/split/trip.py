@@ -22,11 +22,25 @@ class Trip(abc.ABC):
     Args:
         communicator: The `Communicator`. All ranks call each method alike.
         length: Int. Of the axis that is divided over ranks.
+        unit: Int. The columns of rows that belong to one index of it. Defaults to `1`.
     """
 
-    def __init__(self, communicator: Communicator, length: int):
-        self._communicator, self._bounds = communicator, bounds_of(length, communicator.size)
+    def __init__(self, communicator: Communicator, length: int, unit: int = 1):
+        self._communicator = communicator
+        self._bounds = [unit * bound for bound in bounds_of(length, communicator.size)]
         self._counts: list[int] = []  # the rows of each rank
+
+    @staticmethod
+    @abc.abstractmethod
+    def cost(into: float, out: float, ranks: int, has_gradient: bool = True) -> float:
+        """Return the bytes that a rank sends in a step.
+
+        Args:
+            into: Number. The bytes of a worker's rows.
+            out: Number. The bytes of what comes back for them.
+            ranks: Int. The number of ranks.
+            has_gradient: Bool. Whether something before the layer needs the gradient by the rows. Defaults to `True`.
+        """
 
     @abc.abstractmethod
     def width_at_owner(self, width: int) -> int:
@@ -76,6 +90,10 @@ class Columns(Trip):
     Reference: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014.
     """
 
+    @staticmethod
+    def cost(into: float, out: float, ranks: int, has_gradient: bool = True) -> float:
+        return (ranks - 1) * ((1 + has_gradient) * into + 2 * out / ranks)
+
     def width_at_owner(self, width: int) -> int:
         return width
 
@@ -106,6 +124,10 @@ class Rows(Trip):
     What `Columns` does, the other way round: a rank sends `2 (P - 1) (a / P + b)` bytes in a step, in `4 (P - 1)`
     messages; without the gradients by the rows `(P - 1) a / P` less.
     """
+
+    @staticmethod
+    def cost(into: float, out: float, ranks: int, has_gradient: bool = True) -> float:
+        return (ranks - 1) * ((1 + has_gradient) * into / ranks + 2 * out)
 
     def width_at_owner(self, width: int) -> int:
         rank = self._communicator.rank
@@ -139,6 +161,10 @@ class Lookup(Trip):
     `(P - 1) / P (k + 2 b)` bytes in a step, in `3 (P - 1)` messages, and to each other the count of numbers for each
     owner. A worker's rows that are owned by itself are not sent.
     """
+
+    @staticmethod
+    def cost(into: float, out: float, ranks: int, has_gradient: bool = False) -> float:
+        return (ranks - 1) / ranks * (into + 2 * out)
 
     def width_at_owner(self, width: int) -> int:
         return width

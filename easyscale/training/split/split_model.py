@@ -10,13 +10,13 @@ import numpy as np
 
 from easyscale import backend as backends
 from easyscale.errors import EasyScaleWarning
-from easyscale.keras_internals import layers_of
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Split
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.split_layer import SplitLayer
 from easyscale.step.shared import Shared
 from easyscale.training.current_step import workers_of_step
+from easyscale.training.whole_batches import local_batch
 
 __all__ = ["SplitModel"]
 
@@ -35,6 +35,7 @@ class SplitModel:
         split: The same.
         optimizer: The same.
         active: Bool. Whether layers are split now.
+        said: String. Which layers are split, and how.
     """
 
     def __init__(self, model: keras.Model, split: Split, optimizer: DistributedOptimizer):
@@ -42,7 +43,7 @@ class SplitModel:
         self._communicator, self._gradients = optimizer.workers.communicator, optimizer.workers.gradients
         self._layers: list[SplitLayer] = []
         self._collect_on_all = self._gradients.on_state(self._collect)
-        self.active = False
+        self.active, self.said = False, ""
 
     @property
     def _variables(self) -> list[SlicedVariable]:
@@ -68,7 +69,9 @@ class SplitModel:
 
     def _make_layers(self) -> list[SplitLayer]:
         communicator, backend = self._communicator, backends.get()
-        kinds = self.split.kinds(layers_of(self._model), communicator.size)
+        told = communicator.all_gather_object(sum(local_batch(self._model, communicator).values()))
+        kinds = self.split.kinds(self._model, communicator.size, samples=max(told) or None)
+        self.said = ", ".join(f"{kind.layer.name} by {kind.way}" for kind in kinds) or "no layer, which sends less"
         shared = Shared.of(communicator, backend)
         return [
             SplitLayer(kind, number, communicator, shared, backend, workers_of_step)

@@ -3,12 +3,20 @@
 import keras
 
 from easyscale.parallel.split.kinds.dense import DenseColumns, DenseRows
+from easyscale.parallel.split.kinds.einsum_dense import EinsumDenseColumns, EinsumDenseRows
 from easyscale.parallel.split.kinds.embedding import EmbeddingColumns, EmbeddingRows
 from easyscale.parallel.split.kinds.kind import Kind
 
 __all__ = ["WAYS", "Kind", "kinds_of"]
 
-_KINDS: list[type[Kind]] = [DenseColumns, DenseRows, EmbeddingColumns, EmbeddingRows]
+_KINDS: list[type[Kind]] = [
+    DenseColumns,
+    DenseRows,
+    EinsumDenseColumns,
+    EinsumDenseRows,
+    EmbeddingColumns,
+    EmbeddingRows,
+]
 
 WAYS = ("columns", "rows")
 
@@ -18,4 +26,4 @@ def kinds_of(layer: keras.layers.Layer) -> dict[str, type[Kind]]:
 
     A layer of a class of the user's own cannot: it may compute something else.
     """
-    return {kind.way: kind for kind in _KINDS if type(layer) is kind.layer_class}
+    return {kind.way: kind for kind in _KINDS if kind.suits(layer)}

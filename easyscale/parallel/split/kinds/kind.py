@@ -1,9 +1,11 @@
 """What is to be known of a kind of layer so that it can be split in one way."""
 
 import abc
+import math
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 
 from easyscale.communicator import Communicator
 from easyscale.parallel.split.trip import Trip
@@ -22,29 +24,57 @@ class Kind(abc.ABC):
     Attributes:
         layer_class: The class of layers that it is for.
         way: String. How they are split: `"columns"` or `"rows"`, of the matrix that they have.
+        trip_class: The class of `Trip` by which rows come to the owners.
         layer: The layer.
         row_shape: Tuple. The shape of a row that goes to the owners.
         row_dtype: String. Its dtype.
+        length: Int. Of the axis that is divided.
+        unit: Int. The columns of a row, or of what comes back, that belong to one index of it.
         width: Int. How wide a row is that comes back.
     """
 
     layer_class: ClassVar[type[keras.layers.Layer]]
     way: ClassVar[str]
+    trip_class: ClassVar[type[Trip]]
     row_shape: tuple[int, ...]
     row_dtype: str
+    length: int
+    unit: int = 1
     width: int
 
     def __init__(self, layer: keras.layers.Layer):
         self.layer = layer
+
+    @classmethod
+    def suits(cls, layer: keras.layers.Layer) -> bool:
+        """Return whether a layer can be split so."""
+        return type(layer) is cls.layer_class
+
+    def count_rows(self, shape: tuple[int, ...]) -> int:
+        """Return how many rows there are for a sample, given the shape of the layer's output."""
+        return math.prod(shape[1:-1])
 
     @property
     @abc.abstractmethod
     def slices(self) -> list[tuple[keras.Variable, int]]:
         """The weights that are divided, each with the axis along which it is."""
 
-    @abc.abstractmethod
     def trip(self, communicator: Communicator) -> Trip:
         """Return the way of rows, for one call of the layer in a step."""
+        return self.trip_class(communicator, self.length, self.unit)
+
+    def cost(self, rows: int, ranks: int, has_gradient: bool) -> float:
+        """Return the bytes that a rank sends in a step for this layer, with so many rows on each; see `Trip.cost`."""
+        into = rows * math.prod(self.row_shape) * np.dtype(self.row_dtype).itemsize
+        return self.trip_class.cost(into, rows * self.width * self._itemsize, ranks, has_gradient)
+
+    def cost_whole(self, rows: int, ranks: int) -> float:
+        """Return the bytes that a rank sends in a step if the layer is not split: gradients, and weights back."""
+        return 2 * (ranks - 1) / ranks * self._itemsize * sum(math.prod(one.shape) for one in self.layer.weights)
+
+    @property
+    def _itemsize(self) -> int:
+        return np.dtype(self.layer.compute_dtype).itemsize
 
     @abc.abstractmethod
     def rows(self, inputs: Any) -> Any:
