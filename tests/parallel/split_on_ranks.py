@@ -5,6 +5,7 @@ Each check returns the largest difference of a weight.
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import easyscale
 from easyscale.callbacks import Distribute
@@ -59,10 +60,11 @@ def largest_difference(model, other):
 def equal(make, data, layers=BOTH, batch=24, epochs=2, tolerance=1e-5, validates=False, options=None, **more):
     """Train as one process, and with split layers; compare weights, optimizer, history, and what comes afterwards."""
     common = {"epochs": epochs, "shuffle": False, "verbose": 0, **more}
-    keras.utils.set_random_seed(1)
-    reference = make()
-    validation = {"validation_data": data} if validates else {}
-    expected = reference.fit(*data, batch_size=batch, **validation, **common)
+    if comm.is_chief:
+        keras.utils.set_random_seed(1)
+        reference = make()
+        validation = {"validation_data": data} if validates else {}
+        expected = reference.fit(*data, batch_size=batch, **validation, **common)
     keras.utils.set_random_seed(1 + comm.rank)
     model = make()
     local, parts = easyscale.local_batch(batch), easyscale.shard(*data)
@@ -71,16 +73,21 @@ def equal(make, data, layers=BOTH, batch=24, epochs=2, tolerance=1e-5, validates
     if not comm.is_chief:  # all ranks begin with the chief's weights
         model.set_weights([0 * weight for weight in model.get_weights()])
     history = model.fit(*parts, batch_size=local, callbacks=[distribute], **validation, **common)
-    delta = largest_difference(model, reference)
-    assert delta <= tolerance, delta
-    optimizer = model.optimizer.inner_optimizer
-    for ours, theirs in zip(optimizer.variables, reference.optimizer.variables, strict=True):
-        np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=1e-3, atol=1e-5, err_msg=theirs.path)
-    assert list(history.history) == list(expected.history)
-    for name, values in expected.history.items():
-        np.testing.assert_allclose(history.history[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
-    np.testing.assert_allclose(model.predict(data[0], verbose=0), reference.predict(data[0], verbose=0), atol=1e-4)
-    return delta
+    variables = [*model.weights, *model.optimizer.inner_optimizer.variables]
+    told = [float(np.sum(np.array(one), dtype="float64")) for one in variables], history.history
+    assert all(tuple(other) == told for other in comm.all_gather_object(told))
+    predicted = model.predict(data[0], verbose=0)
+    delta = np.zeros(1)
+    if comm.is_chief:
+        delta[0] = largest_difference(model, reference)
+        assert delta[0] <= tolerance, delta
+        for ours, theirs in zip(variables, [*reference.weights, *reference.optimizer.variables], strict=True):
+            np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=1e-3, atol=1e-5, err_msg=theirs.path)
+        assert list(history.history) == list(expected.history)
+        for name, values in expected.history.items():
+            np.testing.assert_allclose(history.history[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(predicted, reference.predict(data[0], verbose=0), atol=1e-4)
+    return float(comm.all_gather_rows(delta).max())
 
 
 def check_dense_layers_by_columns_and_by_rows():
@@ -103,10 +110,11 @@ def check_a_validation_of_uneven_batches():
 
 
 def check_an_embedding_by_rows_and_by_columns():
-    """Numbers come several times in a batch, and those of some rows never."""
+    """Numbers come several times in a batch, and those of some rows never; zeros are masked."""
 
     def build():
-        layers = [keras.layers.Embedding(23, 7, name="embedding"), keras.layers.Flatten()]
+        table = keras.layers.Embedding(23, 7, mask_zero=True, name="embedding")
+        layers = [table, keras.layers.GlobalAveragePooling1D()]
         return keras.Sequential([keras.Input((6,), dtype="int32"), *layers, keras.layers.Dense(10)])
 
     generator = np.random.default_rng(3)
@@ -178,3 +186,31 @@ def check_the_projections_of_attention():
     words = generator.integers(0, 23, (49, 6)), generator.integers(0, 10, 49)
     ways = {"query|key|value": "columns", "attention_output": "rows", "ffn": "columns"}
     return max(equal(classifier(optimizer, build), words, ways) for optimizer in (sgd, adam))
+
+
+def check_batch_normalization_over_all_samples_between_split_layers():
+    """Workers without a batch take part in both, in the order of the others' step."""
+
+    def build():
+        layers = [
+            keras.layers.Dense(22, name="fc1"),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.Dense(13, activation="tanh", name="fc2"),
+        ]
+        return keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(10)])
+
+    return equal(classifier(sgd, build), classes(), validates=True)
+
+
+def check_several_steps_at_a_time_and_weighted_samples():
+    weights = np.linspace(0.1, 2.0, 96).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((*classes(96), weights)).batch(24 // comm.size)
+    model, reference = classifier(sgd, steps_per_execution=2)(), classifier(sgd, steps_per_execution=2)()
+    told = comm.all_gather_object([one.tolist() for one in model.get_weights()])
+    reference.set_weights(list(map(np.array, told[0])))
+    reference.fit(*classes(96), sample_weight=weights, batch_size=24, epochs=2, shuffle=False, verbose=0)
+    part = easyscale.shard(data.unbatch()).batch(24 // comm.size)
+    model.fit(part, epochs=2, verbose=0, callbacks=[Distribute("ring", model_parallel=Split(BOTH))])
+    delta = largest_difference(model, reference)
+    assert delta <= 1e-5, delta
+    return delta

@@ -1,5 +1,8 @@
 """What a user says of layers that are split, and which of them send less so."""
 
+import contextlib
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from easyscale.parallel import Split
 from easyscale.parallel.split.cheapest import cheapest
 from easyscale.parallel.split.kinds import kinds_of
 from easyscale.parallel.split.kinds.dense import DenseColumns
+from easyscale.training.split import refusals
 
 
 @pytest.mark.parametrize(
@@ -118,3 +122,32 @@ def test_slices_differ_by_one_at_most():
 )
 def test_an_equation_that_is_a_product_of_matrices_can_be_split(equation, shape, ways):
     assert list(kinds_of(keras.layers.EinsumDense(equation, shape))) == ways
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({}, None),
+        ({"is_synchronous": False}, r"must wait for each other\. Received: exchange='ring'\. Use"),
+        ({"servers": 2}, r"ranks that all train\. Received: 2 servers\. Start the job without `--servers`"),
+        ({"is_elastic": True}, r"need all of their workers\. Received: an elastic job\. Start it without `--elastic`"),
+        ({"count": 2}, r"has one optimizer\. Received: 2\. Train it without `model_parallel`"),
+    ],
+)
+def test_a_job_in_which_layers_cannot_be_split_is_one_line(changes, message):
+    options = {"is_synchronous": True, "servers": 0, "is_elastic": False, "count": 1, **changes}
+    membership = SimpleNamespace(is_elastic=options["is_elastic"])
+    gradients = SimpleNamespace(exchange=SimpleNamespace(name="ring"))
+    communicator = SimpleNamespace(servers=options["servers"], membership=membership)
+    workers = SimpleNamespace(communicator=communicator, gradients=gradients)
+    optimizer = SimpleNamespace(is_synchronous=options["is_synchronous"], workers=workers)
+    with contextlib.nullcontext() if message is None else pytest.raises(ValueError, match=message):
+        refusals.check_job([optimizer] * options["count"])
+
+
+def test_resume_is_refused(monkeypatch):
+    monkeypatch.setenv("EASYSCALE_RESUME", "folder")
+    with pytest.raises(
+        ValueError, match=r"writes no checkpoints of its own yet\. Received: `checkpoint`, or `--resume`"
+    ):
+        Distribute("ring", model_parallel=Split("auto"))
