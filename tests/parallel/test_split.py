@@ -12,7 +12,7 @@ from easyscale.layout.sliced import bounds_of
 from easyscale.parallel import Split
 from easyscale.parallel.split.cheapest import cheapest
 from easyscale.parallel.split.kinds import kinds_of
-from easyscale.parallel.split.kinds.dense import DenseColumns
+from easyscale.parallel.split.kinds.matrix_product import MatrixColumns
 from easyscale.training.split import refusals
 
 
@@ -98,7 +98,7 @@ def test_auto_of_a_subclassed_model_and_of_data_of_an_unknown_batch_are_one_line
     with pytest.raises(ValueError, match=r"needs to know the samples in a batch\. Received: data that do not tell"):
         Split("auto").kinds(_net(), ranks=2, samples=None)
     (kind,) = Split({"fc": "columns"}).kinds(model, ranks=2, samples=None)
-    assert type(kind) is DenseColumns
+    assert type(kind) is MatrixColumns
 
 
 def test_slices_differ_by_one_at_most():

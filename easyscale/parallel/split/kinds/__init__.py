@@ -2,21 +2,13 @@
 
 import keras
 
-from easyscale.parallel.split.kinds.dense import DenseColumns, DenseRows
-from easyscale.parallel.split.kinds.einsum_dense import EinsumDenseColumns, EinsumDenseRows
 from easyscale.parallel.split.kinds.embedding import EmbeddingColumns, EmbeddingRows
 from easyscale.parallel.split.kinds.kind import Kind
+from easyscale.parallel.split.kinds.matrix_product import MatrixColumns, MatrixRows
 
 __all__ = ["WAYS", "Kind", "kinds_of"]
 
-_KINDS: list[type[Kind]] = [
-    DenseColumns,
-    DenseRows,
-    EinsumDenseColumns,
-    EinsumDenseRows,
-    EmbeddingColumns,
-    EmbeddingRows,
-]
+_KINDS: list[type[Kind]] = [MatrixColumns, MatrixRows, EmbeddingColumns, EmbeddingRows]
 
 WAYS = ("columns", "rows")
 

@@ -1,5 +1,6 @@
 """Embeddings: some rows of the table, or some columns, on each rank."""
 
+import math
 from typing import Any
 
 import keras
@@ -13,12 +14,18 @@ __all__ = ["EmbeddingColumns", "EmbeddingRows"]
 class _OfTable(Kind):
     """An `Embedding`, whose rows to the owners are numbers."""
 
-    layer_class = keras.layers.Embedding
     row_shape, row_dtype = (), "int32"
 
     def __init__(self, layer: keras.layers.Embedding):
         super().__init__(layer)
         self.length, self.width = layer.embeddings.shape
+
+    @classmethod
+    def suits(cls, layer: keras.layers.Layer) -> bool:
+        return type(layer) is keras.layers.Embedding
+
+    def count_rows(self, shape: tuple[int, ...]) -> int:
+        return math.prod(shape[1:-1])
 
     def rows(self, inputs: Any) -> Any:
         return keras.ops.reshape(keras.ops.cast(inputs, self.row_dtype), (-1,))
@@ -31,9 +38,8 @@ class _OfTable(Kind):
 
     def cost_whole(self, rows: int, ranks: int) -> float:
         """A gradient travels as rows, where that is less; the sharded update gathers the whole table."""
-        far, itemsize = ranks - 1, self._itemsize
-        gathered = far / ranks * itemsize * self.length * self.width
-        return min(super().cost_whole(rows, ranks), gathered + far * rows * (self.width * itemsize + 8))
+        dense, row = super().cost_whole(rows, ranks), self.width * self._itemsize + 8  # with its number
+        return min(dense, dense / 2 + (ranks - 1) * rows * row)
 
 
 class EmbeddingColumns(_OfTable):

@@ -22,7 +22,6 @@ class Kind(abc.ABC):
         layer: The layer. It is built.
 
     Attributes:
-        layer_class: The class of layers that it is for.
         way: String. How they are split: `"columns"` or `"rows"`, of the matrix that they have.
         trip_class: The class of `Trip` by which rows come to the owners.
         layer: The layer.
@@ -33,7 +32,6 @@ class Kind(abc.ABC):
         width: Int. How wide a row is that comes back.
     """
 
-    layer_class: ClassVar[type[keras.layers.Layer]]
     way: ClassVar[str]
     trip_class: ClassVar[type[Trip]]
     row_shape: tuple[int, ...]
@@ -46,13 +44,13 @@ class Kind(abc.ABC):
         self.layer = layer
 
     @classmethod
+    @abc.abstractmethod
     def suits(cls, layer: keras.layers.Layer) -> bool:
         """Return whether a layer can be split so."""
-        return type(layer) is cls.layer_class
 
+    @abc.abstractmethod
     def count_rows(self, shape: tuple[int, ...]) -> int:
         """Return how many rows there are for a sample, given the shape of the layer's output."""
-        return math.prod(shape[1:-1])
 
     @property
     @abc.abstractmethod
