@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -12,7 +12,9 @@ from easyscale.parallel.split.trip import Trip
 from easyscale.step.agreement import Purpose
 from easyscale.step.shared import Shared
 
-__all__ = ["Part", "Passage"]
+__all__ = ["Part", "Passage", "Place"]
+
+_CALLS = 1 << 16  # of a layer in a step, at most
 
 
 class Part(enum.IntEnum):
@@ -21,6 +23,36 @@ class Part(enum.IntEnum):
     FORWARD = 0  # rows to the owners, and results back
     BACKWARD = 1  # gradients by the results to the owners
     INPUTS = 2  # and those by the rows back, if something before the layer needs them
+
+
+class Place(NamedTuple):
+    """Where in a step ranks meet, the same on all of them.
+
+    Attributes:
+        layer: Int. The number of a layer among those that are split.
+        call: Int. The number of one of its calls in the step.
+        part: `Part`.
+
+    Example:
+
+    >>> Place.of(Place(3, 1, Part.BACKWARD).detail)
+    Place(layer=3, call=1, part=<Part.BACKWARD: 1>)
+    """
+
+    layer: int
+    call: int
+    part: Part
+
+    @property
+    def detail(self) -> int:
+        """All of it as one number, which ranks tell each other: see `Agreed`."""
+        return (self.layer * _CALLS + self.call) * len(Part) + self.part
+
+    @classmethod
+    def of(cls, detail: int) -> "Place":
+        """Return the place that a number stands for."""
+        number, part = divmod(detail, len(Part))
+        return cls(*divmod(number, _CALLS), Part(part))
 
 
 class Passage:
@@ -36,12 +68,13 @@ class Passage:
     Args:
         kind: `Kind`.
         trip: `Trip`, of this call.
-        number: Int. It tells this call of the layer from others, the same on all ranks.
+        layer: Int. The number of the layer: see `Place`.
+        call: Int. That of the call.
         shared: The `Shared` of the communicator.
     """
 
-    def __init__(self, kind: Kind, trip: Trip, number: int, shared: Shared):
-        self._kind, self._trip, self._number, self._shared = kind, trip, number, shared
+    def __init__(self, kind: Kind, trip: Trip, layer: int, call: int, shared: Shared):
+        self._kind, self._trip, self._layer, self._call, self._shared = kind, trip, layer, call, shared
         self._dtype, self._row_dtype = np.dtype(kind.layer.compute_dtype), np.dtype(kind.row_dtype)
         self._share = 1.0
 
@@ -92,7 +125,7 @@ class Passage:
                 f"a split layer computes in the steps and validations of a `fit()`. Received: a call of '{layer.name}' "
                 "in it by one worker alone. Call `model.predict` or `model.evaluate`, or wait for the end of `fit()`"
             )
-        return self._shared.meet(Purpose.ACTIVATIONS, self._number * len(Part) + part, weight).share
+        return self._shared.meet(Purpose.ACTIVATIONS, Place(self._layer, self._call, part).detail, weight).share
 
     def _to_owners(self, rows: np.ndarray) -> list[np.ndarray]:
         self._meet(Part.FORWARD)

@@ -16,8 +16,6 @@ from easyscale.step.shared import Shared
 
 __all__ = ["SplitLayer"]
 
-_CALLS = 1 << 16  # of a layer in a step, at most
-
 
 class SplitLayer:
     """Computes what the layer does, with the slices of all ranks.
@@ -76,21 +74,20 @@ class SplitLayer:
             )
         if workers.context is not self._context:
             self._context, self._calls = workers.context, 0
-        number = self._number * _CALLS + self._calls
-        passage = Passage(self._kind, self._kind.trip(self._communicator), number, self._shared)
+        trip = self._kind.trip(self._communicator)
+        passage = Passage(self._kind, trip, self._number, self._calls, self._shared)
         self._calls += 1
         return self._kind.result(passage(self._kind.rows(inputs), workers.context.weight), inputs)
 
     # A worker that has none
 
-    def join(self, detail: int) -> None:
+    def join(self, call: int, part: Part) -> None:
         """Take part in a call of the layer that other ranks make in a step. All that have no batch do this.
 
         Args:
-            detail: Int. What they have met for: see `Agreed`.
+            call: Int. The number of the call: see `Place`.
+            part: `Part`. What they do now.
         """
-        number, part = divmod(detail, len(Part))
-        call, part = number % _CALLS, Part(part)
         if part is Part.FORWARD:
             trip = self._trips[call] = self._kind.trip(self._communicator)
             arrived = trip.to_owners(np.zeros((0, *self._kind.row_shape), self._kind.row_dtype))
@@ -114,11 +111,6 @@ class SplitLayer:
                 lambda tensors: [self._kind.compute(tensors[0])], [((None, *shape), dtype)], watched, variables
             )
         return self._passes
-
-    @staticmethod
-    def number_in(detail: int) -> int:
-        """Return the number of the layer that ranks have met for."""
-        return detail // len(Part) // _CALLS
 
     def take(self, index: int) -> Any:
         """Return the gradient of a variable, of those that have come by `join` since the last step."""

@@ -12,6 +12,7 @@ from easyscale import backend as backends
 from easyscale.errors import EasyScaleWarning
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Split
+from easyscale.parallel.split.passage import Place
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.split_layer import SplitLayer
 from easyscale.step.shared import Shared
@@ -107,7 +108,8 @@ class SplitModel:
 
     def join(self, detail: int) -> None:
         """Take part in a call of a layer, on a worker that has no batch in this step."""
-        self._layers[SplitLayer.number_in(detail)].join(detail)
+        place = Place.of(detail)
+        self._layers[place.layer].join(place.call, place.part)
 
     # What one worker does alone
 
