@@ -87,7 +87,8 @@ def work(options: argparse.Namespace) -> None:
         classes = 10 if name == "mlp" else CLASSES
         x, y = generator.normal(size=(count, *shape)).astype("float32"), generator.integers(0, classes, count)
         models = {way: build(name, "momentum", SIZE, classes) for way in WAYS}
-        taken: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+        seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+        sent: dict[str, list[float]] = {way: [] for way in WAYS}
         for turn in range(1 + options.rounds):  # the first traces
             for way, model in models.items():
                 parallel = Split("auto") if way == SPLIT else None
@@ -96,13 +97,12 @@ def work(options: argparse.Namespace) -> None:
                 marks.clear()
                 communicator.barrier()
                 model.fit(x, y, batch_size=samples, shuffle=False, verbose=2 * (turn == 0), callbacks=callbacks)
-                steps = np.diff(np.array(marks[SETTLING - 1 :]), axis=0)
+                steps = communicator.all_gather_rows(np.diff(np.array(marks[SETTLING - 1 :]), axis=0)).max(axis=0)
                 if turn:
-                    taken[way] += communicator.all_gather_rows(steps).max(axis=0).tolist()
-        ways = {}
-        for way, steps in taken.items():
-            seconds, sent = map(statistics.median, zip(*steps, strict=True))
-            ways[way] = {"seconds": seconds, "bytes": sent}
+                    seconds[way] += steps[:, 0].tolist()
+                    sent[way].append(steps[:, 1].mean())  # some travel while the next step begins
+        median = statistics.median
+        ways = {way: {"seconds": median(seconds[way]), "bytes": median(sent[way])} for way in WAYS}
         return {"model": name, "samples": samples, "ways": ways}
 
     for name in options.models.split(","):
