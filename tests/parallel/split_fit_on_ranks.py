@@ -1,6 +1,5 @@
 """A `fit()` with split layers beside its weights: who has what, what is sent, callbacks, files, what is refused."""
 
-import contextlib
 import tempfile
 from pathlib import Path
 
@@ -273,6 +272,22 @@ class Calls(keras.callbacks.Callback):
 
 def check_a_call_of_a_split_layer_beside_steps_is_one_line():
     model = build(classifier(sgd))
-    with contextlib.suppress(UserWarning), pytest.raises(ValueError, match="Received: a call of 'fc1' beside them"):
+    with pytest.raises(ValueError, match="Received: a call of 'fc1' beside them"):
         fit(model, Calls())
+    comm.barrier()
+
+
+def check_a_call_of_a_split_layer_in_a_loop_is_one_line():
+    class Loops(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.fc = keras.layers.Dense(12, name="fc")
+            self.fc.build((None, 12))
+
+        def call(self, x):
+            return keras.ops.fori_loop(0, 2, lambda _, state: self.fc(state), x)
+
+    looping = classifier(sgd, lambda: keras.Sequential([keras.Input((12,)), Loops(), keras.layers.Dense(10)]))
+    with pytest.raises(ValueError, match="in a loop or branch of one"):
+        fit(build(looping), layers={"fc": "rows"})
     comm.barrier()

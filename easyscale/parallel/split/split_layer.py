@@ -28,7 +28,7 @@ class SplitLayer:
         communicator: The `Communicator`.
         shared: Its `Shared`.
         backend: The `Backend`.
-        step: Function. Returns the workers whose step is being traced, or `None`.
+        step: Function. Returns the workers whose step is being traced; `None` beside steps, and in a loop of one.
 
     Attributes:
         variables: List of `SlicedVariable`.
@@ -69,8 +69,9 @@ class SplitLayer:
         workers = self._step()
         if workers is None:
             raise ValueError(
-                f"a split layer computes in the steps and validations of a `fit()`. Received: a call of "
-                f"'{self._kind.layer.name}' beside them. Call `model.predict`, or wait for the end of `fit()`"
+                "a split layer computes in the steps and validations of a `fit()`. Received: a call of "
+                f"'{self._kind.layer.name}' beside them, or in a loop or branch of one. Call `model.predict`, wait for "
+                "the end of `fit()`, or do not split it"
             )
         if workers.context is not self._context:
             self._context, self._calls = workers.context, 0

@@ -16,7 +16,7 @@ from easyscale.parallel.split.passage import Place
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.split_layer import SplitLayer
 from easyscale.step.shared import Shared
-from easyscale.training.current_step import workers_of_step
+from easyscale.training.current_step import workers_of_graph
 from easyscale.training.whole_batches import local_batch
 
 __all__ = ["SplitModel"]
@@ -75,7 +75,7 @@ class SplitModel:
         self.said = ", ".join(f"{kind.layer.name} by {kind.way}" for kind in kinds) or "no layer, which sends less"
         shared = Shared.of(communicator, backend)
         return [
-            SplitLayer(kind, number, communicator, shared, backend, workers_of_step)
+            SplitLayer(kind, number, communicator, shared, backend, workers_of_graph)
             for number, kind in enumerate(kinds)
         ]
 
