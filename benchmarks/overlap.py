@@ -16,13 +16,10 @@ import contextlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 from unittest import mock
 
-ROOT = Path(__file__).parents[1]
 SETTLING = 3  # steps at the begin of each turn that do not count
 ALONE, BEHIND, LATE = "Keras, no exchange", "gathered behind the update", "gathered in the next step"
 BATCH, SIZE, CLASSES = 16, 64, 10
@@ -40,20 +37,9 @@ def main() -> None:
     options = parser.parse_args()
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         return work(options)
-    sys.path.insert(0, str(ROOT / "tests" / "faults"))
-    from hosts import Hosts
+    import two_hosts
 
-    launch = [str(Path(sys.executable).with_name("easyscale")), "launch", "-n", "2", "--hosts", "node0:1,node1:1"]
-    with Hosts(2) as hosts:
-        for number in range(2):
-            # A burst holds what the kernel hands to a link at once, else that is cut into single frames.
-            shape = f"tc qdisc add dev eth0 root tbf rate {options.rate} burst 256kb latency 50ms".split()
-            assert hosts.start(number, shape).wait() == 0
-        job = hosts.start(
-            0, [*launch, "--onednn", options.onednn, __file__, *sys.argv[1:]], stdout=subprocess.PIPE, text=True
-        )
-        said = job.communicate()[0].splitlines()
-        assert job.returncode == 0, said
+    said = two_hosts.run(__file__, sys.argv[1:], options.rate, options.onednn)
     show(json.loads(next(line for line in said if line.startswith("{"))), options)
     print(*[line for line in said if line.startswith("EasyScale:")], sep="\n")
 

@@ -17,13 +17,14 @@ from easyscale.communicator import Communicator
 from easyscale.errors import EasyScaleWarning
 from easyscale.exchange import Exchange
 from easyscale.optimizer import DistributedOptimizer
-from easyscale.parallel import Pipeline
+from easyscale.parallel import Pipeline, Split
 from easyscale.settings import Settings
 from easyscale.training.callback_list import attach, on_set_model
 from easyscale.training.callback_state import remember
 from easyscale.training.console import Console
 from easyscale.training.distribution import Distribution
 from easyscale.training.pipelined.stages_of_ranks import StagesOfRanks
+from easyscale.training.split import refusals
 
 __all__ = ["Distribute"]
 
@@ -58,9 +59,10 @@ class Distribute(keras.callbacks.Callback):
         bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
             while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
-        model_parallel: `easyscale.parallel.Pipeline`. Cuts the model into stages on neighbouring ranks; a worker is
-            then one pipeline. Make this object before `easyscale.shard` and `local_batch` are called. With one rank it
-            changes nothing. Defaults to `None`: every rank trains the whole model.
+        model_parallel: `easyscale.parallel.Pipeline`, or `Split`. A pipeline cuts the model into stages on neighbouring
+            ranks, which are then one worker: make this object before `easyscale.shard` and `local_batch` are called.
+            `Split` divides the weights of some layers over the workers. With one rank neither changes anything.
+            Defaults to `None`: every rank trains the whole model.
         check_every: Int. After so many steps the workers' weights are compared. Defaults to `100`.
         checkpoint: String or path. A folder for checkpoints of the whole state of this `fit()`. If there are some,
             training goes on from the last one. Each `fit()` has a folder of its own. Defaults to `None`: none are
@@ -87,7 +89,7 @@ class Distribute(keras.callbacks.Callback):
         update: str | None = None,
         bucket_bytes: int | None = None,
         communicator: str | Communicator | None = None,
-        model_parallel: Pipeline | None = None,
+        model_parallel: Pipeline | Split | None = None,
         check_every: int = 100,
         checkpoint: str | os.PathLike | None = None,
         every: int | str | None = None,
@@ -104,9 +106,13 @@ class Distribute(keras.callbacks.Callback):
             "communicator": communicator,
         }
         DistributedOptimizer("sgd", **self._options)  # a wrong argument shows here and not in fit()
+        self._split = model_parallel if isinstance(model_parallel, Split) else None
+        pipeline = None if isinstance(model_parallel, Split) else model_parallel
         if model_parallel is not None:
             backend.get().require(Feature.PIPELINE)
-        self._parallel = StagesOfRanks(model_parallel, communicator, self._options, checkpoint, check_every)
+        if self._split is not None:
+            refusals.check_arguments(self._options, checkpoint)
+        self._parallel = StagesOfRanks(pipeline, communicator, self._options, checkpoint, check_every)
         self._check_every = check_every
         self._taken: keras.callbacks.CallbackList | None = None
         steps, seconds = _interval(_EVERY if every is None else every)
@@ -147,6 +153,7 @@ class Distribute(keras.callbacks.Callback):
             return  # `predict()` needs none; `fit()` says so in `on_train_begin`
         self._taken = callbacks
         distribution.check_every, distribution.checkpoint = self._check_every, self._checkpoint
+        distribution.split_by(self._split if distribution.size > 1 else None)
         if distribution.size > 1 or self._checkpoint or distribution.is_elastic:
             remember(callbacks.callbacks)
             attach(callbacks, distribution)

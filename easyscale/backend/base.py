@@ -226,6 +226,10 @@ class Backend(abc.ABC):
     def assign(self, variable: Variable, value: Any) -> None:
         """Give a variable a tensor of as many elements, in a step. TensorFlow does not copy what a call returned."""
 
+    @abc.abstractmethod
+    def hold(self, native: Any, value: np.ndarray | None) -> None:
+        """Give a variable of the framework's own a value, or none, and no memory, until it is given one again."""
+
     # Gradients, which are tensors or, of an embedding, some rows
 
     @abc.abstractmethod

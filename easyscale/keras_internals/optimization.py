@@ -19,6 +19,7 @@ __all__ = [
     "excluded_from_weight_decay",
     "has_value",
     "learning_rate_of",
+    "native_of",
     "replace_in_losses",
     "set_native",
     "take_general_steps",
@@ -38,7 +39,7 @@ _FOR_EACH_COPY = (  # the steps of an optimizer that TensorFlow's makes for each
 
 # What the functions below use, and of optimizers also what those in `optimizers/` inherit.
 NAMES: Names = {
-    ("keras", "Variable"): ("_value",),
+    ("keras", "Variable"): ("_shape", "_value"),
     ("keras.optimizers", "Optimizer"): (
         "_accumulated_gradients",
         *_EXCLUSIONS,
@@ -88,7 +89,12 @@ def has_value(variable: Any) -> bool:
 
 def set_native(variable: "keras.Variable", native: Any) -> None:
     """Let a variable stand for another one of the framework's: `native` is its `value` from here on."""
-    variable._value = native
+    variable._value, variable._shape = native, tuple(native.shape)
+
+
+def native_of(variable: "keras.Variable") -> Any:
+    """Return what a variable stands for: its `value`, which no policy casts."""
+    return variable._value
 
 
 # Optimizers

@@ -3,4 +3,5 @@
 specs     shape and dtype of an array
 bucket    many arrays in one vector
 shards    the parts of arrays that each rank owns
+sliced    an array of which each rank has some columns, or rows
 """

@@ -6,7 +6,7 @@ become a TensorFlow tensor without a copy. NumPy only.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -82,12 +82,13 @@ class Bucket:
         return {slot.index: vector[slot.start : slot.stop].reshape(slot.shape) for slot in self.slots}
 
 
-def plan(specs: Sequence[Spec], bucket_bytes: int | None = None) -> list[Bucket]:
+def plan(specs: Sequence[Spec], bucket_bytes: int | None = None, without: Collection[int] = ()) -> list[Bucket]:
     """Distribute gradients to buckets, in their order; the same arguments give the same buckets on every rank.
 
     Args:
         specs: `Spec` of each gradient.
         bucket_bytes: Int. A bucket is closed when it holds this much. Defaults to `None`: one bucket for each dtype.
+        without: The numbers of gradients that are in no bucket. Defaults to none.
 
     Example:
 
@@ -97,6 +98,8 @@ def plan(specs: Sequence[Spec], bucket_bytes: int | None = None) -> list[Bucket]
     buckets = []
     filling: dict[np.dtype, Bucket] = {}
     for index, (shape, dtype) in enumerate(specs):
+        if index in without:
+            continue
         dtype = np.dtype(dtype)
         bucket = filling.get(dtype)
         if bucket is None or (bucket_bytes is not None and bucket.length * dtype.itemsize >= bucket_bytes):

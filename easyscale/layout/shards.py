@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from easyscale.layout import bucket as buckets
+from easyscale.layout.sliced import Sliced
 from easyscale.layout.specs import Spec
 
 __all__ = ["Memory", "Owners", "Ranks", "Shards"]
@@ -57,10 +58,13 @@ class Shards:
         specs: `Spec` of each array.
         bucket_bytes: Int or `None`. See `bucket.plan`.
         whole: Bool. Whether no array is divided. Defaults to `False`.
+        slices: Dict. `Sliced`, by number, for each array of which the ranks have slices already. They are in no bucket.
+            Defaults to none.
 
     Attributes:
+        slices: The same.
         buckets: List of `Bucket`, whose slots have the numbers of the arrays.
-        parts: List of slices, one for each array: which of its elements, counted flat, this rank owns.
+        parts: List of slices, one for each array in a bucket: which of its elements, counted flat, this rank owns.
         all_parts: For each rank a list of such slices.
         ranges: For each rank a list of slices, one for each bucket: which of its elements the rank owns.
     """
@@ -71,9 +75,10 @@ class Shards:
         specs: Sequence[Spec],
         bucket_bytes: int | None = None,
         whole: bool = False,
+        slices: Mapping[int, Sliced] | None = None,
     ):
-        self._exchange = exchange
-        self.buckets = buckets.plan(specs, bucket_bytes)
+        self._exchange, self.slices = exchange, dict(slices or {})
+        self.buckets = buckets.plan(specs, bucket_bytes, without=self.slices)
         self._spans: dict[int, slice] = {}  # where in its bucket the owned part of an array is
         self.parts: list[slice] = [slice(0, 0)] * len(specs)
         ranges = []
@@ -98,6 +103,10 @@ class Shards:
         """Know the ranks by their new numbers: these, which owned nothing, are left out."""
         for all_parts in (self.all_parts, self.ranges):
             all_parts[:] = [slices for rank, slices in enumerate(all_parts) if rank not in lost]
+
+    def part_of(self, index: int, whole: np.ndarray) -> np.ndarray:
+        """Return what this rank owns of a whole array: a vector, or its slice of one that is in no bucket."""
+        return self.slices[index].part(whole) if index in self.slices else whole.reshape(-1)[self.parts[index]]
 
     def own_parts(self, bucket: buckets.Bucket, vector: np.ndarray) -> dict[int, np.ndarray]:
         """Return this rank's parts of the arrays of one of `buckets`, laid out in `vector`, without a copy."""
@@ -156,10 +165,12 @@ class Shards:
 
         Args:
             index: Int. The number of the array.
-            part: Vector. What this rank owns of it.
+            part: Array. What this rank owns of it.
             root: Int. The rank that wants it; what the others get is undefined. Defaults to `None`: all want it.
             memory: `SnapshotMemory`. Where it is. Defaults to `None`: in memory of its own.
         """
+        if index in self.slices:
+            return self.slices[index].collect(part, root, memory).reshape(-1)
         communicator, part = self._exchange.communicator, np.ascontiguousarray(part)
         others = [rank for rank in range(communicator.size) if rank != communicator.rank]
         takers = [rank for rank in others if root in (rank, None)]

@@ -29,12 +29,15 @@ class Purpose(enum.IntEnum):
     BUILD = 4  # a model, or an optimizer, that its first step makes
     CHECKPOINT = 5  # the state of all ranks, which the chief writes
     ROWS = 6  # one row of numbers from each rank, inside a step
-    GRADIENTS = 7  # inside a step
-    STATE = 8  # the parts of an optimizer's state, which one rank is about to save
-    BEGIN = 9  # of a fit(), or of an optimizer's exchanges: all ranks come for it, or none
+    ACTIVATIONS = 7  # which come to the owners of a layer's slices, or their gradients, inside a step
+    GRADIENTS = 8  # inside a step
+    STATE = 9  # what is divided over ranks, which one of them is about to save, or look at
+    BEGIN = 10  # of a fit(), or of an optimizer's exchanges: all ranks come for it, or none
 
 
 _ASKED = 64  # is added to the purpose by a rank that was asked to end
+
+_IN_STEP = {Purpose.ROWS, Purpose.ACTIVATIONS, Purpose.GRADIENTS}
 
 _PURPOSES = {one: one.name.lower() for one in Purpose}
 
@@ -56,8 +59,8 @@ class Agreed(NamedTuple):
 
     Attributes:
         purpose: `Purpose`. The highest of all ranks.
-        detail: Int. Of gradients their signature, of rows their length, of a check or checkpoint the step, of a
-            state its number.
+        detail: Int. Of gradients their signature, of rows their length, of activations the number of their way, of a
+            check or checkpoint the step, of a state its number.
         share: Float. By which this rank's gradients are multiplied before they are summed. The ranks' shares make 1.
         same_batch: Bool. Whether several ranks act, and all on the same data.
     """
@@ -139,7 +142,7 @@ class Agreement:
         in_one_phase = agreed == Purpose.STATE or not _differ(rows["phase"])
         purposes = set(rows["purpose"])
         begins_alone = Purpose.BEGIN in purposes and len(purposes) > 1
-        if not in_one_phase or begins_alone or {Purpose.ROWS, Purpose.GRADIENTS} <= purposes:
+        if not in_one_phase or begins_alone or len(_IN_STEP & purposes) > 1:
             self._explain_phases(rows)
         if _differ(rows["exchange"]) or _differ(acting["detail"]):
             self._explain_details(agreed, kinds, rows)
@@ -182,6 +185,7 @@ def _describe(row: np.void) -> str:
         Purpose.BUILD: "builds the model",
         Purpose.CHECKPOINT: "writes a checkpoint",
         Purpose.ROWS: "is inside a step",
+        Purpose.ACTIVATIONS: "sends activations",
         Purpose.GRADIENTS: "exchanges gradients",
         Purpose.STATE: "saves",
         Purpose.BEGIN: "begins to train",

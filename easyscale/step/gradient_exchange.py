@@ -35,7 +35,8 @@ class Signature(NamedTuple):
         accumulates: Bool. Whether gradients are summed up over several steps before they are exchanged.
         sharded: Bool. Whether each worker gets only the parts that it owns.
         number: Int. The optimizer's.
-        variables: For each dense, then for each sparse gradient the number of its variable.
+        variables: For each dense, then for each sparse gradient, then for each slice the number of its variable.
+        slices: `Spec` of each whole variable of which each worker has a slice, whose gradient is there already.
     """
 
     dense: tuple[Spec, ...]
@@ -45,6 +46,7 @@ class Signature(NamedTuple):
     sharded: bool
     number: int
     variables: tuple
+    slices: tuple[Spec, ...] = ()
 
     @property
     def kinds(self) -> list[str]:
@@ -53,6 +55,7 @@ class Signature(NamedTuple):
         kinds = [f"{shape} {dtype.name}{whose}" for shape, dtype in self.dense]
         kinds += [f"{shape} {dtype.name} moving{whose}" for shape, dtype in self.moving]
         kinds += [f"{shape} {dtype.name} in rows{whose}" for shape, dtype in self.sparse]
+        kinds += [f"{shape} {dtype.name} in slices{whose}" for shape, dtype in self.slices]
         return kinds + ["accumulated"] * self.accumulates + ["sharded"] * self.sharded
 
 
@@ -104,7 +107,7 @@ class GradientExchange:
         exchange: The `Exchange`.
         shared: The `Shared` of its communicator.
         what: The `Signature`.
-        variables: The variables that the gradients belong to, first those of dense, then those of sparse ones.
+        variables: The variables that the gradients belong to: those of dense, of sparse ones, and of slices.
         places: For each of these variables its place among those of a step.
         moving: The variables of the moving statistics.
         bucket_bytes: Int or `None`. See `bucket.plan`.
@@ -143,7 +146,7 @@ class GradientExchange:
         self._find_routes()
 
     def _find_routes(self) -> None:
-        self.idle_step: Callable[[], None] | None = None
+        self.idle_step: Any = None  # a graph, which takes the gradients of slices
         self._routes = self._plan()
         self._overlaps = self._bucket_bytes is not None and len(self._routes) > 1 and not self.what.accumulates
 

@@ -9,6 +9,7 @@ from easyscale.backend.base import CompiledUpdate
 from easyscale.choice import Choice, choose
 from easyscale.exchange import Exchange
 from easyscale.layout.shards import Shards
+from easyscale.layout.sliced import Sliced
 from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.step import owned_parts
 from easyscale.step.accumulation import Accumulation
@@ -16,6 +17,7 @@ from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.gradient_exchange import GradientExchange, Owned, Signature
 from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext, Tensor
 from easyscale.step.late_gather import LateGather
+from easyscale.step.owned_slices import OwnedSlices
 from easyscale.step.shared import Shared
 
 __all__ = ["Gradients"]
@@ -46,7 +48,7 @@ class Gradients(GradientSync):
         fixed: bool,
         compiled: CompiledUpdate,
     ):
-        self.exchange, self.bucket_bytes = exchange, bucket_bytes
+        self.exchange, self.bucket_bytes, self.slices = exchange, bucket_bytes, OwnedSlices()
         self.choice: Choice | None = None
         self.communicator, self._shared, self._tensors = exchange.communicator, shared, shared.backend.tensors
         self._densify, self._fixed, self._compiled = densify, fixed, compiled
@@ -57,7 +59,8 @@ class Gradients(GradientSync):
 
     def choose(self, variables: Sequence[Variable]) -> None:
         if self.choice is None and self.communicator.size > 1:
-            self.choice = choose(self.exchange, specs_of(variables), self._fixed, self.bucket_bytes)
+            reduced = [variable for variable in variables if variable not in self.slices]
+            self.choice = choose(self.exchange, specs_of(reduced), self._fixed, self.bucket_bytes)
             self.exchange, self.bucket_bytes = self.choice.exchange, self.choice.bucket_bytes
             self.communicator.progress.exchange = self.exchange.name
 
@@ -68,7 +71,8 @@ class Gradients(GradientSync):
         self.bucket_bytes, self.choice = bucket_bytes, Choice(self.exchange, bucket_bytes, [], "")
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
-        shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole)
+        slices = {n: sliced for n, sliced in enumerate(self.slices.of(variables)) if sliced is not None}
+        shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole, slices)
         for exchange in self._exchanges.values():  # of an earlier division, over other workers
             exchange.divide(shards)
         self._compiled.forget()
@@ -87,9 +91,12 @@ class Gradients(GradientSync):
         if self.communicator.size == 1 or not present:
             return list(gradients) if shards is None else list(map(tensors.part_of, gradients, shards.parts))
         self.choose(variables)
-        in_rows = [index for index in present if tensors.is_rows(gradients[index]) and accumulation is None]
-        dense = [index for index in present if index not in in_rows]
-        exchange = self._exchange_of(context, gradients, variables, dense, in_rows, accumulation is not None, shards)
+        slices = [index for index in present if variables[index] in self.slices]
+        sparse = [index for index in present if tensors.is_rows(gradients[index])]
+        in_rows = [index for index in sparse if index not in slices and accumulation is None]
+        dense = [index for index in present if index not in (*slices, *in_rows)]
+        places = dense, in_rows, slices
+        exchange = self._exchange_of(context, gradients, variables, places, accumulation is not None, shards)
 
         inputs = [tensors.whole(gradients[index]) for index in dense]
         weight, due = context.weight, True
@@ -146,7 +153,7 @@ class Gradients(GradientSync):
     def late_gather(self, shards: Shards, variables: Sequence[Variable]) -> LateGather | None:
         communicator = self.communicator
         goes_on = communicator.membership.is_elastic  # without a worker that has failed, or a server's weights
-        if self.bucket_bytes is None or len(shards.buckets) == 1 or goes_on or communicator.servers:
+        if self.bucket_bytes is None or len(shards.buckets) <= 1 or goes_on or communicator.servers:
             return None
         return LateGather(self._shared, shards, variables)
 
@@ -161,28 +168,30 @@ class Gradients(GradientSync):
         context: StepContext,
         gradients: Sequence[Gradient],
         variables: Sequence[Variable],
-        dense: list[int],
-        in_rows: list[int],
+        places: tuple[list[int], list[int], list[int]],
         accumulates: bool,
         shards: Shards | None,
     ) -> GradientExchange:
         def kinds(indices: list[int]) -> tuple[Spec, ...]:
             return tuple(self._spec(variables[index], gradients[index]) for index in indices)
 
+        dense, in_rows, slices = places
+        order = [*dense, *in_rows, *slices]
         moving = tuple(self._spec(one, self._tensors.whole(one)) for one in context.moving)
-        numbers = tuple(self._number_of(variables[index]) for index in [*dense, *in_rows])
-        is_sharded = shards is not None
-        what = Signature(kinds(dense), moving, kinds(in_rows), accumulates, is_sharded, self._number, numbers)
+        numbers = tuple(self._number_of(variables[index]) for index in order)
+        # A slice may have another shape on each rank, so that of the whole counts.
+        wholes = tuple(self._spec(self.slices.sliced(variables[index]), gradients[index]) for index in slices)
+        parts = kinds(dense), moving, kinds(in_rows)
+        what = Signature(*parts, accumulates, shards is not None, self._number, numbers, wholes)
         if what not in self._exchanges:
-            places = [*dense, *in_rows]
-            chosen = [variables[index] for index in places]
+            chosen = [variables[index] for index in order]
             owned = None if shards is None else Owned(shards, dense)
             exchange = GradientExchange(
                 self.exchange,
                 self._shared,
                 what,
                 chosen,
-                places,
+                order,
                 context.moving,
                 self.bucket_bytes,
                 self._densify,
@@ -191,7 +200,7 @@ class Gradients(GradientSync):
             self._exchanges[what] = self._by_signature[exchange.signature] = exchange
         return self._exchanges[what]
 
-    def _spec(self, variable: Variable, tensor: Gradient) -> Spec:
+    def _spec(self, variable: Variable | Sliced, tensor: Gradient) -> Spec:
         return Spec(tuple(variable.shape), self._tensors.dtype_of(tensor))
 
     def _number_of(self, variable: Variable) -> int:
@@ -219,16 +228,18 @@ class Gradients(GradientSync):
             order = sorted(range(len(places)), key=places.__getitem__)  # as in the others' step: clipping sums in it
             variables = [exchange.variables[position] for position in order]
 
-            def idle_step() -> None:
-                nothing = self._nothing(exchange.what)
-                apply(context, [nothing[position] for position in order], variables)
+            def idle_step(of_slices: list[Gradient]) -> None:
+                gradients = [*self._nothing(exchange.what), *of_slices]
+                apply(context, [gradients[position] for position in order], variables)
 
             exchange.idle_step = self._shared.backend.graph(idle_step)
+        slices = exchange.variables[len(exchange.variables) - len(exchange.what.slices) :]
+        of_slices = [self.slices.take(variable) for variable in slices]
         self._shared.agreed = agreed
-        exchange.idle_step()
+        exchange.idle_step(of_slices)
         return True
 
     def _nothing(self, what: Signature) -> list[Gradient]:
-        """Return gradients that are zero, dense ones and then those without rows."""
+        """Return gradients that are zero, dense ones and then those without rows; none of slices."""
         zeros: list[Gradient] = list(map(self._tensors.zeros, what.dense))
         return zeros + list(map(self._tensors.no_rows, what.sparse))

@@ -6,7 +6,7 @@ Each protocol is what one of them needs, and `Replication` has an object for eac
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from easyscale.layout.specs import Variable
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.late_gather import LateGather
+
+if TYPE_CHECKING:
+    from easyscale.step.owned_slices import OwnedSlices
 
 __all__ = [
     "Apply",
@@ -84,10 +87,12 @@ class GradientSync(Protocol):
     Attributes:
         communicator: The `Communicator` between processes.
         exchange: The connected `Exchange` that is used.
+        slices: The `OwnedSlices`, variables of which each worker has a slice now.
     """
 
     communicator: Communicator
     exchange: Exchange
+    slices: "OwnedSlices"
 
     def choose(self, variables: Sequence[Variable]) -> None:
         """Choose, the first time, what is left open of exchange and buckets. All workers must call this alike."""

@@ -8,7 +8,7 @@ import keras
 
 from easyscale.step.interfaces import WholeBatch
 
-__all__ = ["samples_of_step", "step_of", "workers_of_step"]
+__all__ = ["samples_of_step", "step_of", "workers_of_graph", "workers_of_step"]
 
 
 class _Step:
@@ -42,6 +42,12 @@ def workers_of_step() -> WholeBatch | None:
     return None if step is None else step.workers
 
 
+def workers_of_graph() -> WholeBatch | None:
+    """Return the workers whose step this is; `None` also in a graph of its own inside of it, such as a loop's."""
+    step = _step()
+    return None if step is None or step.workers.graph() is not step.graph else step.workers
+
+
 def samples_of_step() -> tuple | None:
     """Return the numbers of samples of this worker and of all workers in this step; `None` outside of one.
 
@@ -49,7 +55,7 @@ def samples_of_step() -> tuple | None:
     workers take, the numbers are not known.
     """
     step = _step()
-    if step is None or step.workers.size == 1 or step.workers.graph() is not step.graph:
+    if step is None or step.workers.size == 1 or workers_of_graph() is None:
         return None
     if step.samples is None:
         samples = keras.ops.reshape(keras.ops.cast(step.workers.context.weight, "float64"), (1,))

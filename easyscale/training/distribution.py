@@ -2,8 +2,8 @@
 
 Keras offers a callback no place inside a step. So a few of the model's methods are replaced on the instance, once, and
 do more than before while `Distribute` is at work: `train_step`, `test_step`, `evaluate`, `save`, `save_weights`,
-`export`, `compile`, `get_compile_config` and `get_state_tree`, which are public, and the method through which the logs
-of every epoch go on their way to the callbacks.
+`export`, `predict`, `compile`, `get_compile_config` and `get_state_tree`, which are public, and the method through
+which the logs of every epoch go on their way to the callbacks.
 """
 
 import contextlib
@@ -16,11 +16,14 @@ import keras
 from easyscale import keras_internals
 from easyscale.data import division
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.parallel import Split
 from easyscale.progress import Activity
 from easyscale.replication.replication import Replication
 from easyscale.training.fit import Fit
 from easyscale.training.model_step import run_alone, run_step
 from easyscale.training.parts import losses
+from easyscale.training.split import refusals
+from easyscale.training.split.split_model import SplitModel
 from easyscale.training.train_function import TrainFunction
 from easyscale.training.wrapping import wrap_all
 
@@ -33,6 +36,7 @@ _REPLACED = (
     "save",
     "save_weights",
     "export",
+    "predict",
     "compile",
     "get_compile_config",
     "get_state_tree",
@@ -62,6 +66,7 @@ class Distribution:
         self._unseen_evaluation = False  # the first was under way before this object was made
         self._epoch = 0  # from 1; 0 outside of fit()
         self._last_fit: Fit | None = None
+        self._split: SplitModel | None = None
         self._train_function: TrainFunction | None = None  # that of the last fit(); Keras has another meanwhile
         self.check_every = 100
         self.checkpoint: dict[str, Any] | None = None  # arguments of `Checkpointing`
@@ -116,6 +121,19 @@ class Distribution:
             optimizer.workers.replicas.check_model(self._model)  # all ranks connect now, in one order
             optimizer.starts_equal = False  # `Fit` sees to it, for the whole model
 
+    def split_by(self, split: Split | None) -> None:
+        """Take in which layers are split in the next `fit()`, if any are."""
+        if self._split is not None and self._split.optimizer is not self.optimizers[0]:
+            self._split = None  # it went with the other optimizer
+        before = None if self._split is None else self._split.split
+        if repr(before) == repr(split):
+            return
+        self._split = None
+        if split is not None:
+            refusals.check_job(self.optimizers)
+            self._split = SplitModel(self._model, split, self.optimizers[0])
+        self._model.train_function = self._train_function = None
+
     # A fit() or evaluate() of two workers or more
 
     def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
@@ -130,6 +148,7 @@ class Distribution:
             checkpoint=self.checkpoint,
             trace_anew=self._trace_anew,
             take_over=self._take_over,
+            split=self._split,
         )
         self._training, self._evaluations, self._act_as_chief = True, [], act_as_chief
         self._begin_phase(epoch=0)
@@ -222,6 +241,8 @@ class Distribution:
         if self._last_fit is not None:
             self._last_fit.stop()
         self._begin_phase(epoch=0)
+        if self._split is not None:
+            self._split.end(complete=False)
         for optimizer in self.optimizers:
             optimizer.unshard(complete=False)
         self._model.train_function = None  # what trains without the other workers is another function
@@ -259,17 +280,28 @@ class Distribution:
         self._evaluates_part = division.is_part(kwargs.get("x", args[0] if args else None))
         self._workers.steps.begin(0, together=False)
         self._workers.communicator.progress.activity = Activity.EVALUATION
+        is_alone = keras_internals.OF_FIT not in kwargs
         try:
-            return original(*args, **kwargs)
+            with self._whole_layers() if is_alone else contextlib.nullcontext():
+                return original(*args, **kwargs)
         finally:
             self._evaluations.pop()
             self._begin_phase(self._epoch)
 
     def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:
         if not self._training or self.is_chief:  # in fit() all workers come here, in callbacks of the user's own
-            original(*args, **kwargs)
+            with self._whole_layers():
+                original(*args, **kwargs)
 
     save_weights = export = save
+
+    def predict(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
+        with self._whole_layers():
+            return original(*args, **kwargs)
+
+    def _whole_layers(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, this worker's layers are whole, also those that are split in this `fit()`."""
+        return contextlib.nullcontext() if self._split is None else self._split.whole()
 
     def compile(self, original: Callable, *args: Any, **kwargs: Any) -> None:
         self._train_function = None
@@ -284,7 +316,8 @@ class Distribution:
         return config
 
     def get_state_tree(self, original: Callable, value_format: str = "backend_tensor") -> dict:
-        tree, optimizer = original(value_format), self._model.optimizer
+        with self._whole_layers():
+            tree, optimizer = original(value_format), self._model.optimizer
         if isinstance(optimizer, DistributedOptimizer) and optimizer.is_sharded:
             tree["optimizer_variables"] = optimizer.state_tree(value_format)
         return tree

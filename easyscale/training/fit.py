@@ -26,6 +26,7 @@ from easyscale.training.parts.decisions import Decisions
 from easyscale.training.parts.divided_data import DividedData
 from easyscale.training.replicated_model import ReplicatedModel
 from easyscale.training.served_steps import ServedSteps
+from easyscale.training.split.split_model import SplitModel
 from easyscale.training.synchronous_steps import SynchronousSteps
 from easyscale.training.train_function import TrainFunction
 from easyscale.training.training_state import TrainingState
@@ -47,6 +48,7 @@ class Fit:
         trace_anew: Function. Has the next step traced, instead of what was traced for other workers. Defaults to
             `None`, where no steps are made.
         take_over: Function. See `Regrouping`. Defaults to `None`, where no steps are made.
+        split: The `SplitModel`, if layers are split. Defaults to `None`.
 
     Attributes:
         progress: The `FitProgress`.
@@ -64,6 +66,7 @@ class Fit:
         checkpoint: dict[str, Any] | None = None,
         trace_anew: Callable[[], None] | None = None,
         take_over: Callable[[dict[str, list], int, int | None], list | None] | None = None,
+        split: SplitModel | None = None,
     ):
         workers = optimizers[0].workers
         self._model, self._communicator = model, workers.communicator
@@ -75,7 +78,7 @@ class Fit:
         callback_states = CallbackStates(callbacks or [])
         position = DataPosition(local_batch(model, self._communicator), self._pass)
         state = TrainingState(model, optimizers, self.progress, self._decisions, position, callback_states)
-        self._replicated = ReplicatedModel(model, optimizers, state, self._meetings, console)
+        self._replicated = ReplicatedModel(model, optimizers, state, self._meetings, console, split)
         self._checkpointing: Checkpointing | None = None
         if checkpoint is not None:
             self._checkpointing = Checkpointing(

@@ -12,6 +12,7 @@ from easyscale.training.console import Console
 from easyscale.training.keras_fit import locals_of_fit
 from easyscale.training.meetings import Meetings
 from easyscale.training.parts import batch_normalization
+from easyscale.training.split.split_model import SplitModel
 from easyscale.training.training_state import TrainingState
 
 __all__ = ["ReplicatedModel"]
@@ -26,6 +27,7 @@ class ReplicatedModel:
         state: The `TrainingState`.
         meetings: The `Meetings`.
         console: The `Console`, which is told which exchange has been chosen, and why.
+        split: The `SplitModel`, if layers are split. Defaults to `None`.
 
     Attributes:
         model: The model.
@@ -40,12 +42,15 @@ class ReplicatedModel:
         state: TrainingState,
         meetings: Meetings,
         console: Console,
+        split: SplitModel | None = None,
     ):
         self.model, self.optimizers, self.workers = model, optimizers, optimizers[0].workers
-        self._state, self._meetings, self._console = state, meetings, console
+        self._state, self._meetings, self._console, self._split = state, meetings, console, split
         self._traced = False
         self._said: list = []
         meetings.register(Purpose.CHECK, self.compare)
+        if split is not None:
+            meetings.register(Purpose.ACTIVATIONS, split.join)
 
     @property
     def is_built(self) -> bool:
@@ -107,7 +112,13 @@ class ReplicatedModel:
         self.workers.replicas.rehearse(self.model.train_step, iterator)
 
     def shard(self) -> None:
-        """Begin the update of this `fit()`: each worker has its part of the optimizers' state, if that is divided."""
+        """Begin the update of this `fit()`: each worker has its part of the optimizers' state, if that is divided.
+
+        Before, split the layers that are.
+        """
+        if self._split is not None and self.is_built:
+            self._split.begin()
+            self._console.say_once(f"split over {self.workers.size} workers: {self._split.said}")
         for optimizer in self.optimizers:
             if not optimizer.is_sharded:
                 optimizer.shard()
@@ -117,10 +128,13 @@ class ReplicatedModel:
                 self._console.say(choice.reason)
 
     def unshard(self, complete: bool) -> None:
-        """End the update: optimizers have their whole state again. See `DistributedOptimizer.unshard`."""
+        """End the update: layers are whole, and optimizers have all state. See `DistributedOptimizer.unshard`."""
+        if self._split is not None:
+            self._split.end(complete)
         for optimizer in self.optimizers:
             optimizer.unshard(complete)
 
     def compare(self, steps: int) -> None:
         """Raise `DesyncError` if workers' weights differ, after so many steps. All workers call this together."""
-        self.workers.replicas.check_equal(self.model.trainable_variables, steps)
+        variables = [one for one in self.model.trainable_variables if one not in self.workers.gradients.slices]
+        self.workers.replicas.check_equal(variables, steps)

@@ -79,6 +79,13 @@ def choose(
                 f"Received: exchange='{exchange.name}' and {type(optimizer).__name__}; {reason}. Use 'parameter_server'"
             )
         return ServedUpdate
+    if any(gradients.slices.of(variables)):
+        if reason := ShardedUpdate.why_not(optimizer, variables):
+            raise ValueError(
+                f"layers that are split need {ShardedUpdate.needs}. Received: {type(optimizer).__name__}; {reason}. "
+                "Use another optimizer, or leave `model_parallel` out"
+            )
+        return ShardedUpdate
     if asked is not None:
         _check(asked, optimizer, variables)
         return available()[asked]

@@ -43,8 +43,10 @@ class DividedUpdate(Update):
         self._compiles = is_of_keras(optimizer)  # XLA can compile it
         self._numbers = {id(variable): number for number, variable in enumerate(self._variables)}
         self._shards = replication.shard(self._variables, whole)
-        wholes = [tuple(variable.shape) for variable in self._variables]
-        parts = [(part.stop - part.start,) for part in self._shards.parts]
+        slices = self._shards.slices
+        own = [tuple(variable.shape) for variable in self._variables]
+        wholes = [slices[number].shape if number in slices else shape for number, shape in enumerate(own)]
+        parts = [None if n in slices else (part.stop - part.start,) for n, part in enumerate(self._shards.parts)]
         self._twin = Twin(optimizer, self._variables, wholes if whole else parts)
         if whole:
             self._state: DividedState = StateOfWholes(self._twin, self._shards, wholes, replication.communicator)

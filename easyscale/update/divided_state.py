@@ -49,7 +49,7 @@ class DividedState:
     def set(self, wholes: Sequence[np.ndarray]) -> None:
         """Take this rank's parts of whole states."""
         for state, number, whole in zip(self._twin.states, self._twin.numbers, wholes, strict=True):
-            state.assign(whole if number is None else whole.reshape(-1)[self._shards.parts[number]])
+            state.assign(whole if number is None else self._shards.part_of(number, whole))
 
     def specs(self) -> list[Spec]:
         """Return shape and dtype of what `collect` finds memory for."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import keras
 
 from easyscale.errors import EasyScaleError
+from easyscale.layout.sliced import Sliced
 from easyscale.optimizers.nested import all_variables
 from easyscale.replication.replication import Replication
 from easyscale.step.interfaces import GradientSync
@@ -35,6 +36,7 @@ class UpdateInFit:
         self._asked, self._optimizer, self._connect = asked, optimizer, connect
         self._replicated = ReplicatedUpdate(optimizer, [], self._gradients)  # also outside of `fit()`
         self.chosen: Update | None = None
+        self._slices: list[Sliced | None] = []  # of what each variable was a slice when it was chosen
 
     def _gradients(self) -> GradientSync:
         return self._connect().gradients
@@ -70,9 +72,11 @@ class UpdateInFit:
 
     def begin(self, variables: list[keras.Variable]) -> None:
         """Begin the update of a `fit()` that trains these variables: divide the optimizer's state, if it can be."""
+        slices = self._gradients().slices.of(variables)
         if self.is_synchronous:
             self._gradients().choose(variables)
-        if self.chosen is None:
+        if self.chosen is None or slices != self._slices:
+            self._slices = slices
             update = choosing.choose(self._asked, self._optimizer, variables, self._gradients())
             is_replicated = update is ReplicatedUpdate
             self.chosen = self._replicated if is_replicated else update(self._optimizer, variables, self._gradients)

@@ -19,7 +19,8 @@ class ShardedUpdate(DividedUpdate):
         w = all workers' parts                                          gather, also during the next step
 
     The state of a part exists on its owner only, and in an elastic job as a copy on the next worker. Before and after
-    `fit()` it is whole, and in the optimizer itself.
+    `fit()` it is whole, and in the optimizer itself. Of a layer that is split the part is the slice that a worker has:
+    its gradient comes to it in the backward pass, and it is neither reduced nor gathered.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`.
@@ -48,13 +49,14 @@ class ShardedUpdate(DividedUpdate):
         parts = self._twin.clip([parts[number] for number in numbers], self._replication.total_of_squares)
         pieces = [self._twin.pieces[number] for number in numbers]
         self._replication.update(self._update, parts, pieces, self._compiles)
-        own = dict(zip(numbers, pieces, strict=True))
+        own = {n: piece for n, piece in zip(numbers, pieces, strict=True) if n not in self._shards.slices}
         self._replication.gather(self._shards, own, self._variables, context.late)
 
     def _update(self, parts: list, pieces: list[keras.Variable]) -> None:
         for piece in pieces:
             number = self._twin.number_of(piece)
-            piece.assign(keras.ops.reshape(self._variables[number], (-1,))[self._shards.parts[number]])
+            if number not in self._shards.slices:
+                piece.assign(keras.ops.reshape(self._variables[number], (-1,))[self._shards.parts[number]])
         self._twin.optimizer.apply(parts, pieces)
 
     def _on_begin(self, wholes: list[np.ndarray]) -> None:

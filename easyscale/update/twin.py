@@ -23,7 +23,7 @@ class Twin:
     Args:
         original: The optimizer that it is like.
         variables: The variables that `original` trains.
-        shapes: The shape of each piece.
+        shapes: The shape of each piece; `None` where the piece is the variable itself.
 
     Attributes:
         optimizer: The optimizer of the pieces. It is built.
@@ -31,10 +31,15 @@ class Twin:
     """
 
     def __init__(
-        self, original: keras.optimizers.Optimizer, variables: list[keras.Variable], shapes: Sequence[tuple[int, ...]]
+        self,
+        original: keras.optimizers.Optimizer,
+        variables: list[keras.Variable],
+        shapes: Sequence[tuple[int, ...] | None],
     ):
         self.pieces = [
-            keras.Variable(np.zeros(shape, variable.dtype), dtype=variable.dtype, name=variable.name)
+            variable
+            if shape is None
+            else keras.Variable(np.zeros(shape, variable.dtype), dtype=variable.dtype, name=variable.name)
             for variable, shape in zip(variables, shapes, strict=True)
         ]
         self._original = original

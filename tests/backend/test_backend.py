@@ -9,7 +9,9 @@ import pytest
 import tensorflow as tf
 
 from easyscale import backend
+from easyscale.keras_internals import native_of
 from easyscale.layout.specs import specs_of
+from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.step import equality
 from easyscale.step.random_state import get_random_state, set_random_state
 
@@ -49,6 +51,36 @@ def test_a_view_is_no_copy():
     variable = keras.Variable(np.zeros(1000, "float32"))
     assert np.shares_memory(backend.view_of(variable), backend.view_of(variable))
     assert not np.shares_memory(backend.view_of(variable), backend.value_of(variable))
+
+
+def test_a_variable_that_holds_nothing_has_its_shape_again_with_its_next_value():
+    variable = keras.Variable(np.zeros((3, 4)), dtype="float32")
+    native, hold = native_of(variable), backend.get().hold
+    hold(native, None)
+    assert native.numpy().nbytes == 0
+    hold(native, np.ones((3, 4), "float32"))
+    variable.assign_add(np.ones((3, 4)))
+    np.testing.assert_array_equal(backend.value_of(variable), np.full((3, 4), 2.0))
+
+
+def test_a_slice_and_its_whole_are_each_what_the_graphs_made_of_them_go_on_with(run_ranks):
+    def on_rank(comm):
+        variable = keras.Variable(np.arange(10.0).reshape(2, 5), dtype="float32")
+        sliced = SlicedVariable(variable, 1, comm, backend.get())
+        before, during = (backend.get().graph(lambda: keras.ops.sum(variable)) for _ in range(2))
+        seen = [float(before())]
+        for factor in (1.0, 2.0):
+            sliced.slice()
+            variable.assign(factor * keras.ops.convert_to_tensor(variable))
+            seen.append((tuple(variable.shape), float(during())))  # traced the first time
+            sliced.unite(sliced.collect())
+            seen.append((tuple(variable.shape), float(before())))
+        return seen
+
+    widths, sums = (2, 3), (0 + 1 + 5 + 6, 2 + 3 + 4 + 7 + 8 + 9)
+    for rank, seen in enumerate(run_ranks(2, on_rank)):
+        own = [((2, widths[rank]), factor * sums[rank]) for factor in (1, 2)]
+        assert seen == [45, own[0], ((2, 5), 45), own[1], ((2, 5), 90)]
 
 
 def test_texts_are_compared_as_well():

@@ -104,6 +104,16 @@ def check_a_pipeline_takes_noise_out_of_digits():
     easyscale.callbacks.Distribute()  # each rank is a worker of its own again
 
 
+def check_a_hybrid_learns_digits_with_fully_connected_layers_in_slices():
+    accuracies = []
+    for split in ("fc.*=columns", "fc1=rows,fc2=columns", ""):
+        printed, _ = _printed("hybrid.py", "--epochs", "6", "--units", "128", "--split", split)
+        if CHIEF:
+            assert printed["equal weights on all processes"] == "yes"
+            accuracies.append(float(printed["test accuracy"]))
+    assert not CHIEF or (min(accuracies) > 0.8 and max(accuracies) - min(accuracies) <= 0.01)
+
+
 def check_python_in_the_readme_runs():
     if 256 % SIZE:
         return  # the README's global batch

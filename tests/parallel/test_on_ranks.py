@@ -17,6 +17,16 @@ def test_a_fit_by_a_pipeline(check):
     check()
 
 
+@over_ranks(HERE / "split_on_ranks.py", sizes=[3], limit=900, full=[2, 4], group="split")
+def test_split_layers_take_the_steps_of_one_process(check):
+    check()
+
+
+@over_ranks(HERE / "split_fit_on_ranks.py", sizes=[2], limit=400, full=[3], group="split")
+def test_a_fit_with_split_layers(check):
+    check()
+
+
 @over_ranks(HERE / "hybrid_on_ranks.py", sizes=[4], limit=900)
 def test_pipelines_side_by_side_take_the_steps_of_one_process(check):
     check()

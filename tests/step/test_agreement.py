@@ -174,12 +174,15 @@ def test_ranks_in_different_epochs_are_told_where_each_is(run_ranks):
     )
 
 
-def test_different_things_inside_one_step_are_an_error(run_ranks):
+@pytest.mark.parametrize(
+    "other, does", [(Purpose.ROWS, "is inside a step"), (Purpose.ACTIVATIONS, "sends activations")]
+)
+def test_different_things_inside_one_step_are_an_error(run_ranks, other, does):
     def meet(comm, agreement):
-        agreement.meet(Purpose.ROWS if comm.rank else Purpose.GRADIENTS)
+        agreement.meet(other if comm.rank else Purpose.GRADIENTS)
 
     message = _raised(run_ranks, 2, meet)
-    assert "rank 0 exchanges gradients outside of fit(), rank 1 is inside a step outside of fit()" in message
+    assert f"rank 0 exchanges gradients outside of fit(), rank 1 {does} outside of fit()" in message
 
 
 @pytest.mark.parametrize("other", [Purpose.END, Purpose.GRADIENTS, Purpose.STATE])

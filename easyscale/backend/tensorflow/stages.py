@@ -1,5 +1,6 @@
 """The passes of one stage of a pipeline, each a graph that Python calls for one micro-batch."""
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -32,7 +33,8 @@ class Passes(StagePasses):
         variables: Sequence[Variable],
     ):
         signature = [tf.TensorSpec(shape, tf.as_dtype(dtype)) for shape, dtype in inputs]
-        self._run = tf.function(lambda *tensors: run(list(tensors)), input_signature=signature, autograph=False)
+        # Of one function in several stages, or layers, TensorFlow would count the traces together, and warn of many.
+        self._run = tf.function(functools.partial(_call, run), input_signature=signature, autograph=False)
         self._watched, self._dtypes = list(watched), [one.dtype for one in signature]
         self._variables = [native_of(variable) for variable in variables]
         self._kept: dict[int, tuple[tf.GradientTape, list, list]] = {}
@@ -85,3 +87,7 @@ class Passes(StagePasses):
             return tf.zeros(variable.shape, variable.dtype)
         rows = tf.zeros([0, *variable.shape[1:]], variable.dtype)
         return tf.IndexedSlices(rows, tf.zeros([0], tf.int32), tf.constant(variable.shape.as_list(), tf.int32))
+
+
+def _call(run: Callable[[list], list], *tensors: tf.Tensor) -> list:
+    return run(list(tensors))

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from easyscale.layout.specs import Variable
 
-__all__ = ["assign", "native_of", "view_of"]
+__all__ = ["assign", "hold", "native_of", "view_of"]
 
 
 def native_of(variable: Any) -> tf.Variable:
@@ -31,3 +31,9 @@ def assign(variable: Variable, value: Any) -> None:
     """Give a variable a tensor of as many elements. Its memory becomes the variable's own."""
     tensor = tf.convert_to_tensor(value)
     variable.assign(tensor if tensor.shape == variable.shape else tf.reshape(tensor, variable.shape))
+
+
+def hold(native: tf.Variable, value: np.ndarray | None) -> None:
+    """Give a variable a value or, so that it takes no memory, none; `assign` would not have it of another shape."""
+    tensor = tf.zeros([0], native.dtype) if value is None else tf.convert_to_tensor(value, native.dtype)
+    tf.raw_ops.AssignVariableOp(resource=native.handle, value=tensor)

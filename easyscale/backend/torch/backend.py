@@ -61,6 +61,9 @@ class Torch(Backend):
     ) -> StagePasses:
         raise self.missing(Feature.PIPELINE)
 
+    def hold(self, native: Any, value: np.ndarray | None) -> None:
+        raise self.missing(Feature.PIPELINE)
+
     def has_value(self, variable: Variable) -> bool:
         return has_value(variable)
 

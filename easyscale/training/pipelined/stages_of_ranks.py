@@ -76,8 +76,8 @@ class StagesOfRanks:
 def _check(pipeline: Any, options: Mapping[str, Any], checkpoint: str | os.PathLike | None) -> None:
     if not isinstance(pipeline, Pipeline):
         raise ValueError(
-            f"`model_parallel` must be an `easyscale.parallel.Pipeline`. Received: model_parallel={pipeline!r}. Write "
-            "such as `Pipeline(stages=2)`"
+            "`model_parallel` must be an `easyscale.parallel.Pipeline`, or `Split`. Received: "
+            f"model_parallel={pipeline!r}. Write such as `Pipeline(stages=2)`"
         )
     if replication.check(options["replication"]) != replication.DEFAULT:
         raise ValueError(

@@ -1,0 +1,68 @@
+"""Which layers send less when they are split, counted in bytes."""
+
+from typing import Any, NamedTuple
+
+import keras
+
+from easyscale.keras_internals import Graph, graph_of
+from easyscale.parallel.split.kinds import Kind, kinds_of
+
+__all__ = ["Offer", "cheapest"]
+
+
+class Offer(NamedTuple):
+    """A way to split a layer.
+
+    Attributes:
+        kind: `Kind`.
+        sent: Float. The bytes that a rank sends for the layer in a step if it is split so.
+        whole: Float. The same if it is not split.
+    """
+
+    kind: Kind
+    sent: float
+    whole: float
+
+
+def cheapest(model: keras.Model, samples: int, ranks: int) -> list[Offer]:
+    """Return the cheapest way for each layer that can be split, in the order in which they are called.
+
+    Args:
+        model: The model.
+        samples: Int. The samples in a worker's batch.
+        ranks: Int. The number of workers.
+
+    Raises:
+        ValueError: If it is not known how the model calls its layers.
+    """
+    graph = graph_of(model)
+    if graph is None:
+        raise ValueError(
+            "`Split('auto')` counts the bytes of a Sequential or Functional model that is built. Received: "
+            f"{type(model).__name__} '{model.name}'. Name the layers, as in Split({{'fc.*': 'columns'}})"
+        )
+    offers = []
+    for layer, shapes, has_gradient in _calls(graph):
+        if any(None in shape[1:] for shape in shapes):  # how many rows there are is not known
+            continue
+        ways = []
+        for kind in (kind(layer) for kind in kinds_of(layer).values()):
+            rows = samples * sum(map(kind.count_rows, shapes))
+            ways.append(Offer(kind, kind.cost(rows, ranks, has_gradient), kind.cost_whole(rows, ranks)))
+        offers += sorted(ways, key=lambda offer: offer.sent)[:1]
+    return offers
+
+
+def _calls(graph: Graph) -> list[tuple[keras.layers.Layer, list[tuple], bool]]:
+    """Return each layer once, with the shapes of all of its outputs, and whether its inputs have a gradient."""
+    trained: set[int] = set()  # tensors that depend on a weight that is trained
+    found: dict[int, tuple[Any, list[tuple], bool]] = {}
+    for node in graph.nodes:
+        layer = node.operation
+        has_gradient = any(id(one) in trained for one in node.input_tensors)
+        if has_gradient or list(getattr(layer, "trainable_variables", [])):
+            trained.update(map(id, node.outputs))
+        _, shapes, had_gradient = found.get(id(layer), (layer, [], False))
+        shapes = [*shapes, *(tuple(one.shape) for one in node.outputs)]
+        found[id(layer)] = layer, shapes, had_gradient or has_gradient
+    return list(found.values())

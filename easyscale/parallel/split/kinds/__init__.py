@@ -1,0 +1,21 @@
+"""Which layers can be split, in which ways."""
+
+import keras
+
+from easyscale.parallel.split.kinds.embedding import EmbeddingColumns, EmbeddingRows
+from easyscale.parallel.split.kinds.kind import Kind
+from easyscale.parallel.split.kinds.matrix_product import MatrixColumns, MatrixRows
+
+__all__ = ["WAYS", "Kind", "kinds_of"]
+
+_KINDS: list[type[Kind]] = [MatrixColumns, MatrixRows, EmbeddingColumns, EmbeddingRows]
+
+WAYS = ("columns", "rows")
+
+
+def kinds_of(layer: keras.layers.Layer) -> dict[str, type[Kind]]:
+    """Return the ways in which a layer can be split, by name; none if it cannot be split.
+
+    A layer of a class of the user's own cannot: it may compute something else.
+    """
+    return {kind.way: kind for kind in _KINDS if kind.suits(layer)}

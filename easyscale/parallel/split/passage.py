@@ -1,0 +1,144 @@
+"""One call of a split layer in a step: what the graph of a worker that has a batch calls."""
+
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from easyscale.parallel.split.kinds import Kind
+from easyscale.parallel.split.trip import Trip
+from easyscale.step.agreement import Purpose
+from easyscale.step.shared import Shared
+
+__all__ = ["Part", "Passage", "Place"]
+
+_CALLS = 1 << 16  # of a layer in a step, at most
+
+
+class Part(enum.IntEnum):
+    """What ranks do together in a passage, each behind a meeting."""
+
+    FORWARD = 0  # rows to the owners, and results back
+    BACKWARD = 1  # gradients by the results to the owners
+    INPUTS = 2  # and those by the rows back, if something before the layer needs them
+
+
+class Place(NamedTuple):
+    """Where in a step ranks meet, the same on all of them.
+
+    Attributes:
+        layer: Int. The number of a layer among those that are split.
+        call: Int. The number of one of its calls in the step.
+        part: `Part`.
+
+    Example:
+
+    >>> Place.of(Place(3, 1, Part.BACKWARD).detail)
+    Place(layer=3, call=1, part=<Part.BACKWARD: 1>)
+    """
+
+    layer: int
+    call: int
+    part: Part
+
+    @property
+    def detail(self) -> int:
+        """All of it as one number, which ranks tell each other: see `Agreed`."""
+        return (self.layer * _CALLS + self.call) * len(Part) + self.part
+
+    @classmethod
+    def of(cls, detail: int) -> "Place":
+        """Return the place that a number stands for."""
+        number, part = divmod(detail, len(Part))
+        return cls(*divmod(number, _CALLS), Part(part))
+
+
+class Passage:
+    """Takes rows to the owners of a layer's slices, and results back, with the gradients of both.
+
+        forward      rows   --to_owners-->  compute, at the owner  --to_workers-->  results
+        backward     g/s    <--INPUTS--     compute's gradient     <--BACKWARD--    s g
+
+    A gradient `g` of a worker's loss travels times `s = n_r / sum_r(n_r)`, its part of the step's samples. So an
+    owner's gradient by its slice is that of the loss of all samples, as the mean over workers is. On the way back the
+    factor is taken away.
+
+    Args:
+        kind: `Kind`.
+        trip: `Trip`, of this call.
+        layer: Int. The number of the layer: see `Place`.
+        call: Int. That of the call.
+        shared: The `Shared` of the communicator.
+    """
+
+    def __init__(self, kind: Kind, trip: Trip, layer: int, call: int, shared: Shared):
+        self._kind, self._trip, self._layer, self._call, self._shared = kind, trip, layer, call, shared
+        self._dtype, self._row_dtype = np.dtype(kind.layer.compute_dtype), np.dtype(kind.row_dtype)
+        self._share = 1.0
+
+    def __call__(self, rows: Any, weight: Any) -> Any:
+        """Return the rows that come back, in the graph.
+
+        Args:
+            rows: Tensor. What this worker gives to the owners.
+            weight: Scalar tensor or number. This worker's samples in the step.
+        """
+        return self._back(self._kind.compute(self._there(rows)), weight)
+
+    def _there(self, rows: Any) -> Any:
+        own = (None, *self._kind.row_shape), self._row_dtype
+        at_owner = (None, *map(self._trip.width_at_owner, self._kind.row_shape)), self._row_dtype
+        if self._row_dtype.kind != "f":
+            return self._shared.call(self._to_owners, [rows], [at_owner])[0]
+
+        @keras.ops.custom_gradient
+        def there(rows: Any) -> tuple[Any, Callable]:
+            def gradient(arrived: Any) -> Any:
+                return self._shared.call(self._gradients_to_workers, [arrived], [own])[0]
+
+            return self._shared.call(self._to_owners, [rows], [at_owner])[0], gradient
+
+        return there(rows)
+
+    def _back(self, computed: Any, weight: Any) -> Any:
+        at_owner = (None, computed.shape[-1]), self._dtype
+        own = (None, self._trip.width_at_worker(computed.shape[-1])), self._dtype
+
+        @keras.ops.custom_gradient
+        def back(computed: Any) -> tuple[Any, Callable]:
+            def gradient(arrived: Any) -> Any:
+                inputs = [keras.ops.cast(weight, "float64"), arrived]
+                return self._shared.call(self._gradients_to_owners, inputs, [at_owner])[0]
+
+            return self._shared.call(self._to_workers, [computed], [own])[0], gradient
+
+        return back(computed)
+
+    # What the graph calls, with arrays
+
+    def _meet(self, part: Part, weight: float = 0.0) -> float:
+        if not self._shared.together:
+            layer = self._kind.layer
+            raise ValueError(
+                f"a split layer computes in the steps and validations of a `fit()`. Received: a call of '{layer.name}' "
+                "in it by one worker alone. Call `model.predict` or `model.evaluate`, or wait for the end of `fit()`"
+            )
+        return self._shared.meet(Purpose.ACTIVATIONS, Place(self._layer, self._call, part).detail, weight).share
+
+    def _to_owners(self, rows: np.ndarray) -> list[np.ndarray]:
+        self._meet(Part.FORWARD)
+        return [self._trip.to_owners(rows)]
+
+    def _to_workers(self, rows: np.ndarray) -> list[np.ndarray]:
+        return [self._trip.to_workers(rows)]
+
+    def _gradients_to_owners(self, weight: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+        self._share = self._meet(Part.BACKWARD, float(weight))
+        return [self._trip.gradients_to_owners(rows * rows.dtype.type(self._share))]
+
+    def _gradients_to_workers(self, rows: np.ndarray) -> list[np.ndarray]:
+        self._meet(Part.INPUTS)
+        arrived = self._trip.gradients_to_workers(rows)
+        return [arrived / arrived.dtype.type(self._share or 1.0)]

@@ -1,0 +1,138 @@
+"""What a user says of layers that are split."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+import keras
+
+from easyscale.errors import unknown
+from easyscale.keras_internals import layers_of
+from easyscale.parallel.split.cheapest import cheapest
+from easyscale.parallel.split.kinds import WAYS, Kind, kinds_of
+
+__all__ = ["Split"]
+
+
+class Split:
+    """Divide the weights of some layers over the workers: activations travel to the slices, and results back.
+
+            worker 0                           worker 1
+            its samples                        its samples
+               |                                  |
+            layers, all weights                layers, all weights      gradients travel, by the exchange
+               |                                  |
+            columns 0 to 2047 of fc1   <--->   columns 2048 to 4095     activations travel
+               |                                  |
+
+    Each worker keeps its part of the batch. In a `fit()` it has its slice of such a layer, and optimizer state for that
+    only; the slice computes for the samples of all workers. What it costs, way by way, is said in
+    `easyscale.parallel.split.trip`. Before and behind `fit()` all workers have the whole weights.
+
+    Args:
+        layers: Dict. From a regular expression, which is to match the whole name of a layer, to the way in which such
+            layers are split: `"columns"` or `"rows"` of their matrix. The first that matches counts. Or `"auto"`: each
+            layer that sends less bytes so in a step of this batch, in the way in which it sends least.
+
+    Raises:
+        ValueError: If an argument is none of those that it can be.
+
+    Example:
+
+    >>> Split({"fc.*": "columns", "embedding": "rows"})
+    Split({'fc.*': 'columns', 'embedding': 'rows'})
+    """
+
+    def __init__(self, layers: Mapping[str, str] | str):
+        self.is_auto = isinstance(layers, str) and layers == "auto"
+        self.layers: dict[str, str] = {}
+        if self.is_auto:
+            return
+        if not isinstance(layers, Mapping) or not layers:
+            raise ValueError(
+                f"`layers` must say which layers are split, and how. Received: {layers=}. Write such as "
+                "Split({'fc.*': 'columns'}), or Split('auto')"
+            )
+        for pattern, way in layers.items():
+            if way not in WAYS:
+                raise ValueError(unknown("way", way, list(WAYS)))
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise ValueError(
+                    f"a pattern must be a regular expression. Received: {pattern!r} ({error}). Write such as 'fc.*'"
+                ) from None
+        self.layers = dict(layers)
+
+    def __repr__(self) -> str:
+        return "Split('auto')" if self.is_auto else f"Split({self.layers})"
+
+    def kinds(self, model: keras.Model, ranks: int, samples: int | None) -> list[Kind]:
+        """Return what is split of a model's layers, in their order, before anything is.
+
+        Args:
+            model: The model.
+            ranks: Int. The number of ranks over which they are divided.
+            samples: Int. The samples in a worker's batch; `None` if that is not known.
+
+        Raises:
+            ValueError: If a pattern matches no layer, or one that cannot be split so; or if bytes cannot be counted.
+        """
+        if self.is_auto:
+            return _cheaper(model, ranks, samples)
+        layers = layers_of(model)
+        candidates = [layer for layer in layers if layer.weights and not layers_of(layer, recursive=False)]
+        chosen: dict[int, tuple[keras.layers.Layer, str]] = {}
+        for pattern, way in self.layers.items():
+            found = [layer for layer in candidates if re.fullmatch(pattern, layer.name)]
+            if not found:
+                names = ", ".join(f"'{layer.name}'" for layer in candidates if kinds_of(layer))
+                raise ValueError(
+                    f"a pattern must match the name of a layer that can be split. Received: {pattern!r}, where the "
+                    f"model has {names or 'no such layer'}. Name one of them, or some by such as 'fc.*'"
+                )
+            for layer in found:
+                chosen.setdefault(id(layer), (layer, way))
+        return [_kind(*chosen[id(layer)], ranks) for layer in candidates if id(layer) in chosen]
+
+
+def _cheaper(model: keras.Model, ranks: int, samples: int | None) -> list[Kind]:
+    """Return the layers that send less if they are split, each in its cheapest way."""
+    if samples is None:
+        raise ValueError(
+            "`Split('auto')` needs to know the samples in a batch. Received: data that do not tell. Give `fit()` "
+            "arrays, or a batched `tf.data.Dataset`, or name the layers"
+        )
+    offers = cheapest(model, samples, ranks)
+    return [one.kind for one in offers if one.sent < one.whole and not any(_refusals(one.kind, ranks))]
+
+
+def _kind(layer: keras.layers.Layer, way: str, ranks: int) -> Kind:
+    named, kinds = f"{type(layer).__name__} '{layer.name}'", kinds_of(layer)
+    if way not in kinds:
+        raise ValueError(
+            f"a layer that is split by {way} must be one of those that can be. Received: {named}. "
+            f"{f'Split it by {next(iter(kinds))}' if kinds else 'Leave it out of the pattern'}"
+        )
+    kind = kinds[way](layer)
+    for rule, received, remedy in _refusals(kind, ranks):
+        raise ValueError(f"{rule}. Received: {named} {received}. {remedy}")
+    return kind
+
+
+def _refusals(kind: Kind, ranks: int) -> Iterator[tuple[str, str, str]]:
+    """Yield rule, what came and remedy for what a layer has that slices do not know."""
+    layer = kind.layer
+    if kind.length < ranks:
+        rule = f"a layer that is split by {kind.way} must have one for each rank, or more"
+        yield rule, f"of {kind.length} {kind.way}, {ranks} ranks", "Leave it out of the pattern"
+    if getattr(layer, "quantization_mode", None) or getattr(layer, "lora_enabled", False):
+        yield "a layer that is split has its own weights only", "that is quantized, or has LoRA", "Leave it out"
+    if not layer.trainable:
+        yield "a layer that is split must be trained", "that is not trainable", "Leave it out of the pattern"
+    if layer.compute_dtype != layer.variable_dtype:
+        rule = "a layer that is split computes in the type of its weights"
+        yield rule, f"of policy '{layer.dtype_policy.name}'", "Use the policy 'float32' for it"
+    for variable in layer.trainable_variables:
+        if getattr(variable, "regularizer", None) is not None:
+            rule = "a layer that is split knows no loss of its weights"
+            yield rule, f"with a regularizer of `{variable.name}`", "Use `weight_decay` of the optimizer"

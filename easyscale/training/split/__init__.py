@@ -1,0 +1,5 @@
+"""A `fit()` in which layers are split over the workers.
+
+split_model     which layers are, from the begin of `fit()` to its end, and what is whole meanwhile
+refusals        what cannot be together with it
+"""

@@ -1,0 +1,136 @@
+"""The layers of a model that are split, in its `fit()`s."""
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+from easyscale import backend as backends
+from easyscale.errors import EasyScaleWarning
+from easyscale.optimizer import DistributedOptimizer
+from easyscale.parallel import Split
+from easyscale.parallel.split.passage import Place
+from easyscale.parallel.split.sliced_variable import SlicedVariable
+from easyscale.parallel.split.split_layer import SplitLayer
+from easyscale.step.shared import Shared
+from easyscale.training.current_step import workers_of_graph
+from easyscale.training.whole_batches import local_batch
+
+__all__ = ["SplitModel"]
+
+
+class SplitModel:
+    """Has the layers split from the begin of a `fit()`, when the model is built, to its end.
+
+    Meanwhile the variables of these layers are this worker's slices, also to the optimizer.
+
+    Args:
+        model: The model.
+        split: `Split`.
+        optimizer: The model's `DistributedOptimizer`. All workers make this alike.
+
+    Attributes:
+        split: The same.
+        optimizer: The same.
+        active: Bool. Whether layers are split now.
+        said: String. Which layers are split, and how.
+    """
+
+    def __init__(self, model: keras.Model, split: Split, optimizer: DistributedOptimizer):
+        self._model, self.split, self.optimizer = model, split, optimizer
+        self._communicator, self._gradients = optimizer.workers.communicator, optimizer.workers.gradients
+        self._layers: list[SplitLayer] = []
+        self._collect_on_all = self._gradients.on_state(self._collect)
+        self.active, self.said = False, ""
+
+    @property
+    def _variables(self) -> list[SlicedVariable]:
+        return [variable for layer in self._layers for variable in layer.variables]
+
+    def begin(self) -> None:
+        """Split the layers, if they are not. All workers must call this, with the same weights.
+
+        Raises:
+            ValueError: If they cannot be split.
+        """
+        if self.active:
+            return
+        if not self._layers:
+            self._layers = self._make_layers()
+        for layer in self._layers:
+            for index, one in enumerate(layer.variables):
+                self._gradients.slices.add(one.variable, one.sliced, functools.partial(layer.take, index))
+        for one in self._variables:
+            one.slice()
+        self._set_calls(is_split=True)
+        self.active = True
+
+    def _make_layers(self) -> list[SplitLayer]:
+        communicator, backend = self._communicator, backends.get()
+        told = communicator.all_gather_object(sum(local_batch(self._model, communicator).values()))
+        kinds = self.split.kinds(self._model, communicator.size, samples=max(told) or None)
+        self.said = ", ".join(f"{kind.layer.name} by {kind.way}" for kind in kinds) or "no layer, which sends less"
+        shared = Shared.of(communicator, backend)
+        return [
+            SplitLayer(kind, number, communicator, shared, backend, workers_of_graph)
+            for number, kind in enumerate(kinds)
+        ]
+
+    def _set_calls(self, is_split: bool) -> None:
+        for layer in self._layers:
+            layer.begin() if is_split else layer.end()
+        # Those that Keras has made call the layers as they were.
+        self._model.test_function = self._model.predict_function = None
+
+    def end(self, complete: bool) -> None:
+        """Let the layers be whole, if they are not.
+
+        Args:
+            complete: Bool. Whether all workers call this. If not, what the others have is lost.
+        """
+        if not self.active:
+            return
+        for one in self._variables:
+            one.unite(one.collect() if complete else one.unknown())
+        self._gradients.slices.clear()
+        self._set_calls(is_split=False)
+        self.active = False
+        if not complete:
+            warnings.warn(
+                "the weights of split layers are NaN where other workers had them when `fit()` was interrupted. Load "
+                "them from a file before you go on",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
+
+    def join(self, detail: int) -> None:
+        """Take part in a call of a layer, on a worker that has no batch in this step."""
+        place = Place.of(detail)
+        self._layers[place.layer].join(place.call, place.part)
+
+    # What one worker does alone
+
+    def _collect(self) -> list[np.ndarray]:
+        return [one.collect() for one in self._variables]
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside, the layers of this worker are whole, whatever the others do in this `fit()`."""
+        if not self.active:
+            yield
+            return
+        wholes = self._collect_on_all()
+        for one, whole in zip(self._variables, wholes, strict=True):
+            one.show(whole)
+        functions = self._model.test_function, self._model.predict_function
+        self._set_calls(is_split=False)
+        try:
+            yield
+        finally:
+            for one in self._variables:
+                one.hide()
+            self._set_calls(is_split=True)
+            self._model.test_function, self._model.predict_function = functions

@@ -1,0 +1,153 @@
+"""What a user says of layers that are split, and which of them send less so."""
+
+import contextlib
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from easyscale.callbacks import Distribute
+from easyscale.layout.sliced import bounds_of
+from easyscale.parallel import Split
+from easyscale.parallel.split.cheapest import cheapest
+from easyscale.parallel.split.kinds import kinds_of
+from easyscale.parallel.split.kinds.matrix_product import MatrixColumns
+from easyscale.training.split import refusals
+
+
+@pytest.mark.parametrize(
+    "layers, message",
+    [
+        ({}, r"`layers` must say which layers are split, and how\. Received: layers=\{\}"),
+        ("fc", r"Received: layers='fc'\. Write such as Split\(\{'fc\.\*': 'columns'\}\), or Split\('auto'\)"),
+        ({"fc": "colums"}, r"`way` must be one of \('columns', 'rows'\)|Did you mean 'columns'"),
+        ({"*fc": "rows"}, r"must be a regular expression\. Received: '\*fc' \(nothing to repeat"),
+        ({3: "rows"}, r"must be a regular expression\. Received: 3 "),
+    ],
+)
+def test_a_wrong_argument_is_one_line(layers, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        Split(layers)
+    assert "\n" not in str(raised.value)
+
+
+def test_something_else_for_model_parallel_is_one_line():
+    with pytest.raises(
+        ValueError, match=r"must be an `easyscale\.parallel\.Pipeline`, or `Split`\. Received: model_par"
+    ):
+        Distribute("ring", model_parallel="split")
+
+
+def _net():
+    """Two nets of one output: a text by a table and a narrow layer, and an image by two wide layers."""
+    text, image = keras.Input((20,), dtype="int32", name="text"), keras.Input((64,), name="image")
+    table = keras.layers.Embedding(50_000, 32, name="table")(text)
+    words = keras.layers.Dense(16, name="words")(table)
+    wide = keras.layers.Dense(4096, name="wide")(image)
+    wider = keras.layers.Dense(4096, name="wider")(wide)
+    both = keras.layers.Concatenate()([keras.layers.Flatten()(words), keras.layers.Dense(32, name="narrow")(wider)])
+    return keras.Model([text, image], keras.layers.Dense(10, name="out")(both))
+
+
+def test_bytes_of_each_layer_are_those_of_its_cheapest_way():
+    """8 samples on each of 2 workers; of float32. `wide` needs no gradient by its inputs."""
+    offers = {one.kind.layer.name: (one.kind.way, one.sent, one.whole) for one in cheapest(_net(), 8, 2)}
+    rows = 8 * 20
+    table = 4 * 50_000 * 32 / 2 + rows * (32 * 4 + 8)
+    assert offers == {
+        "table": ("rows", (4 * rows + 2 * 4 * rows * 32) / 2, table),
+        "words": ("rows", 2 * 4 * rows * (32 / 2 + 16), 4 * 33 * 16),
+        "wide": ("columns", 4 * 8 * (64 + 2 * 4096 / 2), 4 * 65 * 4096),
+        "wider": ("columns", 2 * 4 * 8 * (4096 + 4096 / 2), 4 * 4097 * 4096),
+        "narrow": ("rows", 2 * 4 * 8 * (4096 / 2 + 32), 4 * 4097 * 32),
+        "out": ("rows", 2 * 4 * 8 * (352 / 2 + 10), 4 * 353 * 10),
+    }
+
+
+@pytest.mark.parametrize(
+    "samples, expected",
+    [(8, ["narrow", "out", "table", "wide", "wider"]), (128, ["table", "wider"]), (32768, [])],
+)
+def test_auto_splits_what_sends_less(samples, expected):
+    kinds = Split("auto").kinds(_net(), ranks=2, samples=samples)
+    assert sorted(kind.layer.name for kind in kinds) == expected
+
+
+def test_auto_leaves_out_what_cannot_be_split():
+    layers = [keras.layers.Dense(512, kernel_regularizer="l2"), keras.layers.Dense(512, trainable=False)]
+    layers.append(keras.layers.Dense(512))
+    model = keras.Sequential([keras.Input((512,)), *layers])
+    assert [kind.layer for kind in Split("auto").kinds(model, ranks=3, samples=1)] == [layers[2]]
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.fc = keras.layers.Dense(8, name="fc")
+
+    def call(self, x):
+        return self.fc(x)
+
+
+def test_auto_of_a_subclassed_model_and_of_data_of_an_unknown_batch_are_one_line():
+    model = Subclassed()
+    model(np.zeros((1, 8)))
+    with pytest.raises(ValueError, match=r"Sequential or Functional model that is built\. Received: Subclassed 'sub"):
+        Split("auto").kinds(model, ranks=2, samples=8)
+    with pytest.raises(ValueError, match=r"needs to know the samples in a batch\. Received: data that do not tell"):
+        Split("auto").kinds(_net(), ranks=2, samples=None)
+    (kind,) = Split({"fc": "columns"}).kinds(model, ranks=2, samples=None)
+    assert type(kind) is MatrixColumns
+
+
+def test_slices_differ_by_one_at_most():
+    for length in range(40):
+        for ranks in range(1, 9):
+            bounds = bounds_of(length, ranks)
+            widths = {stop - start for start, stop in zip(bounds[:-1], bounds[1:], strict=True)}
+            assert bounds[0] == 0 and bounds[-1] == length and max(widths) - min(widths) <= 1
+
+
+@pytest.mark.parametrize(
+    "equation, shape, ways",
+    [
+        ("abc,cde->abde", (None, 2, 3), ["columns", "rows"]),
+        ("abcd,cde->abe", (None, 2), ["columns", "rows"]),
+        ("...x,xy->...y", (None, 2), ["columns", "rows"]),
+        ("ab,cb->ac", (4,), []),
+        ("abc,bd->adc", (2, 5), []),
+        ("ab,b->ab", (4,), []),
+    ],
+)
+def test_an_equation_that_is_a_product_of_matrices_can_be_split(equation, shape, ways):
+    assert list(kinds_of(keras.layers.EinsumDense(equation, shape))) == ways
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({}, None),
+        ({"is_synchronous": False}, r"must wait for each other\. Received: exchange='ring'\. Use"),
+        ({"servers": 2}, r"ranks that all train\. Received: 2 servers\. Start the job without `--servers`"),
+        ({"is_elastic": True}, r"need all of their workers\. Received: an elastic job\. Start it without `--elastic`"),
+        ({"count": 2}, r"has one optimizer\. Received: 2\. Train it without `model_parallel`"),
+    ],
+)
+def test_a_job_in_which_layers_cannot_be_split_is_one_line(changes, message):
+    options = {"is_synchronous": True, "servers": 0, "is_elastic": False, "count": 1, **changes}
+    membership = SimpleNamespace(is_elastic=options["is_elastic"])
+    gradients = SimpleNamespace(exchange=SimpleNamespace(name="ring"))
+    communicator = SimpleNamespace(servers=options["servers"], membership=membership)
+    workers = SimpleNamespace(communicator=communicator, gradients=gradients)
+    optimizer = SimpleNamespace(is_synchronous=options["is_synchronous"], workers=workers)
+    with contextlib.nullcontext() if message is None else pytest.raises(ValueError, match=message):
+        refusals.check_job([optimizer] * options["count"])
+
+
+def test_resume_is_refused(monkeypatch):
+    monkeypatch.setenv("EASYSCALE_RESUME", "folder")
+    with pytest.raises(
+        ValueError, match=r"writes no checkpoints of its own yet\. Received: `checkpoint`, or `--resume`"
+    ):
+        Distribute("ring", model_parallel=Split("auto"))
