@@ -23,10 +23,12 @@ __all__ = [
     "OF_FIT",
     "Names",
     "accumulated_gradients",
+    "added_losses",
     "apply_mask",
     "batch_size_of",
     "batches_of",
     "check",
+    "compiled_loss",
     "copy_exclusions",
     "count_alike",
     "counter_of",
@@ -83,13 +85,13 @@ _FOR_EACH_COPY = (  # the steps of an optimizer that TensorFlow's makes for each
 
 # By module, and class in it: what the functions below use, and of optimizers also what those in `optimizers/` inherit.
 _NAMES: Names = {
-    ("keras", "Model"): ("_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
+    ("keras", "Model"): ("_compile_loss", "_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
     ("keras.callbacks", "ModelCheckpoint"): ("_is_improvement", "_set_monitor_op"),
     ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
     ("keras", "Sequential"): ("_functional",),
     ("keras", "Variable"): ("_value",),
     ("keras.layers", "BatchNormalization"): ("_moments",),
-    ("keras.layers", "Layer"): ("_losses",),
+    ("keras.layers", "Layer"): ("_get_own_losses", "_losses"),
     ("keras.optimizers", "Optimizer"): (
         "_accumulated_gradients",
         *_EXCLUSIONS,
@@ -241,6 +243,17 @@ def standardized(graph: Graph, inputs: Any) -> list:
 def in_training(operation: Any) -> Callable[..., Any]:
     """Return a layer, or an operation, as a model calls it in training."""
     return importlib.import_module(_FUNCTIONAL).operation_fn(operation, training=True)
+
+
+def added_losses(operation: Any) -> list:
+    """Return what a layer, and layers in it, have added to the loss in its last call: `add_loss`, activities."""
+    layers = layers_of(operation) if hasattr(operation, "_flatten_layers") else []
+    return [loss for layer in layers for loss in layer._get_own_losses()]
+
+
+def compiled_loss(model: "keras.Model", y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Return the loss that a model is compiled with, without what its layers add; `None` if it has none."""
+    return None if model._compile_loss is None else model._compile_loss(y, y_pred, sample_weight)
 
 
 def mask_of(tensor: Any) -> Any:

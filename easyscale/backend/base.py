@@ -39,6 +39,10 @@ class StagePasses(abc.ABC):
     """The passes of one stage of a pipeline. What a micro-batch leaves for its backward pass is kept by its number."""
 
     @abc.abstractmethod
+    def trace(self) -> None:
+        """Have `run` called, if it is called once for all passes and not in each, before the first pass."""
+
+    @abc.abstractmethod
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs for a micro-batch's inputs. Arrays that were given must not be written to afterwards."""
 

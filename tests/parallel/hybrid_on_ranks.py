@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from graphs import dense_net, tied
+from graphs import dense_net, losses_of_layers, tied
 from pipeline_on_ranks import (
     adam,
     classes,
@@ -69,6 +69,11 @@ def check_a_sum_of_losses_over_uneven_batches():
     make = compiled(dense_net, sgd, loss=keras.losses.MeanSquaredError("sum"))
     x, _ = classes(49)
     return equal(make, (x, 0.1 * x[:, :10]), TWO)
+
+
+def check_losses_of_layers():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return equal(compiled(losses_of_layers, sgd, loss=loss), classes(49), BOTH, options={"update": "sharded"})
 
 
 def check_embeddings_whose_gradients_are_rows():

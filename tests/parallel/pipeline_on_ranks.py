@@ -8,7 +8,7 @@ import itertools
 import keras
 import numpy as np
 import tensorflow as tf
-from graphs import dense_net, normalized, shared_layer, tied, two_by_two, u_net
+from graphs import dense_net, losses_of_layers, normalized, shared_layer, tied, two_by_two, u_net
 
 import easyscale
 from easyscale.parallel.pipeline.batch import sizes_of
@@ -168,6 +168,18 @@ def check_a_sum_of_losses():
     make = compiled(dense_net, sgd, loss=keras.losses.MeanSquaredError(reduction="sum"), metrics=["mse"])
     x, _ = classes()
     return equal(make, (x, 0.1 * x[:, :10]))
+
+
+def check_losses_of_layers():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    deltas = [equal(compiled(losses_of_layers, sgd, loss=loss), classes(), SOME, validates=True)]
+    deltas.append(equal(compiled(losses_of_layers, adam, loss=loss, metrics=["accuracy"]), classes()))
+    return max(deltas)
+
+
+def check_no_loss_but_those_of_layers():
+    x, _ = classes()
+    return equal(compiled(losses_of_layers, sgd), (x, None))
 
 
 def check_class_weights_and_clipping():

@@ -65,7 +65,7 @@ class LossOfStage:
     def __init__(self, model: keras.Model, batch: WholeBatch, labels: Labels):
         self._model, self._batch, self._labels = model, batch, labels
 
-    def __call__(self, outputs: Any, labels: list, samples: Any, all_samples: Any) -> Any:
+    def __call__(self, outputs: Any, labels: list, samples: Any, all_samples: Any, added: list) -> Any:
         model = self._model
         if isinstance(outputs, (list, tuple)) and len(outputs) == 1:
             outputs = outputs[0]
@@ -76,7 +76,11 @@ class LossOfStage:
             )
         y, sample_weight = self._labels.packed(labels)
         with step_of(_MicroBatch(self._batch, samples, all_samples)):
-            loss = model.compute_loss(y=y, y_pred=outputs, sample_weight=sample_weight, training=True)
+            losses = [keras_internals.compiled_loss(model, y, outputs, sample_weight), *added]
+            losses = [loss for loss in losses if loss is not None]
+            if not losses:
+                raise ValueError("a model must have a loss. Received: none. Give `compile` one, or add it in a layer")
+            loss = sum(losses)
             model.metrics[0].update_state(loss, sample_weight=samples)  # that of the loss
             model.compute_metrics(None, y, outputs, sample_weight=sample_weight)
         return loss

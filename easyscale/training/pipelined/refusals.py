@@ -82,9 +82,3 @@ def _of_layers(model: keras.Model) -> Iterator[Refusal]:
         if policy is not None and policy.compute_dtype != policy.variable_dtype:
             rule = "a pipeline computes in the type of the weights"
             yield rule, f"{named} of policy '{policy.name}'", "Use the policy 'float32'"
-        if getattr(layer, "activity_regularizer", None) is not None:
-            yield "a pipeline knows no loss of layers", f"the activity regularizer of {named}", "Leave it out"
-        for variable in getattr(layer, "trainable_variables", ()):
-            if getattr(variable, "regularizer", None) is not None:
-                rule = "a pipeline knows no loss of layers"
-                yield rule, f"the regularizer of `{variable.path}`", "Use `weight_decay` of the optimizer"
