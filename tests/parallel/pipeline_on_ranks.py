@@ -190,6 +190,53 @@ def check_clipping_by_the_norm_over_all_stages():
     return equal(classifier(lambda: sgd_of(global_clipnorm=0.05)), classes())
 
 
+def check_a_loss_scale_that_does_not_change():
+    return equal(classifier(lambda: sgd_of(loss_scale_factor=128.0, global_clipnorm=0.05)), classes())
+
+
+def accumulates():
+    return keras.optimizers.Adam(0.01, gradient_accumulation_steps=3, clipnorm=0.1)
+
+
+def check_gradients_that_are_summed_up_over_steps():
+    return equal(classifier(accumulates), classes(), epochs=3)
+
+
+def scaled():
+    """Its scale doubles until a gradient overflows, on one stage before it does on others."""
+    return keras.optimizers.LossScaleOptimizer(
+        sgd_of(global_clipnorm=0.5), initial_scale=2.0**124, dynamic_growth_steps=2
+    )
+
+
+def check_all_stages_skip_a_step_when_the_gradients_of_one_overflow():
+    return equal(classifier(scaled), classes(), epochs=5)
+
+
+def in_policy(policy, optimizer, **options):
+    """Return a function that builds a classifier in a policy; a `LossScaleOptimizer` comes with 'mixed_float16'."""
+
+    def make():
+        keras.config.set_dtype_policy(policy)
+        try:
+            return classifier(optimizer, **options)()
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    return make
+
+
+def check_mixed_precision_of_one_micro_batch_is_that_of_one_process():
+    one = [{"stages": comm.size, "microbatches": 1}]
+    return max(equal(in_policy(policy, sgd), classes(), one) for policy in ("mixed_float16", "mixed_bfloat16"))
+
+
+def check_mixed_precision_rounds_the_gradients_of_each_micro_batch():
+    """As it would those of a smaller batch: to 11 bits, or 8."""
+    tolerances = {"mixed_float16": 1e-3, "mixed_bfloat16": 5e-3}
+    return max(equal(in_policy(name, sgd), classes(), tolerance=most) for name, most in tolerances.items())
+
+
 def check_a_schedule_of_the_learning_rate():
     rates = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.7)
     return equal(classifier(lambda: keras.optimizers.SGD(rates)), classes())

@@ -77,8 +77,13 @@ class Stage:
         watched = [own + number for number, one in enumerate(self._receives) if one.has_gradient]
         return self._backend.stage_passes(self._forward, specs, watched, self._variables)
 
-    def step(self, batch: Batch) -> list:
-        """Make the passes of all micro-batches; return the gradient of each variable, by the mean over the batch."""
+    def step(self, batch: Batch, scale: float = 1.0) -> list:
+        """Make the passes of all micro-batches; return the gradient of each variable, by the mean over the batch.
+
+        Args:
+            batch: The `Batch`.
+            scale: Float. What the loss is multiplied by for gradients. Defaults to `1.0`.
+        """
         into: dict[tuple[Kind, int], list[tuple[Request, np.ndarray]]] = {}
         results: dict[tuple[Kind, int], list[np.ndarray]] = {}
         for kind, number in self._schedule.actions(self._communicator.rank, self._communicator.size, len(batch.sizes)):
@@ -93,8 +98,8 @@ class Stage:
                 into[kind, number] = self._receive_backward(batch.sizes[number])
             elif kind is Kind.BACKWARD:
                 came = _arrived(into.pop((Kind.RECEIVE_BACKWARD, number), []))
-                share = batch.sizes[number] / batch.samples
-                results[kind, number] = self._passes.backward(number, self._by_outputs(came, share))
+                by_loss = scale * batch.sizes[number] / batch.samples
+                results[kind, number] = self._passes.backward(number, self._by_outputs(came, by_loss))
             else:
                 self._send_backward(results.pop((Kind.BACKWARD, number)))
         gradients = self._sum_tied(self._passes.take(self._whole))
@@ -178,19 +183,16 @@ class Stage:
             came += self._receive([((size, *one.shape), one.dtype)], one.target)
         return came
 
-    def _by_outputs(self, came: list[np.ndarray], share: float) -> list[np.ndarray | None]:
-        """Return the gradient by each output: the sum of those by the stages that it went to.
-
-        That by a part of the loss is the micro-batch's `share` in the batch.
-        """
-        by_loss = np.array(share, keras.config.floatx())
+    def _by_outputs(self, came: list[np.ndarray], by_loss: float) -> list[np.ndarray | None]:
+        """Return the gradient by each output: the sum of those by the stages that it went to, or that by the loss."""
+        losses: list[np.ndarray | None] = [np.array(by_loss, keras.config.floatx())]
         if self._is_last:
-            return [by_loss]
+            return losses
         sums: dict[int, np.ndarray] = {}
         for one, gradient in zip(self._learning(self._sends), came, strict=True):
             known = sums.get(id(one.tensor))
             sums[id(one.tensor)] = gradient if known is None else known + gradient
-        return [*(sums.get(id(tensor)) for tensor in self._forward.outputs), *[by_loss] * self._forward.adds_loss]
+        return [*(sums.get(id(tensor)) for tensor in self._forward.outputs), *losses * self._forward.adds_loss]
 
     def _send_backward(self, gradients: list[np.ndarray]) -> None:
         for one, gradient in zip(self._learning(self._receives), gradients, strict=True):

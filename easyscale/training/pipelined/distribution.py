@@ -30,6 +30,7 @@ from easyscale.training.pipelined.meeting import Kind, Met, meet
 from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole
 from easyscale.training.pipelined.steps import PipelineSteps
 from easyscale.training.pipelined.whole_model import WholeModel
+from easyscale.update.accumulated import unscaled
 
 __all__ = ["PipelineDistribution"]
 
@@ -96,7 +97,7 @@ class PipelineDistribution:
     def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
         """Start a `fit()`, after its callbacks have: equal ranks, a stage on each."""
         model, world = self._model, self._mesh.communicator
-        refusals.check(model, world.size // self._pipeline.stages)
+        refusals.check(model)
         self._agree(params["epochs"], hooks, callbacks)
         self._start_equal()
         key = self._way_to_train()
@@ -117,9 +118,11 @@ class PipelineDistribution:
         """What stages depend on: while it is the same, what was traced in a `fit()` stays for the next."""
         model = self._model
         weights = [(id(variable), variable.trainable) for variable in model.variables]
-        optimizer, rate = model.optimizer, keras_internals.learning_rate_of(model.optimizer)
+        optimizer = unscaled(model.optimizer)
+        rate = keras_internals.learning_rate_of(optimizer)
         config = {name: value for name, value in optimizer.get_config().items() if name != "learning_rate"}
-        compiled = [id(optimizer), id(rate), config, id(model.metrics[0])]  # the loss's, which `compile` makes anew
+        loss = id(model.metrics[0])  # which `compile` makes anew
+        compiled = [id(model.optimizer), id(rate), config, loss]
         return [repr(self._pipeline), self._mesh, self._options, self._check_every, weights, compiled]
 
     def _make_steps(self) -> PipelineSteps:
@@ -190,7 +193,7 @@ class PipelineDistribution:
         return self._steps
 
     def _meet(self, kind: Kind, samples: int = 0) -> Met:
-        rate = keras_internals.learning_rate_of(self._model.optimizer)
+        rate = keras_internals.learning_rate_of(unscaled(self._model.optimizer))
         number = float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else float("nan")
         met = meet(self._mesh.communicator, kind, samples, bool(self._model.stop_training), number)
         if met.kind is Kind.DECISION:

@@ -1,31 +1,30 @@
 """What a pipeline cannot train, each in one line and before the first step."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 
 from easyscale import keras_internals
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.update.accumulated import unscaled
 
 __all__ = ["check"]
 
 _STEPS = ("train_step", "compute_loss", "compute_metrics")
 
 
-def check(model: keras.Model, pipelines: int) -> None:
+def check(model: keras.Model) -> None:
     """Raise `ValueError` if pipelines cannot train a model that is compiled as this one.
 
     What can be seen of its layers only when they are called is refused then: see `Stage`.
 
     Args:
         model: The model.
-        pipelines: Int. The number of pipelines side by side.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         raise ValueError("a pipeline trains a compiled model. Received: one that is not. Call `model.compile(...)`")
-    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer, pipelines), *_of_layers(model)]:
+    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer), *_of_layers(model)]:
         raise ValueError(f"{rule}. Received: {received}. {remedy}")
 
 
@@ -47,27 +46,20 @@ def _of_step(model: keras.Model) -> Iterator[Refusal]:
             yield rule, f"reduction='{reduction}'", "Use 'sum_over_batch_size'"
 
 
-def _of_optimizer(optimizer: keras.optimizers.Optimizer, pipelines: int) -> Iterator[Refusal]:
-    what = f"{type(optimizer).__name__}"
+def _of_optimizer(optimizer: keras.optimizers.Optimizer) -> Iterator[Refusal]:
+    what = type(optimizer).__name__
     if isinstance(optimizer, DistributedOptimizer):
         rule = "a pipeline makes an optimizer for each stage"
         yield rule, f"a {what}", "Compile the model with its inner optimizer"
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        rule = "a pipeline does not scale losses"
-        yield rule, f"a {what}", "Use the policy 'float32', or `compile(auto_scale_loss=False)`"
     if hasattr(optimizer, "optimizers"):
         yield "a pipeline trains by one optimizer", f"a {what} of several", "Compile the model with one of them"
-    for name, remedy in (
-        ("gradient_accumulation_steps", "Use larger batches, of more micro-batches"),
-        ("use_ema", "Leave it out"),
-    ):
-        if getattr(optimizer, name, None):
-            rule = f"a pipeline does not know `{name}` yet"
-            yield rule, f"{what}({name}={getattr(optimizer, name)})", remedy
-    if getattr(optimizer, "global_clipnorm", None) and pipelines > 1:
-        rule = "gradients of several pipelines are not clipped by their global norm yet"
-        received = f"{what}(global_clipnorm={optimizer.global_clipnorm}), {pipelines} pipelines"
-        yield rule, received, "Clip each gradient by `clipnorm`, or start one pipeline"
+    inner = unscaled(optimizer)
+    if inner.use_ema:
+        yield "a pipeline keeps no averages of weights yet", f"{type(inner).__name__}(use_ema=True)", "Leave it out"
+    if inner.gradient_accumulation_steps and (inner is not optimizer or inner.global_clipnorm):
+        rule = "a pipeline does not clip by a global norm, or scale, gradients that are summed up over steps"
+        received = f"a {what} with gradient_accumulation_steps={inner.gradient_accumulation_steps}"
+        yield rule, received, "Use larger batches, of more micro-batches"
 
 
 def _of_layers(model: keras.Model) -> Iterator[Refusal]:
@@ -78,7 +70,3 @@ def _of_layers(model: keras.Model) -> Iterator[Refusal]:
             yield rule, f"{named} with synchronized=True", "Leave `synchronized` out"
         if getattr(layer, "stateful", False):
             yield "a layer on a stage must forget the batch before", f"{named} that is stateful", "Make it stateless"
-        policy: Any = getattr(layer, "dtype_policy", None)
-        if policy is not None and policy.compute_dtype != policy.variable_dtype:
-            rule = "a pipeline computes in the type of the weights"
-            yield rule, f"{named} of policy '{policy.name}'", "Use the policy 'float32'"

@@ -1,5 +1,6 @@
 """The steps of a `fit()` by pipelines."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from easyscale.parallel.pipeline.pipeline import Pipeline
 from easyscale.parallel.pipeline.stage import Stage
 from easyscale.step.interfaces import StepContext
 from easyscale.training.parts.batch_normalization import moving_statistics
+from easyscale.training.pipelined.all_stages import AllStages
 from easyscale.training.pipelined.loss import Labels, LossOfStage, numbers_of
 from easyscale.training.pipelined.optimizer import StageOptimizer
 
@@ -63,6 +65,7 @@ class PipelineSteps:
         self._stage: Stage | None = None
         self._told: list = []  # of labels, by each stage
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the numbers that a step returns
+        self._all_stages = AllStages(model.optimizer, self._communicator, backend)
         self._update = backend.graph(self._apply)
         self.count = 0
 
@@ -105,9 +108,9 @@ class PipelineSteps:
         if self._is_first:
             inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self.cut.graph, x)]
             whole = Batch(own, whole.all_samples, whole.microbatches, inputs, labels.arrays)
-        gradients = stage.step(whole)
+        gradients = stage.step(whole, float(keras.ops.convert_to_numpy(self._optimizer.scale())))
         logs, telling = self._tell_results()
-        self._finish(stage, self._clipped(gradients), own)
+        self._finish(stage, gradients, own)
         for request in telling:  # others may still be in their last backward pass
             request.wait()
         return logs
@@ -145,21 +148,10 @@ class PipelineSteps:
         if found is not None:
             raise DesyncError(found)
 
-    def _clipped(self, gradients: list) -> list:
-        """Return gradients as Keras clips them by `global_clipnorm`, the norm of all stages' together."""
-        most = self._model.optimizer.global_clipnorm
-        if not most:
-            return gradients
-        gradients = [keras.ops.convert_to_tensor(gradient) for gradient in gradients]
-        squares = keras.ops.convert_to_numpy(self._backend.sums_of_squares(gradients)).sum()
-        norm = np.sqrt(self._communicator.all_gather_rows(np.array([squares])).sum())
-        factor = min(most / norm, 1.0) if norm else 1.0
-        factor += norm - norm  # one infinite gradient makes all weights NaN, as on one process
-        return [gradient * keras.ops.cast(factor, gradient.dtype) for gradient in gradients]
-
     def _apply(self, gradients: list, weight: Any) -> None:
         optimizer = self._optimizer.distributed
-        with optimizer.workers.current_step.of(StepContext(weight, moving=self._moving)):
+        adjust = functools.partial(self._all_stages, self._optimizer.scale())
+        with optimizer.workers.current_step.of(StepContext(weight, moving=self._moving, adjust=adjust)):
             optimizer.apply(gradients, self._variables)
 
     def _stage_for(self, labels: Labels, samples: int) -> Stage:
