@@ -27,6 +27,7 @@ __all__ = [
     "apply_mask",
     "batch_size_of",
     "batches_of",
+    "calls_between",
     "check",
     "compiled_loss",
     "copy_exclusions",
@@ -53,6 +54,7 @@ __all__ = [
     "require",
     "set_batches",
     "set_initial_epoch",
+    "set_mask",
     "set_native",
     "set_step",
     "standardized",
@@ -88,6 +90,7 @@ _NAMES: Names = {
     ("keras", "Model"): ("_compile_loss", "_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
     ("keras.callbacks", "ModelCheckpoint"): ("_is_improvement", "_set_monitor_op"),
     ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
+    ("keras", "Function"): ("_nodes_by_depth",),
     ("keras", "Sequential"): ("_functional",),
     ("keras", "Variable"): ("_value",),
     ("keras.layers", "BatchNormalization"): ("_moments",),
@@ -107,7 +110,7 @@ _NAMES: Names = {
     ),
     (_OPTIMIZER, "BaseOptimizer"): _FOR_EACH_COPY,
     (_FUNCTIONAL, None): ("operation_fn",),
-    (_FUNCTIONAL, "Functional"): ("_nodes_by_depth", "_outputs_struct", "_standardize_inputs"),
+    (_FUNCTIONAL, "Functional"): ("_outputs_struct", "_standardize_inputs"),
     (_ITERATOR, "EpochIterator"): ("_current_iterator", "_num_batches", "_steps_seen"),
     (_LOSSES, None): (
         "apply_mask",
@@ -215,12 +218,14 @@ class Graph(NamedTuple):
         nodes: List of Keras's nodes, each a call of a layer, behind all whose outputs it takes.
         inputs: List of `KerasTensor`, flat.
         outputs: Nested structure of `KerasTensor`.
+        masks: List of the mask of each output, flat; `None` for one that has none.
     """
 
     model: "keras.Model"
     nodes: list[Any]
     inputs: list[Any]
     outputs: Any
+    masks: list[Any]
 
 
 def graph_of(model: "keras.Model") -> Graph | None:
@@ -230,9 +235,17 @@ def graph_of(model: "keras.Model") -> Graph | None:
         model = model._functional
     if not isinstance(model, functional) or type(model).call is not functional.call:
         return None
-    by_depth = model._nodes_by_depth
+    outputs = importlib.import_module("keras").tree.flatten(model._outputs_struct)
+    masks = [mask_of(tensor) for tensor in outputs]
+    nodes = calls_between(model.inputs, [*outputs, *(mask for mask in masks if mask is not None)])
+    return Graph(model, nodes, list(model.inputs), model._outputs_struct, masks)
+
+
+def calls_between(inputs: list, outputs: list) -> list[Any]:
+    """Return the nodes, calls of layers, by which some `KerasTensor`s come from others; each behind what it needs."""
+    by_depth = importlib.import_module("keras").Function(inputs, outputs)._nodes_by_depth
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
-    return Graph(model, [node for node in nodes if not node.is_input], list(model.inputs), model._outputs_struct)
+    return [node for node in nodes if not node.is_input]
 
 
 def standardized(graph: Graph, inputs: Any) -> list:
@@ -259,6 +272,11 @@ def compiled_loss(model: "keras.Model", y: Any, y_pred: Any, sample_weight: Any)
 def mask_of(tensor: Any) -> Any:
     """Return the mask that a layer has given its output; `None` if there is none."""
     return getattr(tensor, "_keras_mask", None)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Give a tensor a mask, as a layer does with its output."""
+    tensor._keras_mask = mask
 
 
 # Data of a fit(): its `epoch_iterator`

@@ -17,9 +17,11 @@ from pipeline_on_ranks import (
     equal,
     images,
     largest_difference,
+    masked,
     masks,
     normalizes,
     scaled,
+    sentences,
     sgd,
     sgd_of,
     tasks,
@@ -72,6 +74,16 @@ def check_a_sum_of_losses_over_uneven_batches():
     make = compiled(dense_net, sgd, loss=keras.losses.MeanSquaredError("sum"))
     x, _ = classes(49)
     return equal(make, (x, 0.1 * x[:, :10]), TWO)
+
+
+def check_masks_and_weights_that_losses_are_divided_by():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    words, labels = sentences(49)
+    weights = np.linspace(0, 2, 49 * 6).reshape(49, 6).astype("float32")
+    deltas = [equal(compiled(masked, sgd, loss=loss), (words, labels, weights), TWO, batch=24)]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    deltas.append(equal(compiled(masked, sgd, loss=loss), (words, labels), BOTH, batch=24))
+    return max(deltas)
 
 
 def check_losses_of_layers():

@@ -288,6 +288,48 @@ def check_attention():  # by SGD: the gradient of a key's bias is zero but for r
     return equal(compiled(build, sgd, loss="mse"), (x, np.tanh(x[:, 0, :3])), batch=16)
 
 
+def masked():
+    """Words of several lengths, of which the last layer puts out one for each: padding counts nowhere."""
+    inputs = keras.Input((6,), dtype="int32")
+    x = keras.layers.Embedding(20, 8, mask_zero=True)(inputs)
+    for number in range(2):
+        x = x + keras.layers.MultiHeadAttention(2, 4, name=f"attention_{number}")(x, x)
+        x = keras.layers.LSTM(8, return_sequences=True, name=f"memory_{number}")(x)
+    return keras.Model(inputs, keras.layers.Dense(20, name="last")(x))
+
+
+def sentences(count=50):
+    words, lengths = generator().integers(1, 20, (count, 6)), generator().integers(1, 7, count)
+    return words * (np.arange(6) < lengths[:, None]), generator().integers(0, 20, (count, 6))
+
+
+def check_masks():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    make = compiled(masked, sgd, loss=loss, metrics=["accuracy"], weighted_metrics=["accuracy"])
+    weights = generator().uniform(0, 2, (50, 6)).astype("float32")
+    return max(equal(make, sentences(), batch=16), equal(make, (*sentences(), weights), SOME[:1], batch=16))
+
+
+def check_losses_divided_by_weights():
+    x, y = classes()
+    weights = generator().uniform(0, 2, len(x)).astype("float32")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    make = compiled(dense_net, sgd, loss=loss, metrics=["accuracy"])
+    deltas = [equal(make, (x, y, weights)), equal(make, (x, y), SOME[:1])]
+    words = compiled(masked, sgd, loss=loss)
+    deltas.append(equal(words, (*sentences(), np.repeat(weights[:50, None], 6, 1)), SOME[:1], batch=16))
+    return max(deltas)
+
+
+def check_losses_of_outputs_that_are_divided_each_by_its_own():
+    losses = {
+        "early": keras.losses.MeanSquaredError("mean_with_sample_weight"),
+        "late": keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight"),
+    }
+    weights = {name: generator().uniform(0, most, 50) for name, most in (("early", 1), ("late", 3))}
+    return equal(compiled(two_by_two, sgd, loss=losses), (*tasks(), weights), batch=16)
+
+
 # Weights of several stages
 
 

@@ -98,9 +98,9 @@ def sent_in_steps(model, **options):
     """Train for an epoch; return for each step its samples, and the bytes that the stage has sent in it."""
     sent, step = [], Stage.step
 
-    def counted(stage, batch):
+    def counted(stage, batch, scale):
         before = comm.sent.bytes
-        result = step(stage, batch)
+        result = step(stage, batch, scale)
         sent.append((batch.samples, comm.sent.bytes - before))
         return result
 
@@ -352,6 +352,12 @@ def check_layers_that_see_more_than_a_micro_batch_are_refused():
     refused("that of each micro-batch by itself.*'normal' with synchronized=True", with_layer(normal))
 
 
+def check_a_mask_that_follows_from_weights_is_refused():
+    layers = [keras.layers.Dense(4, name="early"), keras.layers.Masking(), keras.layers.Dense(10)]
+    model = compiled(lambda: keras.Sequential([keras.Input((3, 4)), *layers]), metrics=[])
+    refused("must follow from its inputs alone in a pipeline. Received: one behind layer 'early'", model)
+
+
 def check_models_and_steps_that_are_not_keras_own_are_refused():
     class Own(keras.Model):
         def train_step(self, data):
@@ -363,7 +369,6 @@ def check_models_and_steps_that_are_not_keras_own_are_refused():
 
     refused("must have Keras's `train_step`.*Received: Own", compiled(own))
     refused("one step at a time", compiled(steps_per_execution=2))
-    refused("mean over samples", compiled(loss=keras.losses.MeanSquaredError("mean_with_sample_weight"), metrics=[]))
 
 
 def check_bad_pipelines_are_refused():

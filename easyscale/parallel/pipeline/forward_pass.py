@@ -8,12 +8,12 @@ import keras
 from easyscale import keras_internals
 from easyscale.parallel.pipeline.cut import Cut
 
-__all__ = ["ForwardPass", "Loss"]
+__all__ = ["ForwardPass", "Loss", "call", "outputs_of"]
 
-# Takes the model's outputs in their structure, the flat list of labels, the numbers of samples of the micro-batch and
-# of the batches of all pipelines, and what layers of all stages add to the loss; returns the loss, as a mean over the
-# samples of the micro-batch.
-Loss = Callable[[Any, list, Any, Any, list], Any]
+# Takes the model's outputs in their structure, the flat list of labels, the numbers of the batch (a vector: the samples
+# of the micro-batch, and of the batches of all pipelines, then `Batch.totals`), and what layers of all stages add to
+# the loss; returns the loss, as a mean over the samples of the micro-batch.
+Loss = Callable[[Any, list, Any, list], Any]
 
 
 class ForwardPass:
@@ -33,7 +33,7 @@ class ForwardPass:
 
     def __init__(self, cut: Cut, stage: int, loss: Loss, labels: int):
         self._part, self._loss, self._labels = cut.stages[stage], loss, labels
-        self._structure = cut.graph.outputs if stage == len(cut.stages) - 1 else None
+        self._graph, self._is_last = cut.graph, stage == len(cut.stages) - 1
         own = cut.graph.inputs if stage == 0 else []
         self.inputs = [*own, *(one.tensor for one in self._part.receives)]
         self.outputs = list({id(one.tensor): one.tensor for one in self._part.sends}.values())
@@ -44,22 +44,18 @@ class ForwardPass:
 
         Args:
             tensors: The inputs. On the last stage labels follow, what each of the other stages has that adds to the
-                loss, and the two numbers of samples.
+                loss, and the numbers of the batch.
         """
         known = dict(zip(map(id, self.inputs), tensors, strict=False))
         added = self._weight_losses()
         for node in self._part.nodes:
-            args, kwargs = node.arguments.fill_in(known)
-            results = keras_internals.in_training(node.operation)(*args, **kwargs)
-            known |= dict(zip(map(id, node.outputs), keras.tree.flatten(results), strict=True))
+            call(node, known)
             added += keras_internals.added_losses(node.operation)
         added = [keras.ops.cast(keras.ops.sum(loss), keras.config.floatx()) for loss in added]
-        if self._structure is not None:
-            outputs = keras.tree.map_structure(lambda tensor: known[id(tensor)], self._structure)
+        if self._is_last:
             others = tensors[len(self.inputs) :]
-            *of_others, samples, all_samples = others[self._labels :]
-            return [self._loss(outputs, others[: self._labels], samples, all_samples, [*added, *of_others])]
-        _check_masks([(one, known[id(one)]) for one in self.outputs])
+            *of_others, numbers = others[self._labels :]
+            return [self._loss(outputs_of(self._graph, known), others[: self._labels], numbers, [*added, *of_others])]
         self.adds_loss = bool(added)
         return [*(known[id(one)] for one in self.outputs), *([sum(added)] if added else [])]
 
@@ -69,10 +65,22 @@ class ForwardPass:
         return [one.regularizer(one) for one in regularized]
 
 
-def _check_masks(crossing: list[tuple[Any, Any]]) -> None:
-    for symbolic, tensor in crossing:
-        if keras_internals.mask_of(tensor) is not None:
-            raise ValueError(
-                "what crosses a cut must have no mask. Received: one of "
-                f"`{symbolic.name}`, as of an `Embedding(mask_zero=True)`. Cut behind the layers that use the mask"
-            )
+def call(node: Any, known: dict[int, Any]) -> None:
+    """Call a layer as a model does in training.
+
+    Args:
+        node: The call, of a `Graph`.
+        known: Dict. The tensors so far, by the identity of the `KerasTensor` that each stands for. It gets the results.
+    """
+    args, kwargs = node.arguments.fill_in(known)
+    results = keras_internals.in_training(node.operation)(*args, **kwargs)
+    known |= dict(zip(map(id, node.outputs), keras.tree.flatten(results), strict=True))
+
+
+def outputs_of(graph: keras_internals.Graph, known: dict[int, Any]) -> Any:
+    """Return a model's outputs, in their structure and with their masks, as its own `call` does."""
+    for tensor, mask in zip(keras.tree.flatten(graph.outputs), graph.masks, strict=True):
+        if mask is not None:
+            keras_internals.set_mask(known[id(tensor)], known[id(mask)])
+    outputs = keras.tree.map_structure(lambda tensor: known[id(tensor)], graph.outputs)
+    return outputs[0] if isinstance(outputs, (list, tuple)) and len(outputs) == 1 else outputs

@@ -36,6 +36,7 @@ class Stage:
         backend: The `Backend`.
         loss: `Loss`, which the last stage calls in its graph.
         labels: The `Form` of each label, on the last stage.
+        totals: Int. How many numbers `Batch.totals` has. Defaults to `0`.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class Stage:
         backend: Backend,
         loss: Loss,
         labels: Sequence[Form],
+        totals: int = 0,
     ):
+        self._totals = totals
         self._communicator, self._schedule, self._labels = communicator, schedule, list(labels)
         self._part = cut.stages[communicator.rank]
         self._forward = ForwardPass(cut, communicator.rank, loss, len(labels))
@@ -72,7 +75,7 @@ class Stage:
             forms += self._labels
         specs: list[tuple[tuple[int | None, ...], np.dtype]] = [((None, *shape), dtype) for shape, dtype in forms]
         if self._is_last:
-            specs += [_scalar()] * (2 + len(self._adding))
+            specs += [*[_numbers()] * len(self._adding), _numbers(2 + self._totals)]
         own = len(self._forward.inputs) - len(self._receives)
         watched = [own + number for number, one in enumerate(self._receives) if one.has_gradient]
         return self._backend.stage_passes(self._forward, specs, watched, self._variables)
@@ -143,7 +146,8 @@ class Stage:
         if self._is_first:
             came = [one[batch.part(number)] for one in batch.inputs]
         if self._is_last:
-            came += [np.array(one, keras.config.floatx()) for one in (batch.sizes[number], batch.all_samples)]
+            totals = came.pop() if self._totals else batch.totals
+            came.append(np.array([batch.sizes[number], batch.all_samples, *totals], keras.config.floatx()))
         return came
 
     # What travels. Two stages send and receive in one order: `Cut` has the same for both.
@@ -164,7 +168,9 @@ class Stage:
         if self._is_last:
             came += self._receive([((size, *shape), dtype) for shape, dtype in self._labels], 0)
             for source in self._adding:
-                came += self._receive([_scalar()], source)
+                came += self._receive([_numbers()], source)
+            if self._totals:
+                came += self._receive([_numbers(self._totals)], 0)
         return came
 
     def _send_forward(self, batch: Batch, number: int, outputs: list[np.ndarray]) -> None:
@@ -176,6 +182,8 @@ class Stage:
                 self._send(label[batch.part(number)], self._communicator.size - 1)
         if self._forward.adds_loss:
             self._send(outputs[-1], self._communicator.size - 1)
+        if self._is_first and self._totals:
+            self._send(batch.totals.astype(keras.config.floatx()), self._communicator.size - 1)
 
     def _receive_backward(self, size: int) -> list[tuple[Request, np.ndarray]]:
         came = []
@@ -209,8 +217,8 @@ def _arrived(transfers: list[tuple[Request, np.ndarray]]) -> list[np.ndarray]:
     return [buffer for _, buffer in transfers]
 
 
-def _scalar() -> Form:
-    return (), np.dtype(keras.config.floatx())
+def _numbers(*shape: int) -> Form:
+    return shape, np.dtype(keras.config.floatx())
 
 
 def _form(tied: Tied) -> Form:

@@ -24,7 +24,7 @@ def check(model: keras.Model) -> None:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         raise ValueError("a pipeline trains a compiled model. Received: one that is not. Call `model.compile(...)`")
-    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer), *_of_layers(model)]:
+    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer), *_of_layers(model), *_of_masks(model)]:
         raise ValueError(f"{rule}. Received: {received}. {remedy}")
 
 
@@ -39,11 +39,6 @@ def _of_step(model: keras.Model) -> Iterator[Refusal]:
     if getattr(model, "steps_per_execution", 1) != 1:
         rule = "a pipeline makes one step at a time"
         yield rule, f"steps_per_execution={model.steps_per_execution}", "Leave it out of `compile`"
-    for loss in keras.tree.flatten(getattr(model, "loss", None)):
-        reduction = getattr(loss, "reduction", "sum_over_batch_size")
-        if reduction not in ("sum", "sum_over_batch_size", "mean"):
-            rule = "a loss that a pipeline trains must be a sum, or a mean over samples"
-            yield rule, f"reduction='{reduction}'", "Use 'sum_over_batch_size'"
 
 
 def _of_optimizer(optimizer: keras.optimizers.Optimizer) -> Iterator[Refusal]:
@@ -70,3 +65,13 @@ def _of_layers(model: keras.Model) -> Iterator[Refusal]:
             yield rule, f"{named} with synchronized=True", "Leave `synchronized` out"
         if getattr(layer, "stateful", False):
             yield "a layer on a stage must forget the batch before", f"{named} that is stateful", "Make it stateless"
+
+
+def _of_masks(model: keras.Model) -> Iterator[Refusal]:
+    graph = keras_internals.graph_of(model)
+    masks = [mask for mask in graph.masks if mask is not None] if graph is not None else []
+    for node in keras_internals.calls_between(graph.inputs, masks) if graph is not None and masks else ():
+        if getattr(node.operation, "variables", None):
+            rule = "the mask of a model's output must follow from its inputs alone in a pipeline"
+            remedy = "Give `fit()` the weights of what counts as `sample_weight`"
+            yield rule, f"one behind layer '{node.operation.name}'", remedy

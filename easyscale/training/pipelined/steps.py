@@ -1,7 +1,8 @@
 """The steps of a `fit()` by pipelines."""
 
+import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -19,6 +20,7 @@ from easyscale.parallel.pipeline.stage import Stage
 from easyscale.step.interfaces import StepContext
 from easyscale.training.parts.batch_normalization import moving_statistics
 from easyscale.training.pipelined.all_stages import AllStages
+from easyscale.training.pipelined.divisors import Divisors
 from easyscale.training.pipelined.loss import Labels, LossOfStage, numbers_of
 from easyscale.training.pipelined.optimizer import StageOptimizer
 
@@ -63,6 +65,7 @@ class PipelineSteps:
         layers = [layer for layer in part.layers if isinstance(layer, keras.layers.Layer)]
         self._moving = [variable for layer in layers for variable in moving_statistics(layer)]
         self._stage: Stage | None = None
+        self._divisors: Divisors | None = None  # on the first stage
         self._told: list = []  # of labels, by each stage
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the numbers that a step returns
         self._all_stages = AllStages(model.optimizer, self._communicator, backend)
@@ -103,11 +106,14 @@ class PipelineSteps:
                 f"{', '.join(map(str, own_pipeline))} samples on ranks {first} to {first + stages - 1}. Divide data by "
                 "`easyscale.shard`, and give all ranks of a pipeline the same"
             )
-        stage = self._stage_for(labels, own) if self.count == 0 else self._begun
-        whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
+        inputs = []
         if self._is_first:
             inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self.cut.graph, x)]
-            whole = Batch(own, whole.all_samples, whole.microbatches, inputs, labels.arrays)
+        stage = self._stage_for(labels, inputs, own) if self.count == 0 else self._begun
+        whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
+        if self._divisors is not None:
+            totals = self._divisors.totals(inputs, labels.arrays)
+            whole = dataclasses.replace(whole, inputs=inputs, labels=labels.arrays, totals=totals)
         gradients = stage.step(whole, float(keras.ops.convert_to_numpy(self._optimizer.scale())))
         logs, telling = self._tell_results()
         self._finish(stage, gradients, own)
@@ -122,6 +128,8 @@ class PipelineSteps:
                 f"each pipeline must have data in the first step. Received: none on rank {self._world.rank}. Give "
                 "`fit()` a sample for each worker, or more"
             )
+        if self._divisors is not None:
+            self._divisors.totals()
         self._finish(self._begun, self._begun.idle_step(), samples=0)
 
     @property
@@ -154,7 +162,7 @@ class PipelineSteps:
         with optimizer.workers.current_step.of(StepContext(weight, moving=self._moving, adjust=adjust)):
             optimizer.apply(gradients, self._variables)
 
-    def _stage_for(self, labels: Labels, samples: int) -> Stage:
+    def _stage_for(self, labels: Labels, inputs: Sequence[np.ndarray], samples: int) -> Stage:
         """Return the stage that takes such labels; make it, or make it anew, in the first step of a `fit()`."""
         if samples < self._pipeline.microbatches:
             raise ValueError(
@@ -169,11 +177,20 @@ class PipelineSteps:
                 f"on the first one, of {told[-1]} on the last. Run one script on all ranks"
             )
         if self._stage is None or told != self._told:
-            loss = LossOfStage(self._model, self._optimizer.distributed.workers.batch, labels)
-            schedule = self._pipeline.schedule
-            self._stage = Stage(self.cut, self._communicator, schedule, self._backend, loss, labels.forms)
-            self._told = told
+            self._stage, self._told = self._make_stage(labels, inputs), told
         return self._stage
+
+    def _make_stage(self, labels: Labels, inputs: Sequence[np.ndarray]) -> Stage:
+        batch, count = self._optimizer.distributed.workers.batch, 0
+        if self._is_first:
+            graph, data = self.cut.graph, self._mesh["data"]
+            self._divisors = Divisors(self._model, graph, labels, data, self._backend, batch)
+            count = self._divisors.totals(inputs, labels.arrays).size
+        count = self._communicator.all_gather_object(count)[0]
+        loss = LossOfStage(self._model, batch, labels)
+        return Stage(
+            self.cut, self._communicator, self._pipeline.schedule, self._backend, loss, labels.forms, totals=count
+        )
 
     def _tell_results(self) -> tuple[dict[str, Any], list[Request]]:
         """Let all stages know what the metrics of the last one say; return it, and what is under way."""
