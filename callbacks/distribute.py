@@ -103,7 +103,7 @@ class Distribute(keras.callbacks.Callback):
             "communicator": communicator,
         }
         DistributedOptimizer("sgd", **self._options)  # a wrong argument shows here and not in fit()
-        self._parallel = StagesOfRanks(model_parallel, communicator, self._options, checkpoint, check_every)
+        self._parallel = StagesOfRanks(model_parallel, communicator, self._options, check_every)
         self._check_every = check_every
         self._taken: keras.callbacks.CallbackList | None = None
         steps, seconds = _interval(_EVERY if every is None else every)
@@ -135,7 +135,8 @@ class Distribute(keras.callbacks.Callback):
         """Distribute `model`. Called before the callbacks of the list get it."""
         if self._parallel.pipeline is not None:
             self._taken = callbacks
-            attach(callbacks, self._parallel.distribution_of(model))
+            remember(callbacks.callbacks)
+            attach(callbacks, self._parallel.distribution_of(model, self._checkpoint))
             return
         distribution = Distribution.of(model)
         distribution.wrap_optimizers(self._options)

@@ -379,8 +379,6 @@ def check_bad_pipelines_are_refused():
         distribute(stages=7)
     with pytest.raises(ValueError, match="must be an `easyscale.parallel.Pipeline`. Received: model_parallel=2"):
         Distribute("ring", model_parallel=2)
-    with pytest.raises(ValueError, match="writes no checkpoints of its own yet"):
-        Distribute("ring", model_parallel=Pipeline(2), checkpoint="folder")
     with pytest.raises(ValueError, match="a process for each stage. Received: replication='in_graph'"):
         Distribute("ring", replication="in_graph", model_parallel=Pipeline(2))
 

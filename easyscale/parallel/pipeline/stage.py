@@ -62,7 +62,6 @@ class Stage:
         self._adding: list[int] = []  # the other stages whose layers add to the loss
         if not self._is_last:
             self._passes = self._make_passes()
-            self._passes.trace()
         all_add = communicator.all_gather_object(self._forward.adds_loss)
         if self._is_last:
             self._adding = [stage for stage, adds in enumerate(all_add) if adds]
@@ -78,7 +77,9 @@ class Stage:
             specs += [*[_numbers()] * len(self._adding), _numbers(2 + self._totals)]
         own = len(self._forward.inputs) - len(self._receives)
         watched = [own + number for number, one in enumerate(self._receives) if one.has_gradient]
-        return self._backend.stage_passes(self._forward, specs, watched, self._variables)
+        passes = self._backend.stage_passes(self._forward, specs, watched, self._variables)
+        passes.trace()
+        return passes
 
     def step(self, batch: Batch, scale: float = 1.0) -> list:
         """Make the passes of all micro-batches; return the gradient of each variable, by the mean over the batch.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -44,6 +44,7 @@ class PipelineSteps:
     Attributes:
         cut: The same.
         count: Int. The steps so far in this `fit()`.
+        on_stage: Function. Is called in the first step, when there are metrics. Defaults to `None`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class PipelineSteps:
         self._moving = [variable for layer in layers for variable in moving_statistics(layer)]
         self._stage: Stage | None = None
         self._divisors: Divisors | None = None  # on the first stage
+        self.on_stage: Callable[[], None] | None = None
         self._told: list = []  # of labels, by each stage
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the numbers that a step returns
         self._all_stages = AllStages(model.optimizer, self._communicator, backend)
@@ -90,6 +92,15 @@ class PipelineSteps:
         samples = next(one.shape[0] for one in keras.tree.flatten(x) if one is not None)
         return x, Labels(y, sample_weight), int(samples)
 
+    def check_first(self, samples: int) -> None:
+        """Raise `ValueError` if the first batch of all has fewer samples than there are micro-batches."""
+        if samples < self._pipeline.microbatches:
+            raise ValueError(
+                "the first batch of a worker must have a sample for each micro-batch. Received: "
+                f"{samples} samples, microbatches={self._pipeline.microbatches}. Use fewer micro-batches, or a larger "
+                "batch"
+            )
+
     def step(self, batch: tuple[Any, Labels, int], samples: list[int]) -> dict[str, Any]:
         """Make a step; return the results of the metrics so far.
 
@@ -109,7 +120,7 @@ class PipelineSteps:
         inputs = []
         if self._is_first:
             inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self.cut.graph, x)]
-        stage = self._stage_for(labels, inputs, own) if self.count == 0 else self._begun
+        stage = self._stage_for(labels, inputs) if self.count == 0 else self._begun
         whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
         if self._divisors is not None:
             totals = self._divisors.totals(inputs, labels.arrays)
@@ -162,14 +173,8 @@ class PipelineSteps:
         with optimizer.workers.current_step.of(StepContext(weight, moving=self._moving, adjust=adjust)):
             optimizer.apply(gradients, self._variables)
 
-    def _stage_for(self, labels: Labels, inputs: Sequence[np.ndarray], samples: int) -> Stage:
+    def _stage_for(self, labels: Labels, inputs: Sequence[np.ndarray]) -> Stage:
         """Return the stage that takes such labels; make it, or make it anew, in the first step of a `fit()`."""
-        if samples < self._pipeline.microbatches:
-            raise ValueError(
-                "the first batch of a worker must have a sample for each micro-batch. Received: "
-                f"{samples} samples, microbatches={self._pipeline.microbatches}. Use fewer micro-batches, or a larger "
-                "batch"
-            )
         told = self._communicator.all_gather_object(labels.described())
         if told[0] != told[-1]:
             raise DesyncError(
@@ -178,6 +183,8 @@ class PipelineSteps:
             )
         if self._stage is None or told != self._told:
             self._stage, self._told = self._make_stage(labels, inputs), told
+        if self.on_stage is not None:
+            self.on_stage()
         return self._stage
 
     def _make_stage(self, labels: Labels, inputs: Sequence[np.ndarray]) -> Stage:
