@@ -141,6 +141,14 @@ class Backend(abc.ABC):
     def assign(self, variable: Variable, value: Any) -> None:
         """Give a variable a tensor of as many elements, in a step. What a host call returned is not copied."""
 
+    @abc.abstractmethod
+    def release(self, variable: Variable) -> None:
+        """Let a variable have no value, and no memory, until `restore`: nobody uses it meanwhile."""
+
+    @abc.abstractmethod
+    def restore(self, variable: Variable, value: np.ndarray) -> None:
+        """Give a variable a value of its shape again."""
+
     # Gradients, which are tensors or, of an embedding, some rows
 
     @abc.abstractmethod

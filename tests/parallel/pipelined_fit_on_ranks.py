@@ -18,7 +18,6 @@ from easyscale import called
 from easyscale.callbacks import Distribute
 from easyscale.parallel import Pipeline
 from easyscale.parallel.pipeline.stage import Stage
-from easyscale.training.pipelined.whole_model import WholeModel
 
 comm = easyscale.communicator.get()
 STAGES = comm.size
@@ -73,25 +72,48 @@ def check_a_pipeline_is_one_worker():
     assert (easyscale.size(), easyscale.rank()) == (comm.size, comm.rank)
 
 
-def check_each_rank_trains_the_weights_of_its_stage_only():
-    model, changed = compiled(), []
+def check_each_rank_has_the_weights_and_the_state_of_its_stage_only():
+    model, held = compiled(optimizer=keras.optimizers.Adam(0.01)), []
     first = [value.copy() for value in model.get_weights()]
-    gather = WholeModel.gather_weights
+    step = Stage.step
 
-    def look(whole):
-        stages = [{id(variable) for variable in stage.variables} for stage in whole._stages]
-        for variable, before in zip(model.variables, first, strict=True):
-            stage = next(number for number, own in enumerate(stages) if id(variable) in own)
-            changed.append((stage, bool(np.any(np.array(variable) != before))))
-        gather(whole)
+    def look(stage, *args):
+        held.append([np.array(variable).size for variable in model.variables])
+        assert len(model.optimizer.variables) == 2  # the steps so far, and the learning rate
+        return step(stage, *args)
 
-    WholeModel.gather_weights = look
+    Stage.step = look
     try:
         fit(model, distribute())
     finally:
-        WholeModel.gather_weights = gather
-    assert changed and all(has_changed == (stage == comm.rank) for stage, has_changed in changed)
-    assert on_all([float(np.sum(value)) for value in model.get_weights()])
+        Stage.step = step
+    stages = easyscale.parallel.pipeline.cut.cut_model(model, STAGES).stages
+    own = {id(variable) for variable in stages[comm.rank].variables}
+    assert len(held) == 6
+    assert all(sizes == [np.size(one) * (id(one) in own) for one in model.variables] for sizes in held)
+    assert all(np.any(value != before) for value, before in zip(model.get_weights(), first, strict=True))
+    assert on_all([float(np.sum(value)) for value in [*model.get_weights(), *model.optimizer.variables]])
+
+
+def check_an_interrupted_fit_leaves_no_weights_of_other_stages():
+    model, step, count = compiled(), Stage.step, []
+
+    def interrupted(stage, *args):
+        count.append(1)
+        if len(count) == 2:
+            raise InterruptedError
+        return step(stage, *args)
+
+    Stage.step = interrupted
+    try:
+        with pytest.raises(InterruptedError):
+            fit(model, distribute())
+    finally:
+        Stage.step = step
+    stages = easyscale.parallel.pipeline.cut.cut_model(model, STAGES).stages
+    own = {id(variable) for variable in stages[comm.rank].variables}
+    assert all(np.isfinite(one).all() == (id(one) in own) for one in model.variables)
+    comm.barrier()
 
 
 def sent_in_steps(model, **options):

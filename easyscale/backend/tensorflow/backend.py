@@ -78,6 +78,12 @@ class TensorFlow(Backend):
     def assign(self, variable: Variable, value: Any) -> None:
         variables.assign(variable, value)
 
+    def release(self, variable: Variable) -> None:
+        variables.release(variable)
+
+    def restore(self, variable: Variable, value: np.ndarray) -> None:
+        variables.restore(variable, value)
+
     def sums_of_squares(self, gradients: Sequence[Any]) -> tf.Tensor:
         return rows.sums_of_squares(gradients)
 

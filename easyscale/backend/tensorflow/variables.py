@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from easyscale.layout.specs import Variable
 
-__all__ = ["assign", "native_of", "view_of"]
+__all__ = ["assign", "native_of", "release", "restore", "view_of"]
 
 
 def native_of(variable: Any) -> tf.Variable:
@@ -31,3 +31,18 @@ def assign(variable: Variable, value: Any) -> None:
     """Give a variable a tensor of as many elements. Its memory becomes the variable's own."""
     tensor = tf.convert_to_tensor(value)
     variable.assign(tensor if tensor.shape == variable.shape else tf.reshape(tensor, variable.shape))
+
+
+def release(variable: Variable) -> None:
+    """Let a variable have no value, and no memory, until `restore`."""
+    _set(variable, tf.zeros([0], native_of(variable).dtype))
+
+
+def restore(variable: Variable, value: np.ndarray) -> None:
+    """Give a variable a value of its shape again."""
+    _set(variable, tf.convert_to_tensor(value, native_of(variable).dtype))
+
+
+def _set(variable: Variable, value: tf.Tensor) -> None:
+    """Give a variable a value of whatever shape, which `assign` would refuse."""
+    tf.raw_ops.AssignVariableOp(resource=native_of(variable).handle, value=value, validate_shape=False)

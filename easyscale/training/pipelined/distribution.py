@@ -1,8 +1,8 @@
 """What a model that pipelines train does differently in `fit()`, and what its callbacks do together.
 
-Every rank has the whole model, as the script builds it. In a `fit()` it trains the layers of its stage, and has of the
-other weights what they were when all stages last came together: at the end of `fit()`, of each epoch if a callback may
-look at them, and before an evaluation.
+Every rank has the whole model, as the script builds it. In a `fit()` it trains the layers of its stage, and has no
+memory for the weights of others. All stages come together at the end of `fit()`, at that of each epoch if a callback
+may look at weights, and before an evaluation.
 """
 
 import functools
@@ -166,7 +166,7 @@ class PipelineDistribution:
         met = self._meetings.meet(Kind.STEP, batch[2])
         told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
         with self._optimizer.distributed.workers.steps.explained(on_failure=self.stop):
-            self._is_whole = False
+            self._part()
             logs = steps.step(batch, met.samples)
         told.activity = Activity.STEPS
         self._end_step()
@@ -202,7 +202,7 @@ class PipelineDistribution:
             self._checkpointing.end_data()
         while (met := self._meetings.meet(Kind.END)).kind is not Kind.END:
             if met.kind is Kind.STEP:
-                self._is_whole = False
+                self._part()
                 self._begun.idle_step()
                 self._end_step()
             elif met.kind is Kind.CHECKPOINT:
@@ -215,6 +215,11 @@ class PipelineDistribution:
             merged = metrics.merge_logs(self._model, self._mesh["data"], self._model.get_metrics_result())
         told = along.all_gather_object({name: value.tolist() for name, value in numbers_of(merged).items()})
         return told[-1]
+
+    def _part(self) -> None:
+        """Let this rank have its own stage only, from before a step until somebody may look at the weights."""
+        self._whole.release()
+        self._is_whole = False
 
     def _make_whole(self) -> None:
         """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this."""
@@ -243,6 +248,7 @@ class PipelineDistribution:
         """Leave a `fit()`; if it was not ended, without the other ranks."""
         if self._training:
             self._training = False
+            self._whole.abandon()
             self._optimizer.distributed.unshard(complete=False)
             keras_internals.set_initial_epoch(self._model, None)
             if self._checkpointing is not None:
