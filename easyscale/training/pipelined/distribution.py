@@ -97,7 +97,7 @@ class PipelineDistribution:
         plan = [params["epochs"], repr(self._pipeline), str(self._options)]
         self._agreed = agree(model, self._mesh, plan, hooks, callbacks)
         start_equal(model, self._mesh)
-        key = self._way_to_train()
+        key, self._is_whole = self._way_to_train(), True
         if self._steps is None or self._made_for != key:
             self._steps, self._made_for = self._make_steps(), key
         else:
@@ -108,7 +108,7 @@ class PipelineDistribution:
         console.say(f"{world.size // self._pipeline.stages} x {self._pipeline}")
         for line in str(self._steps.cut).splitlines():
             console.say(line)
-        self._training, self._is_whole = True, True
+        self._training = True
         model.train_function = self._train
         self._meetings, self._checkpointing = Meetings(model, world), None
         self._progress = FitProgress(self._optimizer.distributed.workers)
@@ -133,13 +133,13 @@ class PipelineDistribution:
         model, mesh, pipeline = self._model, self._mesh, self._pipeline
         cut = cut_model(model, pipeline.stages, pipeline.cut)
         part = cut.stages[mesh["model"].rank]
+        self._whole = WholeModel(model, cut.stages, mesh["model"])
         self._optimizer = StageOptimizer(model, part.trainable_variables, mesh["data"], self._options)
         if not self._optimizer.distributed.is_synchronous:
             raise ValueError(
                 "an exchange between pipelines must wait for all of them. Received: "
                 f"exchange='{self._optimizer.distributed.workers.gradients.exchange.name}'. Use 'ring'"
             )
-        self._whole = WholeModel(model, cut.stages, mesh["model"], self._optimizer)
         return PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -154,6 +154,10 @@ class PipelineDistribution:
 
     def _train(self, iterator: Iterator) -> dict[str, Any]:
         """Make a step, in place of Keras's train function."""
+        with self._optimizer.distributed.workers.steps.explained(on_failure=self.stop):
+            return self._step(iterator)
+
+    def _step(self, iterator: Iterator) -> dict[str, Any]:
         steps, told, checkpointing = self._begun, self._mesh.communicator.progress, self._checkpointing
         if checkpointing is not None:
             iterator, skipped = checkpointing.skip(iterator)
@@ -165,9 +169,7 @@ class PipelineDistribution:
             steps.check_first(batch[2])
         met = self._meetings.meet(Kind.STEP, batch[2])
         told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
-        with self._optimizer.distributed.workers.steps.explained(on_failure=self.stop):
-            self._part()
-            logs = steps.step(batch, met.samples)
+        logs = steps.step(batch, met.samples, on_begin=self._part)
         told.activity = Activity.STEPS
         self._end_step()
         if checkpointing is not None:
@@ -225,7 +227,7 @@ class PipelineDistribution:
         """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this."""
         if not self._is_whole:
             self._whole.gather_weights()
-            self._whole.gather_state(complete=False, is_needed=self._mesh["data"].rank == 0)
+            self._whole.gather_state(self._optimizer, complete=False, is_needed=self._mesh["data"].rank == 0)
             self._is_whole = True
 
     def end(self) -> None:
@@ -234,7 +236,7 @@ class PipelineDistribution:
         if not self._is_whole:
             self._whole.gather_weights()
         self._optimizer.distributed.unshard(complete=True)
-        self._whole.gather_state(complete=True, is_needed=True)
+        self._whole.gather_state(self._optimizer, complete=True, is_needed=True)
         self._is_whole = True
         if self._checkpointing is not None:
             self._checkpointing.end(lambda save: save())

@@ -101,12 +101,13 @@ class PipelineSteps:
                 "batch"
             )
 
-    def step(self, batch: tuple[Any, Labels, int], samples: list[int]) -> dict[str, Any]:
+    def step(self, batch: tuple[Any, Labels, int], samples: list[int], on_begin: Callable[[], None]) -> dict[str, Any]:
         """Make a step; return the results of the metrics so far.
 
         Args:
             batch: What `read` has returned.
             samples: For each rank of the world the samples of its batch in this step.
+            on_begin: Function. Is called before the first pass, behind what may be refused.
         """
         x, labels, own = batch
         first, stages = self._world.rank - self._communicator.rank, self._communicator.size
@@ -125,6 +126,7 @@ class PipelineSteps:
         if self._divisors is not None:
             totals = self._divisors.totals(inputs, labels.arrays)
             whole = dataclasses.replace(whole, inputs=inputs, labels=labels.arrays, totals=totals)
+        on_begin()
         gradients = stage.step(whole, float(keras.ops.convert_to_numpy(self._optimizer.scale())))
         logs, telling = self._tell_results()
         self._finish(stage, gradients, own)

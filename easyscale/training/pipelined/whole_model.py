@@ -22,17 +22,14 @@ class WholeModel:
         model: The model. It is whole.
         stages: List of `StagePart`.
         communicator: The `Communicator` of the pipeline's ranks, of which each has one stage.
-        optimizer: The `StageOptimizer` of this rank's stage.
     """
 
-    def __init__(
-        self, model: keras.Model, stages: Sequence[StagePart], communicator: Communicator, optimizer: StageOptimizer
-    ):
-        self._model, self._stages, self._communicator, self._optimizer = model, stages, communicator, optimizer
+    def __init__(self, model: keras.Model, stages: Sequence[StagePart], communicator: Communicator):
+        self._model, self._stages, self._communicator = model, stages, communicator
         self._backend = backends.get()
         used = set(map(id, stages[communicator.rank].used))
         self._others = [variable for stage in stages for variable in stage.variables if id(variable) not in used]
-        self._has_others = True
+        self._has_others = self._has_state = True
 
     def release(self) -> None:
         """Let this rank have no memory for weights of other stages, nor for state that its stage's optimizer has."""
@@ -40,8 +37,9 @@ class WholeModel:
             self._has_others = False
             for variable in self._others:
                 self._backend.release(variable)
-            if not isinstance(self._model.optimizer, keras.optimizers.LossScaleOptimizer):
-                forget(self._model.optimizer)
+        if self._has_state and not isinstance(self._model.optimizer, keras.optimizers.LossScaleOptimizer):
+            forget(self._model.optimizer)
+        self._has_state = False
 
     def abandon(self) -> None:
         """Give the weights of other stages a value again, without these: it is NaN."""
@@ -63,17 +61,18 @@ class WholeModel:
                     value = np.empty(variable.shape, np.dtype(variable.dtype))
                     self._backend.restore(variable, self._broadcast(value, stage.number))
 
-    def gather_state(self, complete: bool, is_needed: bool) -> None:
+    def gather_state(self, optimizer: StageOptimizer, complete: bool, is_needed: bool) -> None:
         """Give the model's optimizer the state of all stages. All ranks of all pipelines must call this.
 
         Args:
+            optimizer: The `StageOptimizer` of this rank's stage.
             complete: Bool. Whether the optimizers' states have been made whole, on all ranks.
             is_needed: Bool. Whether this pipeline's ranks need it.
         """
-        state = self._optimizer.own_state() if complete else self._optimizer.state()
+        state = optimizer.own_state() if complete else optimizer.state()
         if not is_needed:
             return
-        self._has_others = True
+        self._has_state = True
         whole: dict[str, np.ndarray] = {}
         forms: list[list[Any]] = [[name, list(one.shape), one.dtype.name] for name, one in state.items()]
         for stage, all_forms in enumerate(self._communicator.all_gather_object(forms)):
