@@ -112,7 +112,7 @@ class Distribute(keras.callbacks.Callback):
             backend.get().require(Feature.PIPELINE)
         if self._split is not None:
             refusals.check_arguments(self._options, checkpoint)
-        self._parallel = StagesOfRanks(pipeline, communicator, self._options, checkpoint, check_every)
+        self._parallel = StagesOfRanks(pipeline, communicator, self._options, check_every)
         self._check_every = check_every
         self._taken: keras.callbacks.CallbackList | None = None
         steps, seconds = _interval(_EVERY if every is None else every)
@@ -145,7 +145,8 @@ class Distribute(keras.callbacks.Callback):
         """Distribute `model`. Called before the callbacks of the list get it."""
         if self._parallel.pipeline is not None:
             self._taken = callbacks
-            attach(callbacks, self._parallel.distribution_of(model))
+            remember(callbacks.callbacks)
+            attach(callbacks, self._parallel.distribution_of(model, self._checkpoint))
             return
         distribution = Distribution.of(model)
         distribution.wrap_optimizers(self._options)

@@ -117,6 +117,10 @@ class StagePasses(abc.ABC):
     """The passes of one stage of a pipeline. What a micro-batch leaves for its backward pass is kept by its number."""
 
     @abc.abstractmethod
+    def trace(self) -> None:
+        """Have `run` called, if it is called once for all passes and not in each, before the first pass."""
+
+    @abc.abstractmethod
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs for a micro-batch's inputs. Arrays that were given must not be written to afterwards."""
 
@@ -227,8 +231,8 @@ class Backend(abc.ABC):
         """Give a variable a tensor of as many elements, in a step. TensorFlow does not copy what a call returned."""
 
     @abc.abstractmethod
-    def hold(self, native: Any, value: np.ndarray | None) -> None:
-        """Give a variable of the framework's own a value, or none, and no memory, until it is given one again."""
+    def hold(self, variable: Variable, value: np.ndarray | None) -> None:
+        """Give a variable, also one of the framework's own, a value, or none and no memory until it is given one."""
 
     # Gradients, which are tensors or, of an embedding, some rows
 

@@ -16,8 +16,11 @@ __all__ = [
     "OF_FIT",
     "Graph",
     "add_steps_of_pass",
+    "added_losses",
     "batch_size_of",
     "batches_of",
+    "calls_between",
+    "compiled_loss",
     "dataset_of",
     "dataset_of_iterator",
     "graph_of",
@@ -37,6 +40,7 @@ __all__ = [
     "require_datasets",
     "set_batches",
     "set_initial_epoch",
+    "set_mask",
     "set_step",
     "standardized",
     "steps_of_pass",
@@ -55,14 +59,15 @@ _KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps of t
 _KEEPING_COUNT = (*_KEEPING, "_MapDataset", "_ParallelMapDataset")  # that have as many elements as their input
 
 NAMES: Names = {
-    ("keras", "Model"): ("_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
+    ("keras", "Model"): ("_compile_loss", "_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
     ("keras.callbacks", "ModelCheckpoint"): ("_is_improvement", "_set_monitor_op"),
     ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
+    ("keras", "Function"): ("_nodes_by_depth",),
     ("keras", "Sequential"): ("_functional",),
     ("keras.layers", "BatchNormalization"): ("_moments",),
-    ("keras.layers", "Layer"): ("_losses",),
+    ("keras.layers", "Layer"): ("_get_own_losses", "_losses"),
     (_FUNCTIONAL, None): ("operation_fn",),
-    (_FUNCTIONAL, "Functional"): ("_nodes_by_depth", "_outputs_struct", "_standardize_inputs"),
+    (_FUNCTIONAL, "Functional"): ("_outputs_struct", "_standardize_inputs"),
     (_ARRAYS, None): ("train_validation_split",),
     (_ITERATOR, "EpochIterator"): ("_current_iterator", "_num_batches", "_steps_seen"),
 }
@@ -127,12 +132,14 @@ class Graph(NamedTuple):
         nodes: List of Keras's nodes, each a call of a layer, behind all whose outputs it takes.
         inputs: List of `KerasTensor`, flat.
         outputs: Nested structure of `KerasTensor`.
+        masks: List of the mask of each output, flat; `None` for one that has none.
     """
 
     model: "keras.Model"
     nodes: list[Any]
     inputs: list[Any]
     outputs: Any
+    masks: list[Any]
 
 
 def graph_of(model: "keras.Model") -> Graph | None:
@@ -142,9 +149,17 @@ def graph_of(model: "keras.Model") -> Graph | None:
         model = model._functional
     if not isinstance(model, functional) or type(model).call is not functional.call:
         return None
-    by_depth = model._nodes_by_depth
+    outputs = importlib.import_module("keras").tree.flatten(model._outputs_struct)
+    masks = [mask_of(tensor) for tensor in outputs]
+    nodes = calls_between(model.inputs, [*outputs, *(mask for mask in masks if mask is not None)])
+    return Graph(model, nodes, list(model.inputs), model._outputs_struct, masks)
+
+
+def calls_between(inputs: list, outputs: list) -> list[Any]:
+    """Return the nodes, calls of layers, by which some `KerasTensor`s come from others; each behind what it needs."""
+    by_depth = importlib.import_module("keras").Function(inputs, outputs)._nodes_by_depth
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
-    return Graph(model, [node for node in nodes if not node.is_input], list(model.inputs), model._outputs_struct)
+    return [node for node in nodes if not node.is_input]
 
 
 def standardized(graph: Graph, inputs: Any) -> list:
@@ -157,9 +172,25 @@ def in_training(operation: Any) -> Callable[..., Any]:
     return importlib.import_module(_FUNCTIONAL).operation_fn(operation, training=True)
 
 
+def added_losses(operation: Any) -> list:
+    """Return what a layer, and layers in it, have added to the loss in its last call: `add_loss`, activities."""
+    layers = layers_of(operation) if hasattr(operation, "_flatten_layers") else []
+    return [loss for layer in layers for loss in layer._get_own_losses()]
+
+
+def compiled_loss(model: "keras.Model", y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Return the loss that a model is compiled with, without what its layers add; `None` if it has none."""
+    return None if model._compile_loss is None else model._compile_loss(y, y_pred, sample_weight)
+
+
 def mask_of(tensor: Any) -> Any:
     """Return the mask that a layer has given its output; `None` if there is none."""
     return getattr(tensor, "_keras_mask", None)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Give a tensor a mask, as a layer does with its output."""
+    tensor._keras_mask = mask
 
 
 # Data of a fit(): its `epoch_iterator`

@@ -23,14 +23,16 @@ def start_equal(communicator: Communicator, backend: Backend, variables: Sequenc
                 f"no value of {name_of(variable)}. Give it an `Input`, call "
                 "`model.build(...)`, or pass `easyscale.callbacks.Distribute()` to `fit()`"
             )
-    values = [np.array(backend.view(variable), order="C") for variable in variables]
-    all_ranks = communicator.all_gather_object([f"{value.shape} {value.dtype}" for value in values])
+    views = [backend.view(variable) for variable in variables]
+    all_ranks = communicator.all_gather_object([f"{view.shape} {view.dtype}" for view in views])
     if any(other != all_ranks[0] for other in all_ranks):
         raise DesyncError(
             "all ranks must build the same model and optimizer. Received: variables "
             f"{first_difference(dict(enumerate(all_ranks)))}. Run one script on all ranks"
         )
-    for variable, value in zip(variables, values, strict=True):
+    views.clear()
+    for variable in variables:
+        value = np.array(backend.view(variable), order="C")  # one copy at a time: they may be all of the memory
         if value.size and value.dtype != object:
             communicator.broadcast(value.reshape(-1), root)
             variable.assign(value)

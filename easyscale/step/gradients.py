@@ -184,13 +184,12 @@ class Gradients(GradientSync):
         parts = kinds(dense), moving, kinds(in_rows)
         what = Signature(*parts, accumulates, shards is not None, self._number, numbers, wholes)
         if what not in self._exchanges:
-            chosen = [variables[index] for index in order]
             owned = None if shards is None else Owned(shards, dense)
             exchange = GradientExchange(
                 self.exchange,
                 self._shared,
                 what,
-                chosen,
+                [variables[index] for index in order],
                 order,
                 context.moving,
                 self.bucket_bytes,

@@ -61,6 +61,9 @@ class StepContext:
         losses: Variables that are finite as long as the losses of this worker are. Defaults to none.
         late: `LateGather`. By which the new weights come in the next step; this one has begun with its `receive`.
             Defaults to `None`: they come at the end of this step.
+        adjust: Function. Takes the means of gradients that the update is made by, and a function that returns the sum
+            of squares of each as a whole; returns those that it is made by instead. So stages of a pipeline clip by the
+            norm over all of them. Defaults to `None`.
     """
 
     weight: Any = 1.0
@@ -68,6 +71,7 @@ class StepContext:
     moving: Sequence[Variable] = ()
     losses: Sequence[Variable] = ()
     late: LateGather | None = None
+    adjust: Callable[[list, Callable[[list], Any]], list] | None = None
 
 
 Tensor: TypeAlias = Any  # of the backend

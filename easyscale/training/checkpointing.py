@@ -19,13 +19,11 @@ from easyscale.settings import RESTART
 from easyscale.step.agreement import Purpose
 from easyscale.training.checkpoint_schedule import CheckpointSchedule
 from easyscale.training.checkpoint_source import CheckpointSource
+from easyscale.training.checkpointed import CheckpointedModel, CheckpointedState, MeetingPlace
 from easyscale.training.console import Console
 from easyscale.training.data_position import DataPosition
 from easyscale.training.fit_progress import FitProgress
-from easyscale.training.meetings import Meetings
-from easyscale.training.replicated_model import ReplicatedModel
 from easyscale.training.saving import Saving
-from easyscale.training.training_state import TrainingState
 from easyscale.training.whole_state import WholeState
 
 __all__ = ["Checkpointing"]
@@ -37,10 +35,10 @@ class Checkpointing:
     """Writes checkpoints of one `fit()`, and goes on from the last one. All ranks call each method alike.
 
     Args:
-        replicated: The `ReplicatedModel`.
+        trained: The `ReplicatedModel`, or another `CheckpointedModel`.
         progress: The `FitProgress`.
         meetings: The `Meetings`.
-        state: The `TrainingState`.
+        state: The `TrainingState`, or another `CheckpointedState`.
         data: The `DataPosition`.
         console: The `Console`.
         written: `Checkpoints` to write, or `None` to write none.
@@ -52,10 +50,10 @@ class Checkpointing:
 
     def __init__(
         self,
-        replicated: ReplicatedModel,
+        trained: CheckpointedModel,
         progress: FitProgress,
-        meetings: Meetings,
-        state: TrainingState,
+        meetings: MeetingPlace,
+        state: CheckpointedState,
         data: DataPosition,
         console: Console,
         written: Checkpoints | None,
@@ -64,12 +62,12 @@ class Checkpointing:
         steps: int,
         seconds: float,
     ):
-        self._model, self._workers = replicated.model, replicated.workers
-        self._replicated, self._progress, self._meetings = replicated, progress, meetings
+        self._model, self._workers = trained.model, trained.workers
+        self._trained, self._progress, self._meetings = trained, progress, meetings
         self._data, self._console = data, console
         self._written, self._source, self._required = written, source, required
         self._communicator = self._workers.communicator
-        self._state = WholeState(replicated.model, replicated.optimizers[0], state)
+        self._state = WholeState(trained.model, trained.optimizers[0], state)
         self._schedule = CheckpointSchedule(steps, seconds)
         self._saving: Saving | None = None
         if written is not None:
@@ -114,7 +112,7 @@ class Checkpointing:
         set_initial_epoch(self._model, epoch)
         self._tell_how_it_goes_on(about["steps"], folder)
         if epoch >= self._progress.epochs:  # no step is left before which that would be done
-            self._replicated.build()
+            self._trained.build()
             self.put_back()
 
     def _tell_how_it_goes_on(self, steps: int, folder: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 from easyscale.checkpoint.folder import Checkpoints
 from easyscale.checkpoint.writer import CheckpointWriter
 from easyscale.errors import EasyScaleError
-from easyscale.replication.replication import Replication
 from easyscale.training.checkpoint_schedule import CheckpointSchedule
+from easyscale.training.checkpointed import Workers
 from easyscale.training.end_signal import EndSignal
 from easyscale.training.whole_state import WholeState
 
@@ -22,10 +22,10 @@ class Saving:
         checkpoints: `Checkpoints` to write.
         state: `WholeState`.
         schedule: `CheckpointSchedule`.
-        workers: The replication's view of all workers.
+        workers: `Workers`: all ranks.
     """
 
-    def __init__(self, checkpoints: Checkpoints, state: WholeState, schedule: CheckpointSchedule, workers: Replication):
+    def __init__(self, checkpoints: Checkpoints, state: WholeState, schedule: CheckpointSchedule, workers: Workers):
         self._checkpoints, self._state, self._schedule, self._workers = checkpoints, state, schedule, workers
         self._writer = CheckpointWriter(checkpoints)
         self._signal = EndSignal(workers.steps.ask_to_end)
@@ -79,7 +79,7 @@ class Saving:
         if self._workers.communicator.all_gather_object(self._has_room(steps))[0]:
             checkpoint = self._state.collect(steps, ended)
         self._schedule.count_from(steps)
-        if checkpoint is not None:
+        if checkpoint is not None and self._workers.communicator.is_chief:  # each stage of a pipeline has a first rank
             self._writer.write(steps, checkpoint, is_last)
 
     def _has_room(self, steps: int) -> bool:

@@ -13,7 +13,7 @@ from easyscale.optimizers.nested import all_variables, inside
 from easyscale.training.parts import batch_normalization
 from easyscale.training.stateful import State
 
-__all__ = ["OptimizerStates", "Weights"]
+__all__ = ["OptimizerStates", "Weights", "classes_of"]
 
 
 class Weights:
@@ -79,7 +79,7 @@ class OptimizerStates:
 
     def describe(self) -> list[list]:
         """Return the classes of the optimizers, for JSON."""
-        return [_classes_of(one.inner_optimizer) for one in self._optimizers]
+        return [classes_of(one.inner_optimizer) for one in self._optimizers]
 
     def state(self) -> State:
         """Return the whole of it, on the chief. All call this together."""
@@ -98,6 +98,6 @@ class OptimizerStates:
             optimizer.set_state([state.arrays[f"{prefix}{index}"] for index in range(count)])
 
 
-def _classes_of(optimizer: keras.optimizers.Optimizer) -> list:
-    """The class of an optimizer, and of those that it consists of."""
-    return [type(optimizer).__name__, *map(_classes_of, inside(optimizer))]
+def classes_of(optimizer: keras.optimizers.Optimizer) -> list:
+    """Return the class of an optimizer, and of those that it consists of."""
+    return [type(optimizer).__name__, *map(classes_of, inside(optimizer))]

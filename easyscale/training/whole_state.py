@@ -11,8 +11,8 @@ from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training import whole_batches
 from easyscale.training.checkpoint_contents import VERSION
+from easyscale.training.checkpointed import CheckpointedState
 from easyscale.training.stateful import State
-from easyscale.training.training_state import TrainingState
 
 __all__ = ["WholeState"]
 
@@ -26,10 +26,10 @@ class WholeState:
     Args:
         model: The model.
         optimizer: The first `DistributedOptimizer` of the model.
-        state: The `TrainingState`.
+        state: The `TrainingState`, or another `CheckpointedState`.
     """
 
-    def __init__(self, model: keras.Model, optimizer: DistributedOptimizer, state: TrainingState):
+    def __init__(self, model: keras.Model, optimizer: DistributedOptimizer, state: CheckpointedState):
         self._model, self._optimizer, self._state = model, optimizer, state
         self._communicator = optimizer.workers.communicator
 
@@ -168,6 +168,8 @@ class WholeState:
     def _has_metrics(self, about: dict, rows: np.ndarray, folder: Path) -> bool:
         """Whether a checkpoint has states of the model's metrics."""
         here = self._state.metrics.describe()
+        if here is None:
+            return True
         there = about.get("metrics", here)
         if there == here and rows.shape[1] == sum(size for *_, size in here):
             return True

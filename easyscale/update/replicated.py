@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from easyscale import backend as backends
 from easyscale.backend import view_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec, specs_of
@@ -44,6 +45,8 @@ class ReplicatedUpdate(Update):
         replication, optimizer = self._connect(), self._optimizer
         accumulation = None if self._apart is None else accumulation_of(optimizer, variables)
         means = replication.reduce(context, gradients, variables, accumulation)
+        if context.adjust is not None:
+            means = context.adjust(means, backends.get().sums_of_squares)
         replication.update(optimizer.apply, means, variables, is_of_keras(optimizer))
 
     def end(self) -> None:

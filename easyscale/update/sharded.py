@@ -47,6 +47,8 @@ class ShardedUpdate(DividedUpdate):
         parts = self._replication.reduce(context, gradients, self._variables, shards=self._shards)
         numbers = [number for number, part in enumerate(parts) if part is not None]
         parts = self._twin.clip([parts[number] for number in numbers], self._replication.total_of_squares)
+        if context.adjust is not None:
+            parts = context.adjust(parts, self._replication.total_of_squares)
         pieces = [self._twin.pieces[number] for number in numbers]
         self._replication.update(self._update, parts, pieces, self._compiles)
         own = {n: piece for n, piece in zip(numbers, pieces, strict=True) if n not in self._shards.slices}

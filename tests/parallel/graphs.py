@@ -5,11 +5,11 @@ import keras
 layers = keras.layers
 
 
-def dense_net(widths=(32, 24, 16, 10), inputs=12):
+def dense_net(widths=(32, 24, 16, 10), inputs=12, **options):
     """Dense layers `dense_0`, `dense_1`, ..., with an activation of its own behind each but the last."""
     made = [keras.Input((inputs,))]
     for number, width in enumerate(widths):
-        made.append(layers.Dense(width, name=f"dense_{number}"))
+        made.append(layers.Dense(width, name=f"dense_{number}", **options))
         if number < len(widths) - 1:
             made.append(layers.Activation("tanh", name=f"tanh_{number}"))
     return keras.Sequential(made)
@@ -56,6 +56,31 @@ def normalized():
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False, name=f"convolution_{number}")(x)
         x = layers.Activation("tanh")(layers.BatchNormalization(momentum=0.8, name=f"normal_{number}")(x))
     return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+@keras.saving.register_keras_serializable("tests")
+class AddsLoss(layers.Layer):
+    """Adds a mean over samples to the loss."""
+
+    def call(self, inputs):
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(inputs)))
+        return inputs
+
+
+def losses_of_layers():
+    """Layers that add to the loss, on each of three stages: by their weights, what they put out, and by themselves."""
+    x = inputs = keras.Input((12,))
+    adds = AddsLoss()
+    for number, options in enumerate(
+        (
+            {"kernel_regularizer": "l2", "activity_regularizer": "l1"},
+            {"bias_regularizer": keras.regularizers.L1L2(0.01, 0.02)},
+            {"kernel_regularizer": keras.regularizers.OrthogonalRegularizer(0.01)},
+            {"activity_regularizer": "l2"},
+        )
+    ):
+        x = adds(layers.Dense(16, activation="tanh", name=f"dense_{number}", **options)(x))
+    return keras.Model(inputs, layers.Dense(10, kernel_regularizer="l2", name="last")(x))
 
 
 @keras.saving.register_keras_serializable("tests")

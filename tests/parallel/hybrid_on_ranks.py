@@ -7,8 +7,9 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from graphs import dense_net, tied
+from graphs import dense_net, losses_of_layers, tied
 from pipeline_on_ranks import (
+    accumulates,
     adam,
     classes,
     classifier,
@@ -16,9 +17,13 @@ from pipeline_on_ranks import (
     equal,
     images,
     largest_difference,
+    masked,
     masks,
     normalizes,
+    scaled,
+    sentences,
     sgd,
+    sgd_of,
     tasks,
     two_tasks,
 )
@@ -71,6 +76,21 @@ def check_a_sum_of_losses_over_uneven_batches():
     return equal(make, (x, 0.1 * x[:, :10]), TWO)
 
 
+def check_masks_and_weights_that_losses_are_divided_by():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    words, labels = sentences(49)
+    weights = np.linspace(0, 2, 49 * 6).reshape(49, 6).astype("float32")
+    deltas = [equal(compiled(masked, sgd, loss=loss), (words, labels, weights), TWO, batch=24)]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    deltas.append(equal(compiled(masked, sgd, loss=loss), (words, labels), BOTH, batch=24))
+    return max(deltas)
+
+
+def check_losses_of_layers():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return equal(compiled(losses_of_layers, sgd, loss=loss), classes(49), BOTH, options={"update": "sharded"})
+
+
 def check_embeddings_whose_gradients_are_rows():
     def build():
         layers = [keras.layers.Embedding(20, 8), keras.layers.Flatten(), keras.layers.Dense(24, activation="tanh")]
@@ -84,21 +104,21 @@ def check_embeddings_whose_gradients_are_rows():
 
 def check_a_saved_epoch_has_the_state_of_all_stages_and_of_all_their_parts():
     data = classes(49)
-    for update in UPDATES:
+    for update, optimizer in (("replicated", scaled), ("replicated", adam), ("sharded", adam)):
         called.names.clear()
         distribute = Distribute("ring", update=update, model_parallel=Pipeline(**TWO[0]))
         x, y = easyscale.shard(*data)
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder, "epoch-{epoch}.keras"))
             keras.utils.set_random_seed(1)
-            model = classifier(adam)()
+            model = classifier(optimizer)()
             saves = keras.callbacks.ModelCheckpoint(path)
             options = {"epochs": 2, "shuffle": False, "verbose": 0}
             model.fit(x, y, batch_size=easyscale.local_batch(24), callbacks=[distribute, saves], **options)
             if comm.is_chief:
                 for epoch in (1, 2):
                     keras.utils.set_random_seed(1)
-                    reference = classifier(adam)()
+                    reference = classifier(optimizer)()
                     reference.fit(*data, batch_size=24, **{**options, "epochs": epoch})
                     loaded = keras.models.load_model(path.format(epoch=epoch))
                     assert largest_difference(loaded, reference) <= 1e-5
@@ -163,15 +183,17 @@ def check_tied_weights():
     return equal(compiled(tied, sgd, loss=loss), words, TWO, batch=24, options={"update": "sharded"})
 
 
-def check_clipping_by_the_norm_over_all_stages_is_refused():
-    called.names.clear()
-    distribute = Distribute("ring", model_parallel=Pipeline(**TWO[0]))
-    model = classifier(lambda: keras.optimizers.SGD(0.1, global_clipnorm=1.0))()
-    with pytest.raises(
-        ValueError, match=r"by their global norm yet. Received: SGD\(global_clipnorm=1.0\), 2 pipelines"
-    ):
-        model.fit(*classes(48), verbose=0, callbacks=[distribute])
-    comm.barrier()
+def check_clipping_by_the_norm_over_all_stages():
+    make = classifier(lambda: sgd_of(global_clipnorm=0.05))
+    return max(equal(make, classes(49), TWO, options={"update": update}) for update in UPDATES)
+
+
+def check_gradients_that_are_summed_up_over_steps():
+    return equal(classifier(accumulates), classes(49), TWO, epochs=3)
+
+
+def check_all_skip_a_step_when_the_gradients_of_one_stage_overflow():
+    return equal(classifier(scaled), classes(49), TWO, epochs=5)
 
 
 def check_exchanges_that_do_not_wait_are_refused():

@@ -8,7 +8,7 @@ import itertools
 import keras
 import numpy as np
 import tensorflow as tf
-from graphs import dense_net, normalized, shared_layer, tied, two_by_two, u_net
+from graphs import dense_net, losses_of_layers, normalized, shared_layer, tied, two_by_two, u_net
 
 import easyscale
 from easyscale.parallel.pipeline.batch import sizes_of
@@ -170,12 +170,71 @@ def check_a_sum_of_losses():
     return equal(make, (x, 0.1 * x[:, :10]))
 
 
+def check_losses_of_layers():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    deltas = [equal(compiled(losses_of_layers, sgd, loss=loss), classes(), SOME, validates=True)]
+    deltas.append(equal(compiled(losses_of_layers, adam, loss=loss, metrics=["accuracy"]), classes()))
+    return max(deltas)
+
+
+def check_no_loss_but_those_of_layers():
+    x, _ = classes()
+    return equal(compiled(losses_of_layers, sgd), (x, None))
+
+
 def check_class_weights_and_clipping():
     return equal(classifier(lambda: sgd_of(clipnorm=0.02)), classes(), class_weight={n: 0.5 + n / 5 for n in range(10)})
 
 
 def check_clipping_by_the_norm_over_all_stages():
     return equal(classifier(lambda: sgd_of(global_clipnorm=0.05)), classes())
+
+
+def check_a_loss_scale_that_does_not_change():
+    return equal(classifier(lambda: sgd_of(loss_scale_factor=128.0, global_clipnorm=0.05)), classes())
+
+
+def accumulates():
+    return keras.optimizers.Adam(0.01, gradient_accumulation_steps=3, clipnorm=0.1)
+
+
+def check_gradients_that_are_summed_up_over_steps():
+    return equal(classifier(accumulates), classes(), epochs=3)
+
+
+def scaled():
+    """Its scale doubles until a gradient overflows, on one stage before it does on others."""
+    return keras.optimizers.LossScaleOptimizer(
+        sgd_of(global_clipnorm=0.5), initial_scale=2.0**124, dynamic_growth_steps=2
+    )
+
+
+def check_all_stages_skip_a_step_when_the_gradients_of_one_overflow():
+    return equal(classifier(scaled), classes(), epochs=5)
+
+
+def in_policy(policy, optimizer, **options):
+    """Return a function that builds a classifier in a policy; a `LossScaleOptimizer` comes with 'mixed_float16'."""
+
+    def make():
+        keras.config.set_dtype_policy(policy)
+        try:
+            return classifier(optimizer, **options)()
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    return make
+
+
+def check_mixed_precision_of_one_micro_batch_is_that_of_one_process():
+    one = [{"stages": comm.size, "microbatches": 1}]
+    return max(equal(in_policy(policy, sgd), classes(), one) for policy in ("mixed_float16", "mixed_bfloat16"))
+
+
+def check_mixed_precision_rounds_the_gradients_of_each_micro_batch():
+    """As it would those of a smaller batch: to 11 bits, or 8."""
+    tolerances = {"mixed_float16": 1e-3, "mixed_bfloat16": 5e-3}
+    return max(equal(in_policy(name, sgd), classes(), tolerance=most) for name, most in tolerances.items())
 
 
 def check_a_schedule_of_the_learning_rate():
@@ -227,6 +286,48 @@ def check_attention():  # by SGD: the gradient of a key's bias is zero but for r
 
     x = generator().normal(size=(50, 5, 12)).astype("float32")
     return equal(compiled(build, sgd, loss="mse"), (x, np.tanh(x[:, 0, :3])), batch=16)
+
+
+def masked():
+    """Words of several lengths, of which the last layer puts out one for each: padding counts nowhere."""
+    inputs = keras.Input((6,), dtype="int32")
+    x = keras.layers.Embedding(20, 8, mask_zero=True)(inputs)
+    for number in range(2):
+        x = x + keras.layers.MultiHeadAttention(2, 4, name=f"attention_{number}")(x, x)
+        x = keras.layers.LSTM(8, return_sequences=True, name=f"memory_{number}")(x)
+    return keras.Model(inputs, keras.layers.Dense(20, name="last")(x))
+
+
+def sentences(count=50):
+    words, lengths = generator().integers(1, 20, (count, 6)), generator().integers(1, 7, count)
+    return words * (np.arange(6) < lengths[:, None]), generator().integers(0, 20, (count, 6))
+
+
+def check_masks():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    make = compiled(masked, sgd, loss=loss, metrics=["accuracy"], weighted_metrics=["accuracy"])
+    weights = generator().uniform(0, 2, (50, 6)).astype("float32")
+    return max(equal(make, sentences(), batch=16), equal(make, (*sentences(), weights), SOME[:1], batch=16))
+
+
+def check_losses_divided_by_weights():
+    x, y = classes()
+    weights = generator().uniform(0, 2, len(x)).astype("float32")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    make = compiled(dense_net, sgd, loss=loss, metrics=["accuracy"])
+    deltas = [equal(make, (x, y, weights)), equal(make, (x, y), SOME[:1])]
+    words = compiled(masked, sgd, loss=loss)
+    deltas.append(equal(words, (*sentences(), np.repeat(weights[:50, None], 6, 1)), SOME[:1], batch=16))
+    return max(deltas)
+
+
+def check_losses_of_outputs_that_are_divided_each_by_its_own():
+    losses = {
+        "early": keras.losses.MeanSquaredError("mean_with_sample_weight"),
+        "late": keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight"),
+    }
+    weights = {name: generator().uniform(0, most, 50) for name, most in (("early", 1), ("late", 3))}
+    return equal(compiled(two_by_two, sgd, loss=losses), (*tasks(), weights), batch=16)
 
 
 # Weights of several stages

@@ -27,6 +27,11 @@ def test_a_fit_with_split_layers(check):
     check()
 
 
+@over_ranks(HERE / "checkpoints_on_ranks.py", sizes=[2, 4], limit=600)
+def test_checkpoints_of_pipelines(check):
+    check()
+
+
 @over_ranks(HERE / "hybrid_on_ranks.py", sizes=[4], limit=900)
 def test_pipelines_side_by_side_take_the_steps_of_one_process(check):
     check()

@@ -6,6 +6,7 @@ import pytest
 from graphs import dense_net, two_by_two, u_net
 
 from easyscale import backend as backends
+from easyscale import keras_internals
 from easyscale.parallel.pipeline import schedules
 from easyscale.parallel.pipeline.batch import Batch, sizes_of
 from easyscale.parallel.pipeline.cut import cut_model
@@ -14,18 +15,18 @@ from easyscale.parallel.pipeline.stage import Stage
 GENERATOR = np.random.default_rng(0)
 
 
-def squares(outputs, labels, samples, all_samples):
+def squares(outputs, labels, numbers, added):
     """A mean over samples."""
     outputs = keras.tree.flatten(outputs)
     return sum(keras.ops.mean(keras.ops.square(one - label)) for one, label in zip(outputs, labels, strict=True))
 
 
-def gradients_in_stages(run_ranks, model, inputs, labels, stages, microbatches, schedule):
+def gradients_in_stages(run_ranks, model, inputs, labels, stages, microbatches, schedule, loss=squares):
     cut = cut_model(model, stages=stages)
     forms = [(one.shape[1:], one.dtype) for one in labels]
 
     def on_rank(comm):
-        stage = Stage(cut, comm, schedules.get(schedule), backends.get(), squares, forms)
+        stage = Stage(cut, comm, schedules.get(schedule), backends.get(), loss, forms)
         first = comm.rank == 0
         count = len(labels[0])
         batch = Batch(count, count, microbatches, inputs if first else (), labels if first else ())
@@ -36,9 +37,9 @@ def gradients_in_stages(run_ranks, model, inputs, labels, stages, microbatches, 
     return [[keras.ops.convert_to_numpy(one) for one in found[id(variable)]] for variable in model.trainable_variables]
 
 
-def gradients_of_whole(model, inputs, labels):
+def gradients_of_whole(model, inputs, labels, loss=squares):
     passes = backends.get().stage_passes(
-        lambda tensors: [squares(model(keras.tree.pack_sequence_as(structure(model), tensors)), labels, 0, 0)],
+        lambda tensors: [loss(model(keras.tree.pack_sequence_as(structure(model), tensors)), labels, [], [])],
         [((None, *one.shape[1:]), one.dtype) for one in inputs],
         [],
         model.trainable_variables,
@@ -95,16 +96,20 @@ def test_micro_batches_are_as_even_as_can_be_and_none_is_empty(samples, microbat
     assert np.concatenate([np.arange(samples)[part] for part in parts]).tolist() == list(range(samples))
 
 
-def test_what_crosses_a_cut_may_have_no_mask(run_ranks):
-    inputs = keras.Input((3,), dtype="int32")
-    words = keras.layers.Embedding(10, 4, mask_zero=True, name="words")(inputs)
-    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.LSTM(4)(words)))
-    stage = Stage(cut_model(model, names=["words"]), _Alone(), schedules.get("gpipe"), backends.get(), squares, [])
-    with pytest.raises(ValueError, match=r"a cut must have no mask.*mask_zero=True.*Cut behind the layers"):
-        stage.step(Batch(2, 2, 1, [np.zeros((2, 3), "int32")], []))
+def test_a_mask_crosses_with_what_it_masks(run_ranks):
+    """Its layer is on the second stage, and the loss's on the third."""
+    inputs = keras.Input((5,), dtype="int32")
+    x = keras.layers.Embedding(10, 4, mask_zero=True, name="words")(inputs)
+    x = keras.layers.LSTM(4, return_sequences=True, name="memory")(x)
+    model = keras.Model(inputs, keras.layers.Dense(2, name="last")(x))
+    cut = cut_model(model, names=["words", "memory"])
+    assert [one.target for stage in cut.stages for one in stage.sends if one.dtype == bool] == [2]
+    words, (label,) = GENERATOR.integers(0, 3, (6, 5)).astype("int32"), data_of(model, 6)[1]
 
+    def masked(outputs, labels, numbers, added):
+        mask = keras_internals.mask_of(outputs)[..., None]
+        return keras.ops.mean(keras.ops.where(mask, keras.ops.square(outputs - labels[0]), 0))
 
-class _Alone:
-    """The first of two ranks, which meets nobody."""
-
-    rank, size = 0, 2
+    found = gradients_in_stages(run_ranks, model, [words], [label], 3, 2, "1f1b", masked)
+    for (taken, _), expected in zip(found, gradients_of_whole(model, [words], [label], masked), strict=True):
+        np.testing.assert_allclose(taken, expected, atol=1e-6)

@@ -66,8 +66,8 @@ class TensorFlow(Backend):
     def assign(self, variable: Variable, value: Any) -> None:
         variables.assign(variable, value)
 
-    def hold(self, native: Any, value: np.ndarray | None) -> None:
-        variables.hold(native, value)
+    def hold(self, variable: Variable, value: np.ndarray | None) -> None:
+        variables.hold(variable, value)
 
     def sums_of_squares(self, gradients: Sequence[Any]) -> tf.Tensor:
         return rows.sums_of_squares(gradients)

@@ -41,6 +41,9 @@ class Passes(StagePasses):
         self._sums: list[Any] = [None] * len(self._variables)
         self._rows: set[int] = set()  # the variables whose gradients are some of their rows
 
+    def trace(self) -> None:
+        self._run.get_concrete_function()
+
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         tensors = [tf.convert_to_tensor(one, dtype) for one, dtype in zip(arrays, self._dtypes, strict=True)]
         watched = [tensors[index] for index in self._watched]

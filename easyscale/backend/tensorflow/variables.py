@@ -33,7 +33,8 @@ def assign(variable: Variable, value: Any) -> None:
     variable.assign(tensor if tensor.shape == variable.shape else tf.reshape(tensor, variable.shape))
 
 
-def hold(native: tf.Variable, value: np.ndarray | None) -> None:
+def hold(variable: Variable, value: np.ndarray | None) -> None:
     """Give a variable a value or, so that it takes no memory, none; `assign` would not have it of another shape."""
+    native = native_of(variable)
     tensor = tf.zeros([0], native.dtype) if value is None else tf.convert_to_tensor(value, native.dtype)
-    tf.raw_ops.AssignVariableOp(resource=native.handle, value=tensor)
+    tf.raw_ops.AssignVariableOp(resource=native.handle, value=tensor, validate_shape=False)

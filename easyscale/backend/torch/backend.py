@@ -61,7 +61,7 @@ class Torch(Backend):
     ) -> StagePasses:
         raise self.missing(Feature.PIPELINE)
 
-    def hold(self, native: Any, value: np.ndarray | None) -> None:
+    def hold(self, variable: Variable, value: np.ndarray | None) -> None:
         raise self.missing(Feature.PIPELINE)
 
     def has_value(self, variable: Variable) -> bool:

@@ -21,6 +21,8 @@ class Batch:
         microbatches: Int. The number of micro-batches. With fewer samples there are as many as samples.
         inputs: The model's inputs, on the first stage; none on others.
         labels: Targets and their weights, flat, on the first stage; none on others.
+        totals: Vector, on the first stage. What losses that are no means over samples are divided by, in this step of
+            all pipelines.
     """
 
     samples: int
@@ -28,6 +30,7 @@ class Batch:
     microbatches: int
     inputs: Sequence[np.ndarray] = ()
     labels: Sequence[np.ndarray] = ()
+    totals: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     @property
     def sizes(self) -> list[int]:

@@ -47,15 +47,16 @@ class Crossing:
 def _uses(graph: Graph) -> dict[int, tuple[Any, int, list[int]]]:
     """For each tensor, by identity: itself, the number of the call that makes it, -1 for inputs, and those that use it.
 
-    The model's outputs are used by a call behind the last one.
+    The model's outputs, and their masks, are used by a call behind the last one.
     """
     uses: dict[int, tuple[Any, int, list[int]]] = {id(tensor): (tensor, -1, []) for tensor in graph.inputs}
     for number, node in enumerate(graph.nodes):
         for tensor in node.input_tensors:
             uses[id(tensor)][2].append(number)
         uses |= {id(tensor): (tensor, number, []) for tensor in node.outputs}
-    for tensor in keras.tree.flatten(graph.outputs):
-        uses[id(tensor)][2].append(len(graph.nodes))
+    for tensor in [*keras.tree.flatten(graph.outputs), *graph.masks]:
+        if tensor is not None:
+            uses[id(tensor)][2].append(len(graph.nodes))
     return uses
 
 

@@ -59,6 +59,11 @@ class StagePart:
         return [variable for variable in self.variables if variable.trainable]
 
     @property
+    def used(self) -> list[keras.Variable]:
+        """The variables that its layers use, also those of an earlier stage."""
+        return _variables(self.layers)
+
+    @property
     def borrowed(self) -> list[keras.Variable]:
         """The variables that its layers use and an earlier stage trains."""
         return [one.variable for one in self.tied if self.number in one.users]

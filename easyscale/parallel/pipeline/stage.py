@@ -1,26 +1,20 @@
 """What one stage does in a step: its passes for each micro-batch, and what it sends and receives between them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from easyscale import keras_internals
-from easyscale.backend.base import Backend
+from easyscale.backend.base import Backend, StagePasses
 from easyscale.communicator import Communicator, Request
 from easyscale.parallel.pipeline.batch import Batch, Form
 from easyscale.parallel.pipeline.crossings import Crossing
 from easyscale.parallel.pipeline.cut import Cut, Tied
+from easyscale.parallel.pipeline.forward_pass import ForwardPass, Loss
 from easyscale.parallel.pipeline.schedules import Kind, Schedule
 
-__all__ = ["Loss", "Stage"]
-
-# Takes the model's outputs in their structure, the flat list of labels, and the numbers of samples of the micro-batch
-# and of the batches of all pipelines; returns the loss, as a mean over the samples of the micro-batch.
-Loss = Callable[[Any, list, Any, Any], Any]
-
-_SCALAR: tuple[tuple, np.dtype] = ((), np.dtype("float32"))
+__all__ = ["Stage"]
 
 
 class Stage:
@@ -32,7 +26,8 @@ class Stage:
                             <-- gradients --        <-- ... --
 
     Each step sends, for each micro-batch, what crosses between the stages, and its gradients back; the labels of the
-    batch go from the first stage, which is the only one that reads data, to the last.
+    batch go from the first stage, which is the only one that reads data, to the last, and from each stage a number if
+    its layers add to the loss, such as by regularizers: the last one says what the loss of the whole model is.
 
     Args:
         cut: The `Cut`.
@@ -41,6 +36,7 @@ class Stage:
         backend: The `Backend`.
         loss: `Loss`, which the last stage calls in its graph.
         labels: The `Form` of each label, on the last stage.
+        totals: Int. How many numbers `Batch.totals` has. Defaults to `0`.
     """
 
     def __init__(
@@ -51,48 +47,47 @@ class Stage:
         backend: Backend,
         loss: Loss,
         labels: Sequence[Form],
+        totals: int = 0,
     ):
-        self._communicator, self._schedule, self._loss, self._labels = communicator, schedule, loss, list(labels)
-        self._graph, self._part = cut.graph, cut.stages[communicator.rank]
+        self._totals = totals
+        self._communicator, self._schedule, self._labels = communicator, schedule, list(labels)
+        self._part = cut.stages[communicator.rank]
+        self._forward = ForwardPass(cut, communicator.rank, loss, len(labels))
         self._is_first, self._is_last = communicator.rank == 0, communicator.rank == communicator.size - 1
         self._receives, self._sends = self._part.receives, self._part.sends
-        self._outputs = list({id(one.tensor): one.tensor for one in self._sends}.values())
-        own = [(tensor.shape[1:], _dtype(tensor)) for tensor in cut.graph.inputs] if self._is_first else []
-        forms: list[Form] = [*own, *((one.shape, one.dtype) for one in self._receives)]
-        specs: list[tuple[tuple[int | None, ...], np.dtype]]
-        specs = [((None, *shape), dtype) for shape, dtype in [*forms, *(self._labels if self._is_last else ())]]
-        if self._is_last:
-            specs += [_SCALAR] * 3
-        watched = [len(own) + number for number, one in enumerate(self._receives) if one.has_gradient]
         self._backend, self._tied, self._own = backend, self._part.tied, self._part.trainable_variables
-        variables = [*self._own, *self._part.borrowed]
-        self._number_of = {id(variable): number for number, variable in enumerate(variables)}
+        self._variables = [*self._own, *self._part.borrowed]
+        self._number_of = {id(variable): number for number, variable in enumerate(self._variables)}
         self._whole = [self._number_of[id(one.variable)] for one in self._tied if id(one.variable) in self._number_of]
-        self._passes = backend.stage_passes(self._run, specs, watched, variables)
+        self._adding: list[int] = []  # the other stages whose layers add to the loss
+        if not self._is_last:
+            self._passes = self._make_passes()
+        all_add = communicator.all_gather_object(self._forward.adds_loss)
+        if self._is_last:
+            self._adding = [stage for stage, adds in enumerate(all_add) if adds]
+            self._passes = self._make_passes()
         self._under_way: list[tuple[Request, np.ndarray]] = []  # what is sent stays in memory until it has arrived
 
-    def _run(self, tensors: list) -> list:
-        """The forward pass, in the graph."""
-        named = [*(self._graph.inputs if self._is_first else ()), *(one.tensor for one in self._receives)]
-        known = dict(zip(map(id, named), tensors, strict=False))
-        for node in self._part.nodes:
-            args, kwargs = node.arguments.fill_in(known)
-            results = keras_internals.in_training(node.operation)(*args, **kwargs)
-            known |= dict(zip(map(id, node.outputs), keras.tree.flatten(results), strict=True))
-            if getattr(node.operation, "losses", None):
-                raise ValueError(
-                    "a layer that adds to the loss cannot be on a stage. Received: one of layer "
-                    f"'{node.operation.name}'. Leave its regularizers, or its `add_loss`, out"
-                )
-        if not self._is_last:
-            _check_masks([(one, known[id(one)]) for one in self._outputs])
-            return [known[id(one)] for one in self._outputs]
-        outputs = keras.tree.map_structure(lambda tensor: known[id(tensor)], self._graph.outputs)
-        *labels, samples, batch, all_samples = tensors[len(named) :]
-        return [self._loss(outputs, labels, samples, all_samples) * (samples / batch)]
+    def _make_passes(self) -> StagePasses:
+        forms: list[Form] = [(tensor.shape[1:], _dtype(tensor)) for tensor in self._forward.inputs]
+        if self._is_last:
+            forms += self._labels
+        specs: list[tuple[tuple[int | None, ...], np.dtype]] = [((None, *shape), dtype) for shape, dtype in forms]
+        if self._is_last:
+            specs += [*[_numbers()] * len(self._adding), _numbers(2 + self._totals)]
+        own = len(self._forward.inputs) - len(self._receives)
+        watched = [own + number for number, one in enumerate(self._receives) if one.has_gradient]
+        passes = self._backend.stage_passes(self._forward, specs, watched, self._variables)
+        passes.trace()
+        return passes
 
-    def step(self, batch: Batch) -> list:
-        """Make the passes of all micro-batches; return the gradient of each variable, by the mean over the batch."""
+    def step(self, batch: Batch, scale: float = 1.0) -> list:
+        """Make the passes of all micro-batches; return the gradient of each variable, by the mean over the batch.
+
+        Args:
+            batch: The `Batch`.
+            scale: Float. What the loss is multiplied by for gradients. Defaults to `1.0`.
+        """
         into: dict[tuple[Kind, int], list[tuple[Request, np.ndarray]]] = {}
         results: dict[tuple[Kind, int], list[np.ndarray]] = {}
         for kind, number in self._schedule.actions(self._communicator.rank, self._communicator.size, len(batch.sizes)):
@@ -107,7 +102,8 @@ class Stage:
                 into[kind, number] = self._receive_backward(batch.sizes[number])
             elif kind is Kind.BACKWARD:
                 came = _arrived(into.pop((Kind.RECEIVE_BACKWARD, number), []))
-                results[kind, number] = self._passes.backward(number, self._by_outputs(came))
+                by_loss = scale * batch.sizes[number] / batch.samples
+                results[kind, number] = self._passes.backward(number, self._by_outputs(came, by_loss))
             else:
                 self._send_backward(results.pop((Kind.BACKWARD, number)))
         gradients = self._sum_tied(self._passes.take(self._whole))
@@ -151,8 +147,8 @@ class Stage:
         if self._is_first:
             came = [one[batch.part(number)] for one in batch.inputs]
         if self._is_last:
-            numbers = batch.sizes[number], batch.samples, batch.all_samples
-            came += [np.array(one, "float32") for one in numbers]
+            totals = came.pop() if self._totals else batch.totals
+            came.append(np.array([batch.sizes[number], batch.all_samples, *totals], keras.config.floatx()))
         return came
 
     # What travels. Two stages send and receive in one order: `Cut` has the same for both.
@@ -172,15 +168,23 @@ class Stage:
             came += self._receive([((size, *one.shape), one.dtype)], one.source)
         if self._is_last:
             came += self._receive([((size, *shape), dtype) for shape, dtype in self._labels], 0)
+            for source in self._adding:
+                came += self._receive([_numbers()], source)
+            if self._totals:
+                came += self._receive([_numbers(self._totals)], 0)
         return came
 
     def _send_forward(self, batch: Batch, number: int, outputs: list[np.ndarray]) -> None:
-        by_tensor = dict(zip(map(id, self._outputs), outputs, strict=True))
+        by_tensor = dict(zip(map(id, self._forward.outputs), outputs, strict=False))
         for one in self._sends:
             self._send(by_tensor[id(one.tensor)], one.target)
         if self._is_first:
             for label in batch.labels:
                 self._send(label[batch.part(number)], self._communicator.size - 1)
+        if self._forward.adds_loss:
+            self._send(outputs[-1], self._communicator.size - 1)
+        if self._is_first and self._totals:
+            self._send(batch.totals.astype(keras.config.floatx()), self._communicator.size - 1)
 
     def _receive_backward(self, size: int) -> list[tuple[Request, np.ndarray]]:
         came = []
@@ -188,15 +192,16 @@ class Stage:
             came += self._receive([((size, *one.shape), one.dtype)], one.target)
         return came
 
-    def _by_outputs(self, came: list[np.ndarray]) -> list[np.ndarray | None]:
-        """Return the gradient by each output: the sum of those by the stages that it went to."""
+    def _by_outputs(self, came: list[np.ndarray], by_loss: float) -> list[np.ndarray | None]:
+        """Return the gradient by each output: the sum of those by the stages that it went to, or that by the loss."""
+        losses: list[np.ndarray | None] = [np.array(by_loss, keras.config.floatx())]
         if self._is_last:
-            return [np.ones((), "float32")]
+            return losses
         sums: dict[int, np.ndarray] = {}
         for one, gradient in zip(self._learning(self._sends), came, strict=True):
             known = sums.get(id(one.tensor))
             sums[id(one.tensor)] = gradient if known is None else known + gradient
-        return [sums.get(id(tensor)) for tensor in self._outputs]
+        return [*(sums.get(id(tensor)) for tensor in self._forward.outputs), *losses * self._forward.adds_loss]
 
     def _send_backward(self, gradients: list[np.ndarray]) -> None:
         for one, gradient in zip(self._learning(self._receives), gradients, strict=True):
@@ -213,18 +218,13 @@ def _arrived(transfers: list[tuple[Request, np.ndarray]]) -> list[np.ndarray]:
     return [buffer for _, buffer in transfers]
 
 
+def _numbers(*shape: int) -> Form:
+    return shape, np.dtype(keras.config.floatx())
+
+
 def _form(tied: Tied) -> Form:
     return tuple(tied.variable.shape), np.dtype(tied.variable.dtype)
 
 
 def _dtype(tensor: Any) -> np.dtype:
     return np.dtype(object if tensor.dtype == "string" else tensor.dtype)
-
-
-def _check_masks(crossing: Sequence[tuple[Any, Any]]) -> None:
-    for symbolic, tensor in crossing:
-        if keras_internals.mask_of(tensor) is not None:
-            raise ValueError(
-                "what crosses a cut must have no mask. Received: one of "
-                f"`{symbolic.name}`, as of an `Embedding(mask_zero=True)`. Cut behind the layers that use the mask"
-            )

@@ -1,5 +1,7 @@
 """A weight that stands for this rank's slice of itself, as long as its layer is split."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -32,7 +34,8 @@ class SlicedVariable:
     def __init__(self, variable: keras.Variable, axis: int, communicator: Communicator, backend: Backend):
         self.variable, self._backend = variable, backend
         self.sliced = Sliced(variable.shape, axis, communicator)
-        self._whole, self._slice = native_of(variable), None
+        self._whole = native_of(variable)
+        self._slice: Any = None  # as `_whole`, a variable of the framework's own
 
     def slice(self) -> None:
         """Let the variable be this rank's slice of what it is."""

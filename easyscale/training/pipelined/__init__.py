@@ -2,9 +2,14 @@
 
 distribution    what the model and its callbacks do differently
 refusals        what a pipeline cannot train
+start           what ranks agree on at the begin
 steps           the steps, and who has data for them
 meeting         what all ranks tell each other before each
 loss            loss and metrics, on the last stage
+divisors        what losses are divided by that are no means over samples
 optimizer       a stage's optimizer, and its state in that of the whole model
+all_stages      what an optimizer does by the gradients of all weights
+staged_state    what has state, for checkpoints
+checkpoints     what writes them
 whole_model     weights and state of all stages on every rank
 """

@@ -1,8 +1,8 @@
 """What a model that pipelines train does differently in `fit()`, and what its callbacks do together.
 
-Every rank has the whole model, as the script builds it. In a `fit()` it trains the layers of its stage, and has of the
-other weights what they were when all stages last came together: at the end of `fit()`, of each epoch if a callback may
-look at them, and before an evaluation.
+Every rank has the whole model, as the script builds it. In a `fit()` it trains the layers of its stage, and has no
+memory for the weights of others. All stages come together at the end of `fit()`, at that of each epoch if a callback
+may look at weights, and before an evaluation.
 """
 
 import functools
@@ -14,37 +14,27 @@ import keras
 from easyscale import backend as backends
 from easyscale import keras_internals
 from easyscale.communicator import Communicator
-from easyscale.errors import DesyncError
 from easyscale.mesh import Mesh
 from easyscale.parallel.pipeline.cut import cut_model
 from easyscale.parallel.pipeline.pipeline import Pipeline
 from easyscale.progress import Activity
-from easyscale.step import equality
-from easyscale.training.callback_list import deciding_hooks
+from easyscale.training.checkpointing import Checkpointing
 from easyscale.training.console import Console
+from easyscale.training.fit_progress import FitProgress
 from easyscale.training.parts import losses, metrics
-from easyscale.training.parts.randomness import mix
 from easyscale.training.pipelined import refusals
+from easyscale.training.pipelined.checkpoints import checkpointing_of
 from easyscale.training.pipelined.loss import numbers_of
-from easyscale.training.pipelined.meeting import Kind, Met, meet
-from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole
+from easyscale.training.pipelined.meeting import Kind, Meetings
+from easyscale.training.pipelined.optimizer import StageOptimizer
+from easyscale.training.pipelined.start import agree, start_equal
 from easyscale.training.pipelined.steps import PipelineSteps
 from easyscale.training.pipelined.whole_model import WholeModel
+from easyscale.update.accumulated import unscaled
 
 __all__ = ["PipelineDistribution"]
 
 _REPLACED = ("evaluate", "save", "save_weights", "export")
-
-# These look at no weights.
-_BLIND = (
-    "CSVLogger",
-    "History",
-    "LearningRateScheduler",
-    "ProgbarLogger",
-    "ReduceLROnPlateau",
-    "RemoteMonitor",
-    "TerminateOnNaN",
-)
 
 
 class PipelineDistribution:
@@ -62,6 +52,7 @@ class PipelineDistribution:
         self._backend = backends.get()
         self._steps: PipelineSteps | None = None
         self._made_for: list = []
+        self._checkpointing: Checkpointing | None = None
         for name in (*_REPLACED, keras_internals.LOGS):
             own = self._results if name == keras_internals.LOGS else getattr(self, name)
             object.__setattr__(model, name, functools.partial(own, getattr(model, name)))
@@ -74,7 +65,12 @@ class PipelineDistribution:
         return model._easyscale_pipeline
 
     def prepare(
-        self, pipeline: Pipeline, communicator: Communicator, options: Mapping[str, Any], check_every: int
+        self,
+        pipeline: Pipeline,
+        communicator: Communicator,
+        options: Mapping[str, Any],
+        check_every: int,
+        checkpoint: Mapping[str, Any] | None,
     ) -> None:
         """Take in how the model is trained. All ranks call this together, before the callbacks begin.
 
@@ -83,9 +79,10 @@ class PipelineDistribution:
             communicator: The `Communicator` of all ranks.
             options: Dict. Arguments of `DistributedOptimizer`, for what is between pipelines.
             check_every: Int. After so many steps the weights of the pipelines are compared.
+            checkpoint: Dict. Arguments of `Checkpointing`; `None` if there are no checkpoints.
         """
         self._pipeline, self._options, self._check_every = pipeline, dict(options), check_every
-        self._mesh = _mesh(communicator, pipeline.stages)
+        self._checkpoint, self._mesh = checkpoint, _mesh(communicator, pipeline.stages)
 
     @property
     def is_chief(self) -> bool:
@@ -96,10 +93,11 @@ class PipelineDistribution:
     def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
         """Start a `fit()`, after its callbacks have: equal ranks, a stage on each."""
         model, world = self._model, self._mesh.communicator
-        refusals.check(model, world.size // self._pipeline.stages)
-        self._agree(params["epochs"], hooks, callbacks)
-        self._start_equal()
-        key = self._way_to_train()
+        refusals.check(model)
+        plan = [params["epochs"], repr(self._pipeline), str(self._options)]
+        self._agreed = agree(model, self._mesh, plan, hooks, callbacks)
+        start_equal(model, self._mesh)
+        key, self._is_whole = self._way_to_train(), True
         if self._steps is None or self._made_for != key:
             self._steps, self._made_for = self._make_steps(), key
         else:
@@ -110,61 +108,45 @@ class PipelineDistribution:
         console.say(f"{world.size // self._pipeline.stages} x {self._pipeline}")
         for line in str(self._steps.cut).splitlines():
             console.say(line)
-        self._training, self._is_whole = True, True
+        self._training = True
         model.train_function = self._train
+        self._meetings, self._checkpointing = Meetings(model, world), None
+        self._progress = FitProgress(self._optimizer.distributed.workers)
+        self._progress.begin(params["epochs"])
+        if self._checkpoint is not None:
+            parts = self._steps, self._whole, self._optimizer, self._meetings, self._progress
+            self._checkpointing = checkpointing_of(model, self._mesh, *parts, callbacks, console, self._checkpoint)
+            self._checkpointing.begin()
 
     def _way_to_train(self) -> list:
         """What stages depend on: while it is the same, what was traced in a `fit()` stays for the next."""
         model = self._model
         weights = [(id(variable), variable.trainable) for variable in model.variables]
-        optimizer, rate = model.optimizer, keras_internals.learning_rate_of(model.optimizer)
+        optimizer = unscaled(model.optimizer)
+        rate = keras_internals.learning_rate_of(optimizer)
         config = {name: value for name, value in optimizer.get_config().items() if name != "learning_rate"}
-        compiled = [id(optimizer), id(rate), config, id(model.metrics[0])]  # the loss's, which `compile` makes anew
+        loss = id(model.metrics[0])  # which `compile` makes anew
+        compiled = [id(model.optimizer), id(rate), config, loss]
         return [repr(self._pipeline), self._mesh, self._options, self._check_every, weights, compiled]
 
     def _make_steps(self) -> PipelineSteps:
         model, mesh, pipeline = self._model, self._mesh, self._pipeline
         cut = cut_model(model, pipeline.stages, pipeline.cut)
         part = cut.stages[mesh["model"].rank]
+        self._whole = WholeModel(model, cut.stages, mesh["model"])
         self._optimizer = StageOptimizer(model, part.trainable_variables, mesh["data"], self._options)
         if not self._optimizer.distributed.is_synchronous:
             raise ValueError(
                 "an exchange between pipelines must wait for all of them. Received: "
                 f"exchange='{self._optimizer.distributed.workers.gradients.exchange.name}'. Use 'ring'"
             )
-        self._whole = WholeModel(model, cut.stages, mesh["model"], self._optimizer)
         return PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every)
-
-    def _agree(self, epochs: int, hooks: list[str], callbacks: list) -> None:
-        """Agree on what the ranks do, and whether weights must be whole for the callbacks of any of them."""
-        model, looking = self._model, [one for one in callbacks if _looks_at_weights(one)]
-        plan = [epochs, repr(self._pipeline), str(self._options), keras_internals.initial_epoch(model)]
-        looks = [bool(looking), bool(deciding_hooks(looking))]
-        told = self._mesh.communicator.all_gather_object([plan, hooks, looks, model.optimizer.built])
-        plans, all_hooks, all_look, built = zip(*told, strict=True)
-        different = [rank for rank, other in enumerate(plans) if other[:3] != plans[0][:3]]
-        if different:
-            raise DesyncError(
-                "all ranks must train for the same epochs, by the same pipeline. Received: "
-                f"{plans[0][:3]} on rank 0, {plans[different[0]][:3]} on rank {different[0]}. Run one script on all"
-            )
-        keras_internals.set_initial_epoch(model, plans[0][3])  # which BackupAndRestore may have set, on the chief
-        self._hooks = {hook for theirs in all_hooks for hook in theirs}
-        self._must_be_whole, self._must_be_whole_in_steps = map(any, zip(*all_look, strict=True))
-        if any(built):
-            build_whole(model)
-
-    def _start_equal(self) -> None:
-        model, backend = self._model, self._backend
-        equality.start_equal(self._mesh.communicator, backend, [*model.variables, *model.optimizer.variables])
-        if (number := self._mesh["data"].rank) > 0:  # dropout differs between pipelines
-            for variable in model.variables:
-                if variable.name == "seed_generator_state":
-                    seed, count = backends.value_of(variable).tolist()
-                    variable.assign([mix(seed, number), count])
 
     def begin_epoch(self, epoch: int) -> None:
         """Start the epoch number `epoch`, from 0."""
+        self._progress.move_to(epoch)
+        if self._checkpointing is not None:
+            self._checkpointing.begin_epoch()
         self._optimizer.distributed.workers.steps.begin(2 * epoch + 2, together=False)
 
     def end_epoch(self) -> None:
@@ -172,40 +154,45 @@ class PipelineDistribution:
 
     def _train(self, iterator: Iterator) -> dict[str, Any]:
         """Make a step, in place of Keras's train function."""
-        steps, told = self._begun, self._mesh.communicator.progress
-        batch = steps.read(iterator)
-        met = self._meet(Kind.STEP, batch[2])
-        told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
         with self._optimizer.distributed.workers.steps.explained(on_failure=self.stop):
-            self._is_whole = False
-            logs = steps.step(batch, met.samples)
+            return self._step(iterator)
+
+    def _step(self, iterator: Iterator) -> dict[str, Any]:
+        steps, told, checkpointing = self._begun, self._mesh.communicator.progress, self._checkpointing
+        if checkpointing is not None:
+            iterator, skipped = checkpointing.skip(iterator)
+            if skipped:
+                return {}
+            checkpointing.before_step(self._progress.steps)
+        batch = steps.read(iterator)
+        if self._progress.steps == 0:
+            steps.check_first(batch[2])
+        met = self._meetings.meet(Kind.STEP, batch[2])
+        told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
+        logs = steps.step(batch, met.samples, on_begin=self._part)
         told.activity = Activity.STEPS
-        if self._must_be_whole_in_steps:
-            self._make_whole()
+        self._end_step()
+        if checkpointing is not None:
+            checkpointing.count_step()
         return logs
+
+    def _end_step(self) -> None:
+        self._progress.count(1)
+        if self._agreed.looks_in_steps:
+            self._make_whole()
 
     @property
     def _begun(self) -> PipelineSteps:
         assert self._steps is not None  # Keras makes steps behind `begin`
         return self._steps
 
-    def _meet(self, kind: Kind, samples: int = 0) -> Met:
-        rate = keras_internals.learning_rate_of(self._model.optimizer)
-        number = float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else float("nan")
-        met = meet(self._mesh.communicator, kind, samples, bool(self._model.stop_training), number)
-        if met.kind is Kind.DECISION:
-            self._model.stop_training = met.stops
-            if met.learning_rate != number and isinstance(rate, keras.Variable):
-                self._model.optimizer.learning_rate = met.learning_rate
-        return met
-
     def settle(self, hook: str) -> None:
         """Take in that a callback may look at the weights: then they are whole behind each step."""
 
     def decide(self, hook: str | None = None) -> None:
         """Let what callbacks of any rank have decided hold on all; after a step's hook only if some may have."""
-        if hook is None or hook in self._hooks:
-            self._meet(Kind.DECISION)
+        if hook is None or hook in self._agreed.hooks:
+            self._meetings.meet(Kind.DECISION)
 
     def _results(self, original: Callable, logs: dict) -> dict:
         """Return the logs of all ranks' data, when this rank's have come to an end."""
@@ -213,13 +200,16 @@ class PipelineDistribution:
             return metrics.merge_logs(self._model, self._mesh["data"], logs)
         if not self._training:
             return original(logs)
-        while (met := self._meet(Kind.END)).kind is not Kind.END:
+        if self._checkpointing is not None:
+            self._checkpointing.end_data()
+        while (met := self._meetings.meet(Kind.END)).kind is not Kind.END:
             if met.kind is Kind.STEP:
-                self._is_whole = False
+                self._part()
                 self._begun.idle_step()
-                if self._must_be_whole_in_steps:
-                    self._make_whole()
-        if self._must_be_whole:
+                self._end_step()
+            elif met.kind is Kind.CHECKPOINT:
+                self._meetings.join_checkpoint(self._progress.steps)
+        if self._agreed.looks:
             self._make_whole()
         merged: dict[str, Any] = {}
         along = self._mesh["model"]
@@ -228,11 +218,16 @@ class PipelineDistribution:
         told = along.all_gather_object({name: value.tolist() for name, value in numbers_of(merged).items()})
         return told[-1]
 
+    def _part(self) -> None:
+        """Let this rank have its own stage only, from before a step until somebody may look at the weights."""
+        self._whole.release()
+        self._is_whole = False
+
     def _make_whole(self) -> None:
         """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this."""
         if not self._is_whole:
             self._whole.gather_weights()
-            self._whole.gather_state(complete=False, is_needed=self._mesh["data"].rank == 0)
+            self._whole.gather_state(self._optimizer, complete=False, is_needed=self._mesh["data"].rank == 0)
             self._is_whole = True
 
     def end(self) -> None:
@@ -241,8 +236,10 @@ class PipelineDistribution:
         if not self._is_whole:
             self._whole.gather_weights()
         self._optimizer.distributed.unshard(complete=True)
-        self._whole.gather_state(complete=True, is_needed=True)
+        self._whole.gather_state(self._optimizer, complete=True, is_needed=True)
         self._is_whole = True
+        if self._checkpointing is not None:
+            self._checkpointing.end(lambda save: save())
         self.stop()
 
     def fail(self, hook: str) -> None:
@@ -253,8 +250,11 @@ class PipelineDistribution:
         """Leave a `fit()`; if it was not ended, without the other ranks."""
         if self._training:
             self._training = False
+            self._whole.abandon()
             self._optimizer.distributed.unshard(complete=False)
             keras_internals.set_initial_epoch(self._model, None)
+            if self._checkpointing is not None:
+                self._checkpointing.stop()
             self._model.train_function = None
 
     # Evaluations, and files
@@ -286,9 +286,3 @@ class PipelineDistribution:
 def _mesh(communicator: Communicator, stages: int) -> Mesh:
     """Return the mesh of pipelines of so many stages, the same for all models."""
     return Mesh(communicator, {"data": communicator.size // stages, "model": stages})
-
-
-def _looks_at_weights(callback: keras.callbacks.Callback) -> bool:
-    if type(callback).__module__.startswith("easyscale.") or type(callback).__name__ in _BLIND:
-        return False
-    return bool(getattr(callback, "restore_best_weights", True))

@@ -2,7 +2,8 @@
 
 The loss is a mean over the samples of the micro-batch. Its share in the batch's is the micro-batch's share of samples,
 and a metric that is given a mean counts it by its samples: so all micro-batches of all pipelines together are the batch
-of one process. A loss that is a sum is made such a mean; see `training.parts.losses`.
+of one process. A loss that is a sum, or divided by weights or by what a mask leaves, is made such a mean: see
+`training.parts.losses`, and `divisors` for what it is divided by.
 """
 
 from collections.abc import Sequence
@@ -65,18 +66,15 @@ class LossOfStage:
     def __init__(self, model: keras.Model, batch: WholeBatch, labels: Labels):
         self._model, self._batch, self._labels = model, batch, labels
 
-    def __call__(self, outputs: Any, labels: list, samples: Any, all_samples: Any) -> Any:
-        model = self._model
-        if isinstance(outputs, (list, tuple)) and len(outputs) == 1:
-            outputs = outputs[0]
-        if any(keras_internals.mask_of(one) is not None for one in keras.tree.flatten(outputs)):
-            raise ValueError(
-                "the outputs of a model that a pipeline trains must have no mask. Received: one that has. Give `fit()` "
-                "the weights of what counts as `sample_weight`"
-            )
+    def __call__(self, outputs: Any, labels: list, numbers: Any, added: list) -> Any:
+        model, samples = self._model, numbers[0]
         y, sample_weight = self._labels.packed(labels)
-        with step_of(_MicroBatch(self._batch, samples, all_samples)):
-            loss = model.compute_loss(y=y, y_pred=outputs, sample_weight=sample_weight, training=True)
+        with step_of(_MicroBatch(self._batch, numbers)):
+            losses = [keras_internals.compiled_loss(model, y, outputs, sample_weight), *added]
+            losses = [loss for loss in losses if loss is not None]
+            if not losses:
+                raise ValueError("a model must have a loss. Received: none. Give `compile` one, or add it in a layer")
+            loss = sum(losses)
             model.metrics[0].update_state(loss, sample_weight=samples)  # that of the loss
             model.compute_metrics(None, y, outputs, sample_weight=sample_weight)
         return loss
@@ -87,12 +85,13 @@ class _MicroBatch(WholeBatch):
 
     Args:
         batch: The `WholeBatch` of the replication between pipelines.
-        samples: Scalar tensor. The samples of the micro-batch.
-        all_samples: Scalar tensor. Those of all.
+        numbers: Vector: the samples of the micro-batch, those of all, and the totals of losses that are no means over
+            samples, in the order in which losses ask for them; see `Divisors`.
     """
 
-    def __init__(self, batch: WholeBatch, samples: Any, all_samples: Any):
-        self._batch, self._samples, self._all_samples = batch, samples, all_samples
+    def __init__(self, batch: WholeBatch, numbers: Any):
+        self._batch, self._samples, self._all_samples = batch, numbers[0], numbers[1]
+        self._totals = (numbers[index] for index in range(2, numbers.shape[0]))
 
     @property
     def size(self) -> int:
@@ -106,9 +105,13 @@ class _MicroBatch(WholeBatch):
         return self._batch.graph()
 
     def total(self, vector: Any) -> Any:
-        """Return the number of all samples; what a sum of losses has beside them is its own."""
-        samples = keras.ops.cast(keras.ops.reshape(self._all_samples, (1,)), vector.dtype)
-        return keras.ops.concatenate([samples, vector[1:]])
+        """Return the number of all samples, and if there are two numbers what a loss is divided by.
+
+        Behind those of losses come those of metrics, which add up what each micro-batch has.
+        """
+        own = keras.ops.unstack(vector, num=vector.shape[0])[1:]
+        numbers = [self._all_samples, *(next(self._totals, divisor) for divisor in own)]
+        return keras.ops.stack([keras.ops.cast(number, vector.dtype) for number in numbers])
 
     def moments(self, mean: Any, variance: Any, count: Any) -> tuple[Any, Any, Any]:
         return mean, variance, keras.ops.convert_to_tensor(count)

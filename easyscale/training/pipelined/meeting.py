@@ -1,14 +1,19 @@
 """What all ranks of all pipelines tell each other before they do something together."""
 
 import enum
+from collections.abc import Callable
 from typing import NamedTuple
 
+import keras
 import numpy as np
 
 from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError
+from easyscale.keras_internals import learning_rate_of
+from easyscale.step.agreement import Purpose
+from easyscale.update.accumulated import unscaled
 
-__all__ = ["Kind", "Met", "meet"]
+__all__ = ["Kind", "Meetings", "Met", "meet"]
 
 
 class Kind(enum.IntEnum):
@@ -16,7 +21,8 @@ class Kind(enum.IntEnum):
 
     END = 0  # of an epoch's data
     DECISION = 1
-    STEP = 2
+    CHECKPOINT = 2
+    STEP = 3
 
 
 class Met(NamedTuple):
@@ -27,21 +33,25 @@ class Met(NamedTuple):
         samples: List. For each rank the samples of its batch.
         stops: Bool. Whether some rank's callbacks want to stop.
         learning_rate: Float. The chief's; NaN if it follows a schedule.
+        asked: Bool. Whether some rank was asked to end.
     """
 
     kind: Kind
     samples: list[int]
     stops: bool
     learning_rate: float
+    asked: bool
 
 
-def meet(communicator: Communicator, kind: Kind, samples: int, stops: bool, learning_rate: float) -> Met:
-    """Tell all ranks what this one does next; return what they do. It sends one row of 32 bytes.
+def meet(
+    communicator: Communicator, kind: Kind, samples: int, stops: bool, learning_rate: float, asked: bool = False
+) -> Met:
+    """Tell all ranks what this one does next; return what they do. It sends one row of 40 bytes.
 
     Raises:
         DesyncError: If some come for a step and others for a decision, or stages of one pipeline have different data.
     """
-    rows = communicator.all_gather_rows(np.array([kind, samples, stops, learning_rate]))
+    rows = communicator.all_gather_rows(np.array([kind, samples, stops, learning_rate, asked]))
     kinds = rows[:, 0].astype(int)
     first = Kind(kinds.max())
     different = np.flatnonzero((kinds != first) & (kinds != Kind.END))
@@ -50,4 +60,51 @@ def meet(communicator: Communicator, kind: Kind, samples: int, stops: bool, lear
             f"all ranks must do the same in a `fit()`. Received: {first.name.lower()} on rank {kinds.argmax()}, "
             f"{Kind(kinds[different[0]]).name.lower()} on rank {different[0]}. Give all of them the same callbacks"
         )
-    return Met(first, rows[:, 1].astype(int).tolist(), bool(rows[:, 2].any()), float(rows[0, 3]))
+    samples_of_all, rate = rows[:, 1].astype(int).tolist(), float(rows[0, 3])
+    return Met(first, samples_of_all, bool(rows[:, 2].any()), rate, bool(rows[:, 4].any()))
+
+
+class Meetings:
+    """Where the ranks of a `fit()` meet, also those that have no data left. It is `Steps` to checkpoints.
+
+    Args:
+        model: The model.
+        communicator: The `Communicator` of all ranks.
+
+    Attributes:
+        asked_to_end: Bool. Whether some rank was asked to end, as far as all know since they met the last time.
+    """
+
+    def __init__(self, model: keras.Model, communicator: Communicator):
+        self._model, self._communicator = model, communicator
+        self._asked = self.asked_to_end = False
+        self._acts: dict[Purpose, Callable[[int], None]] = {}
+
+    def ask_to_end(self) -> None:
+        """Have all ranks end together."""
+        self._asked = True
+
+    def register(self, purpose: Purpose, act: Callable[[int], None]) -> None:
+        """Have a rank without data do `act(steps)` when others have come for `purpose`."""
+        self._acts[purpose] = act
+
+    def reach(self, purpose: Purpose, detail: int = 0) -> None:
+        """Return when all ranks that have data have come to a checkpoint."""
+        self.meet(Kind.CHECKPOINT)
+
+    def join_checkpoint(self, steps: int) -> None:
+        """Do with the others, without data, what they have come to."""
+        self._acts[Purpose.CHECKPOINT](steps)
+
+    def meet(self, kind: Kind, samples: int = 0) -> Met:
+        """Tell all ranks what this one does next; take in what their callbacks have decided, if it is time for that."""
+        optimizer = self._model.optimizer
+        rate = learning_rate_of(unscaled(optimizer))
+        number = float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else float("nan")
+        met = meet(self._communicator, kind, samples, bool(self._model.stop_training), number, self._asked)
+        self.asked_to_end = self.asked_to_end or met.asked
+        if met.kind is Kind.DECISION:
+            self._model.stop_training = met.stops
+            if met.learning_rate != number and isinstance(rate, keras.Variable):
+                optimizer.learning_rate = met.learning_rate
+        return met

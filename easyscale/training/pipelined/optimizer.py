@@ -11,6 +11,7 @@ from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
 from easyscale.keras_internals import copy_exclusions
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.optimizers.nested import all_variables, inside
 from easyscale.update.element_wise import copy_of
 from easyscale.update.twin import share_progress, states_of
 
@@ -37,10 +38,7 @@ class StageOptimizer:
         communicator: Communicator,
         options: Mapping[str, Any],
     ):
-        optimizer = model.optimizer
-        inner = copy_of(optimizer, clipnorm=optimizer.clipnorm)
-        copy_exclusions(optimizer, inner)
-        share_progress(optimizer, inner)
+        inner = _copy_for_stage(model.optimizer)
         self.distributed = DistributedOptimizer(inner, communicator=communicator, **options)
         self.distributed.starts_equal = False  # the whole model does
         self.distributed.build(variables)
@@ -50,21 +48,37 @@ class StageOptimizer:
     def load(self, model: keras.Model) -> None:
         """Take the state of the model's optimizer, if that is built."""
         known = _keyed(model.optimizer, model) if model.optimizer.built else {}
-        for key, state in zip(self._keys, states_of(self.distributed.inner_optimizer), strict=True):
+        for key, state in zip(self._keys, _states(self.distributed.inner_optimizer), strict=True):
             if key in known:
                 state.assign(known[key])
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the state by key, on the first of the ranks that have the stage. All of them must call this."""
-        if not self.distributed.is_sharded:
-            return self.own_state()
-        values = self.distributed.collect_state(SnapshotMemory())
-        return dict(zip(self._keys, values[len(values) - len(self._keys) :], strict=True)) if values else {}
+        values, inner = self.distributed.collect_state(SnapshotMemory()), self.distributed.inner_optimizer
+        if self.distributed.is_sharded:
+            return dict(zip(self._keys, values[len(values) - len(self._keys) :], strict=True)) if values else {}
+        by_id = dict(zip(map(id, all_variables(inner)), values, strict=False))
+        return {key: by_id[id(one)] for key, one in zip(self._keys, _states(inner), strict=True)} if values else {}
 
     def own_state(self) -> dict[str, np.ndarray]:
         """Return the state by key, where it is not divided. Keys are the same on all ranks."""
-        states = states_of(self.distributed.inner_optimizer)
+        states = _states(self.distributed.inner_optimizer)
         return {key: value_of(state) for key, state in zip(self._keys, states, strict=True)}
+
+    def scale(self) -> Any:
+        """Return how many times larger gradients are than those of the loss. In a graph it is a tensor of it."""
+        return self.distributed.inner_optimizer.scale_loss(1.0)
+
+
+def _copy_for_stage(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return an optimizer like the model's, that does not clip by the norm of all weights."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        inner = _copy_for_stage(optimizer.inner_optimizer)
+        return type(optimizer)(inner, optimizer.initial_scale, optimizer.dynamic_growth_steps)
+    inner = copy_of(optimizer, clipnorm=optimizer.clipnorm)
+    copy_exclusions(optimizer, inner)
+    share_progress(optimizer, inner)
+    return inner
 
 
 def build_whole(model: keras.Model) -> None:
@@ -82,6 +96,14 @@ def load_state(model: keras.Model, state: Mapping[str, np.ndarray]) -> None:
         one.assign(state[key])
 
 
+def _states(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Return an optimizer's variables but for steps so far and learning rates, with those that Keras does not list."""
+    progress: set[int] = set()
+    for one in [optimizer, *inside(optimizer)]:
+        progress |= {id(variable) for variable in one.variables} - {id(variable) for variable in states_of(one)}
+    return [variable for variable in all_variables(optimizer) if id(variable) not in progress]
+
+
 def _keyed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> dict[str, keras.Variable]:
     """Return an optimizer's state by the number of the variable that it belongs to, and what it is of it.
 
@@ -91,7 +113,7 @@ def _keyed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> dict[st
     paths = [variable.path.replace("/", "_") + "_" for variable in model.trainable_variables]
     found: dict[str, keras.Variable] = {}
     of_none = 0
-    for state in states_of(optimizer):
+    for state in _states(optimizer):
         fits = [number for number, path in enumerate(paths) if state.name.startswith(path)]
         if fits:
             number = max(fits, key=lambda number: len(paths[number]))

@@ -1,31 +1,30 @@
 """What a pipeline cannot train, each in one line and before the first step."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 
 from easyscale import keras_internals
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.update.accumulated import unscaled
 
 __all__ = ["check"]
 
 _STEPS = ("train_step", "compute_loss", "compute_metrics")
 
 
-def check(model: keras.Model, pipelines: int) -> None:
+def check(model: keras.Model) -> None:
     """Raise `ValueError` if pipelines cannot train a model that is compiled as this one.
 
     What can be seen of its layers only when they are called is refused then: see `Stage`.
 
     Args:
         model: The model.
-        pipelines: Int. The number of pipelines side by side.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         raise ValueError("a pipeline trains a compiled model. Received: one that is not. Call `model.compile(...)`")
-    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer, pipelines), *_of_layers(model)]:
+    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer), *_of_layers(model), *_of_masks(model)]:
         raise ValueError(f"{rule}. Received: {received}. {remedy}")
 
 
@@ -40,34 +39,22 @@ def _of_step(model: keras.Model) -> Iterator[Refusal]:
     if getattr(model, "steps_per_execution", 1) != 1:
         rule = "a pipeline makes one step at a time"
         yield rule, f"steps_per_execution={model.steps_per_execution}", "Leave it out of `compile`"
-    for loss in keras.tree.flatten(getattr(model, "loss", None)):
-        reduction = getattr(loss, "reduction", "sum_over_batch_size")
-        if reduction not in ("sum", "sum_over_batch_size", "mean"):
-            rule = "a loss that a pipeline trains must be a sum, or a mean over samples"
-            yield rule, f"reduction='{reduction}'", "Use 'sum_over_batch_size'"
 
 
-def _of_optimizer(optimizer: keras.optimizers.Optimizer, pipelines: int) -> Iterator[Refusal]:
-    what = f"{type(optimizer).__name__}"
+def _of_optimizer(optimizer: keras.optimizers.Optimizer) -> Iterator[Refusal]:
+    what = type(optimizer).__name__
     if isinstance(optimizer, DistributedOptimizer):
         rule = "a pipeline makes an optimizer for each stage"
         yield rule, f"a {what}", "Compile the model with its inner optimizer"
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        rule = "a pipeline does not scale losses"
-        yield rule, f"a {what}", "Use the policy 'float32', or `compile(auto_scale_loss=False)`"
     if hasattr(optimizer, "optimizers"):
         yield "a pipeline trains by one optimizer", f"a {what} of several", "Compile the model with one of them"
-    for name, remedy in (
-        ("gradient_accumulation_steps", "Use larger batches, of more micro-batches"),
-        ("use_ema", "Leave it out"),
-    ):
-        if getattr(optimizer, name, None):
-            rule = f"a pipeline does not know `{name}` yet"
-            yield rule, f"{what}({name}={getattr(optimizer, name)})", remedy
-    if getattr(optimizer, "global_clipnorm", None) and pipelines > 1:
-        rule = "gradients of several pipelines are not clipped by their global norm yet"
-        received = f"{what}(global_clipnorm={optimizer.global_clipnorm}), {pipelines} pipelines"
-        yield rule, received, "Clip each gradient by `clipnorm`, or start one pipeline"
+    inner = unscaled(optimizer)
+    if inner.use_ema:
+        yield "a pipeline keeps no averages of weights yet", f"{type(inner).__name__}(use_ema=True)", "Leave it out"
+    if inner.gradient_accumulation_steps and (inner is not optimizer or inner.global_clipnorm):
+        rule = "a pipeline does not clip by a global norm, or scale, gradients that are summed up over steps"
+        received = f"a {what} with gradient_accumulation_steps={inner.gradient_accumulation_steps}"
+        yield rule, received, "Use larger batches, of more micro-batches"
 
 
 def _of_layers(model: keras.Model) -> Iterator[Refusal]:
@@ -78,13 +65,13 @@ def _of_layers(model: keras.Model) -> Iterator[Refusal]:
             yield rule, f"{named} with synchronized=True", "Leave `synchronized` out"
         if getattr(layer, "stateful", False):
             yield "a layer on a stage must forget the batch before", f"{named} that is stateful", "Make it stateless"
-        policy: Any = getattr(layer, "dtype_policy", None)
-        if policy is not None and policy.compute_dtype != policy.variable_dtype:
-            rule = "a pipeline computes in the type of the weights"
-            yield rule, f"{named} of policy '{policy.name}'", "Use the policy 'float32'"
-        if getattr(layer, "activity_regularizer", None) is not None:
-            yield "a pipeline knows no loss of layers", f"the activity regularizer of {named}", "Leave it out"
-        for variable in getattr(layer, "trainable_variables", ()):
-            if getattr(variable, "regularizer", None) is not None:
-                rule = "a pipeline knows no loss of layers"
-                yield rule, f"the regularizer of `{variable.path}`", "Use `weight_decay` of the optimizer"
+
+
+def _of_masks(model: keras.Model) -> Iterator[Refusal]:
+    graph = keras_internals.graph_of(model)
+    masks = [mask for mask in graph.masks if mask is not None] if graph is not None else []
+    for node in keras_internals.calls_between(graph.inputs, masks) if graph is not None and masks else ():
+        if getattr(node.operation, "variables", None):
+            rule = "the mask of a model's output must follow from its inputs alone in a pipeline"
+            remedy = "Give `fit()` the weights of what counts as `sample_weight`"
+            yield rule, f"one behind layer '{node.operation.name}'", remedy

@@ -1,6 +1,5 @@
 """What `Distribute(model_parallel=...)` makes of the ranks: workers of several stages."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,6 @@ from easyscale import called, mesh, replication
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
 from easyscale.parallel import Pipeline
-from easyscale.settings import Settings
 from easyscale.training.pipelined.distribution import PipelineDistribution
 
 __all__ = ["StagesOfRanks"]
@@ -25,7 +23,6 @@ class StagesOfRanks:
         pipeline: The `Pipeline`, or `None` where each rank has the whole model.
         communicator: What `easyscale.communicator.get` takes.
         options: Dict. Arguments of `DistributedOptimizer`.
-        checkpoint: String or path. The folder for checkpoints.
         check_every: Int. After so many steps the weights of the pipelines are compared.
 
     Attributes:
@@ -40,7 +37,6 @@ class StagesOfRanks:
         pipeline: Pipeline | None,
         communicator: str | Communicator | None,
         options: Mapping[str, Any],
-        checkpoint: str | os.PathLike | None,
         check_every: int,
     ):
         self._check_every = check_every
@@ -48,7 +44,7 @@ class StagesOfRanks:
         self._options = {name: value for name, value in options.items() if name not in ("communicator", "replication")}
         self._too_early: set[str] = set()
         if pipeline is not None:
-            _check(pipeline, options, checkpoint)
+            _check(pipeline, options)
             self._communicator = communicators.get(communicator)
             pipeline.check(max(self._communicator.size, 1) if self._communicator.size > 1 else pipeline.stages)
             self.pipeline = pipeline if self._communicator.size > 1 else None
@@ -58,8 +54,13 @@ class StagesOfRanks:
             called.names.difference_update(self._too_early)
             mesh.set_ranks_of_worker(ranks)
 
-    def distribution_of(self, model: keras.Model) -> PipelineDistribution:
-        """Return what trains a model so. All ranks call this together."""
+    def distribution_of(self, model: keras.Model, checkpoint: Mapping[str, Any] | None) -> PipelineDistribution:
+        """Return what trains a model so. All ranks call this together.
+
+        Args:
+            model: The model.
+            checkpoint: Dict. Arguments of `Checkpointing`; `None` if there are no checkpoints.
+        """
         assert self.pipeline is not None
         late = sorted(self._too_early - called.names)
         if late:
@@ -69,11 +70,11 @@ class StagesOfRanks:
                 "`callbacks=[distribute]`"
             )
         distribution = PipelineDistribution.of(model)
-        distribution.prepare(self.pipeline, self._communicator, self._options, self._check_every)
+        distribution.prepare(self.pipeline, self._communicator, self._options, self._check_every, checkpoint)
         return distribution
 
 
-def _check(pipeline: Any, options: Mapping[str, Any], checkpoint: str | os.PathLike | None) -> None:
+def _check(pipeline: Any, options: Mapping[str, Any]) -> None:
     if not isinstance(pipeline, Pipeline):
         raise ValueError(
             "`model_parallel` must be an `easyscale.parallel.Pipeline`, or `Split`. Received: "
@@ -82,9 +83,4 @@ def _check(pipeline: Any, options: Mapping[str, Any], checkpoint: str | os.PathL
     if replication.check(options["replication"]) != replication.DEFAULT:
         raise ValueError(
             "a pipeline has a process for each stage. Received: replication='in_graph'. Leave it, and `--devices`, out"
-        )
-    if checkpoint is not None or Settings.read().resume is not None:
-        raise ValueError(
-            "a `fit()` by pipelines writes no checkpoints of its own yet. Received: `checkpoint`, or `--resume`. Use "
-            "`keras.callbacks.ModelCheckpoint`"
         )

@@ -1,6 +1,8 @@
 """The steps of a `fit()` by pipelines."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +19,8 @@ from easyscale.parallel.pipeline.pipeline import Pipeline
 from easyscale.parallel.pipeline.stage import Stage
 from easyscale.step.interfaces import StepContext
 from easyscale.training.parts.batch_normalization import moving_statistics
+from easyscale.training.pipelined.all_stages import AllStages
+from easyscale.training.pipelined.divisors import Divisors
 from easyscale.training.pipelined.loss import Labels, LossOfStage, numbers_of
 from easyscale.training.pipelined.optimizer import StageOptimizer
 
@@ -40,6 +44,7 @@ class PipelineSteps:
     Attributes:
         cut: The same.
         count: Int. The steps so far in this `fit()`.
+        on_stage: Function. Is called in the first step, when there are metrics. Defaults to `None`.
     """
 
     def __init__(
@@ -61,8 +66,11 @@ class PipelineSteps:
         layers = [layer for layer in part.layers if isinstance(layer, keras.layers.Layer)]
         self._moving = [variable for layer in layers for variable in moving_statistics(layer)]
         self._stage: Stage | None = None
+        self._divisors: Divisors | None = None  # on the first stage
+        self.on_stage: Callable[[], None] | None = None
         self._told: list = []  # of labels, by each stage
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the numbers that a step returns
+        self._all_stages = AllStages(model.optimizer, self._communicator, backend)
         self._update = backend.graph(self._apply)
         self.count = 0
 
@@ -84,12 +92,22 @@ class PipelineSteps:
         samples = next(one.shape[0] for one in keras.tree.flatten(x) if one is not None)
         return x, Labels(y, sample_weight), int(samples)
 
-    def step(self, batch: tuple[Any, Labels, int], samples: list[int]) -> dict[str, Any]:
+    def check_first(self, samples: int) -> None:
+        """Raise `ValueError` if the first batch of all has fewer samples than there are micro-batches."""
+        if samples < self._pipeline.microbatches:
+            raise ValueError(
+                "the first batch of a worker must have a sample for each micro-batch. Received: "
+                f"{samples} samples, microbatches={self._pipeline.microbatches}. Use fewer micro-batches, or a larger "
+                "batch"
+            )
+
+    def step(self, batch: tuple[Any, Labels, int], samples: list[int], on_begin: Callable[[], None]) -> dict[str, Any]:
         """Make a step; return the results of the metrics so far.
 
         Args:
             batch: What `read` has returned.
             samples: For each rank of the world the samples of its batch in this step.
+            on_begin: Function. Is called before the first pass, behind what may be refused.
         """
         x, labels, own = batch
         first, stages = self._world.rank - self._communicator.rank, self._communicator.size
@@ -100,14 +118,18 @@ class PipelineSteps:
                 f"{', '.join(map(str, own_pipeline))} samples on ranks {first} to {first + stages - 1}. Divide data by "
                 "`easyscale.shard`, and give all ranks of a pipeline the same"
             )
-        stage = self._stage_for(labels, own) if self.count == 0 else self._begun
-        whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
+        inputs = []
         if self._is_first:
             inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self.cut.graph, x)]
-            whole = Batch(own, whole.all_samples, whole.microbatches, inputs, labels.arrays)
-        gradients = stage.step(whole)
+        stage = self._stage_for(labels, inputs) if self.count == 0 else self._begun
+        whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
+        if self._divisors is not None:
+            totals = self._divisors.totals(inputs, labels.arrays)
+            whole = dataclasses.replace(whole, inputs=inputs, labels=labels.arrays, totals=totals)
+        on_begin()
+        gradients = stage.step(whole, float(keras.ops.convert_to_numpy(self._optimizer.scale())))
         logs, telling = self._tell_results()
-        self._finish(stage, self._clipped(gradients), own)
+        self._finish(stage, gradients, own)
         for request in telling:  # others may still be in their last backward pass
             request.wait()
         return logs
@@ -119,6 +141,8 @@ class PipelineSteps:
                 f"each pipeline must have data in the first step. Received: none on rank {self._world.rank}. Give "
                 "`fit()` a sample for each worker, or more"
             )
+        if self._divisors is not None:
+            self._divisors.totals()
         self._finish(self._begun, self._begun.idle_step(), samples=0)
 
     @property
@@ -145,31 +169,14 @@ class PipelineSteps:
         if found is not None:
             raise DesyncError(found)
 
-    def _clipped(self, gradients: list) -> list:
-        """Return gradients as Keras clips them by `global_clipnorm`, the norm of all stages' together."""
-        most = self._model.optimizer.global_clipnorm
-        if not most:
-            return gradients
-        gradients = [keras.ops.convert_to_tensor(gradient) for gradient in gradients]
-        squares = keras.ops.convert_to_numpy(self._backend.sums_of_squares(gradients)).sum()
-        norm = np.sqrt(self._communicator.all_gather_rows(np.array([squares])).sum())
-        factor = min(most / norm, 1.0) if norm else 1.0
-        factor += norm - norm  # one infinite gradient makes all weights NaN, as on one process
-        return [gradient * keras.ops.cast(factor, gradient.dtype) for gradient in gradients]
-
     def _apply(self, gradients: list, weight: Any) -> None:
         optimizer = self._optimizer.distributed
-        with optimizer.workers.current_step.of(StepContext(weight, moving=self._moving)):
+        adjust = functools.partial(self._all_stages, self._optimizer.scale())
+        with optimizer.workers.current_step.of(StepContext(weight, moving=self._moving, adjust=adjust)):
             optimizer.apply(gradients, self._variables)
 
-    def _stage_for(self, labels: Labels, samples: int) -> Stage:
+    def _stage_for(self, labels: Labels, inputs: Sequence[np.ndarray]) -> Stage:
         """Return the stage that takes such labels; make it, or make it anew, in the first step of a `fit()`."""
-        if samples < self._pipeline.microbatches:
-            raise ValueError(
-                "the first batch of a worker must have a sample for each micro-batch. Received: "
-                f"{samples} samples, microbatches={self._pipeline.microbatches}. Use fewer micro-batches, or a larger "
-                "batch"
-            )
         told = self._communicator.all_gather_object(labels.described())
         if told[0] != told[-1]:
             raise DesyncError(
@@ -177,11 +184,22 @@ class PipelineSteps:
                 f"on the first one, of {told[-1]} on the last. Run one script on all ranks"
             )
         if self._stage is None or told != self._told:
-            loss = LossOfStage(self._model, self._optimizer.distributed.workers.batch, labels)
-            schedule = self._pipeline.schedule
-            self._stage = Stage(self.cut, self._communicator, schedule, self._backend, loss, labels.forms)
-            self._told = told
+            self._stage, self._told = self._make_stage(labels, inputs), told
+        if self.on_stage is not None:
+            self.on_stage()
         return self._stage
+
+    def _make_stage(self, labels: Labels, inputs: Sequence[np.ndarray]) -> Stage:
+        batch, count = self._optimizer.distributed.workers.batch, 0
+        if self._is_first:
+            graph, data = self.cut.graph, self._mesh["data"]
+            self._divisors = Divisors(self._model, graph, labels, data, self._backend, batch)
+            count = self._divisors.totals(inputs, labels.arrays).size
+        count = self._communicator.all_gather_object(count)[0]
+        loss = LossOfStage(self._model, batch, labels)
+        return Stage(
+            self.cut, self._communicator, self._pipeline.schedule, self._backend, loss, labels.forms, totals=count
+        )
 
     def _tell_results(self) -> tuple[dict[str, Any], list[Request]]:
         """Let all stages know what the metrics of the last one say; return it, and what is under way."""

@@ -6,47 +6,73 @@ from typing import Any
 import keras
 import numpy as np
 
-from easyscale.backend import view_of
+from easyscale import backend as backends
 from easyscale.communicator import Communicator
 from easyscale.parallel.pipeline.cut import StagePart
 from easyscale.training.pipelined.optimizer import StageOptimizer, load_state
+from easyscale.update.twin import forget
 
 __all__ = ["WholeModel"]
 
 
 class WholeModel:
-    """Brings the stages of a pipeline together.
+    """Brings the stages of a pipeline together, and lets a rank have its own one only.
 
     Args:
-        model: The model.
+        model: The model. It is whole.
         stages: List of `StagePart`.
         communicator: The `Communicator` of the pipeline's ranks, of which each has one stage.
-        optimizer: The `StageOptimizer` of this rank's stage.
     """
 
-    def __init__(
-        self, model: keras.Model, stages: Sequence[StagePart], communicator: Communicator, optimizer: StageOptimizer
-    ):
-        self._model, self._stages, self._communicator, self._optimizer = model, stages, communicator, optimizer
+    def __init__(self, model: keras.Model, stages: Sequence[StagePart], communicator: Communicator):
+        self._model, self._stages, self._communicator = model, stages, communicator
+        self._backend = backends.get()
+        used = set(map(id, stages[communicator.rank].used))
+        self._others = [variable for stage in stages for variable in stage.variables if id(variable) not in used]
+        self._has_others = self._has_state = True
+
+    def release(self) -> None:
+        """Let this rank have no memory for weights of other stages, nor for state that its stage's optimizer has."""
+        if self._has_others:
+            self._has_others = False
+            for variable in self._others:
+                self._backend.hold(variable, None)
+        if self._has_state and not isinstance(self._model.optimizer, keras.optimizers.LossScaleOptimizer):
+            forget(self._model.optimizer)
+        self._has_state = False
+
+    def abandon(self) -> None:
+        """Give the weights of other stages a value again, without these: it is NaN."""
+        if not self._has_others:
+            self._has_others = True
+            for variable in self._others:
+                dtype = np.dtype(variable.dtype)
+                nothing = np.nan if keras.backend.is_float_dtype(variable.dtype) else 0
+                self._backend.hold(variable, np.full(variable.shape, nothing, dtype))
 
     def gather_weights(self) -> None:
         """Give every rank the weights of all stages. All ranks of a pipeline must call this."""
+        self._has_others = True
         for stage in self._stages:
             for variable in stage.variables:
-                value = self._broadcast(view_of(variable), stage.number)
-                if stage.number != self._communicator.rank:
-                    variable.assign(value)
+                if stage.number == self._communicator.rank:
+                    self._broadcast(backends.view_of(variable), stage.number)
+                else:
+                    value = np.empty(variable.shape, np.dtype(variable.dtype))
+                    self._backend.hold(variable, self._broadcast(value, stage.number))
 
-    def gather_state(self, complete: bool, is_needed: bool) -> None:
+    def gather_state(self, optimizer: StageOptimizer, complete: bool, is_needed: bool) -> None:
         """Give the model's optimizer the state of all stages. All ranks of all pipelines must call this.
 
         Args:
+            optimizer: The `StageOptimizer` of this rank's stage.
             complete: Bool. Whether the optimizers' states have been made whole, on all ranks.
             is_needed: Bool. Whether this pipeline's ranks need it.
         """
-        state = self._optimizer.own_state() if complete else self._optimizer.state()
+        state = optimizer.own_state() if complete else optimizer.state()
         if not is_needed:
             return
+        self._has_state = True
         whole: dict[str, np.ndarray] = {}
         forms: list[list[Any]] = [[name, list(one.shape), one.dtype.name] for name, one in state.items()]
         for stage, all_forms in enumerate(self._communicator.all_gather_object(forms)):

@@ -1,0 +1,154 @@
+"""What a pipeline costs and saves: memory of a process, speed, and the share of a step in which a stage waits.
+
+    python benchmarks/model_parallel.py [memory] [speed] [idle]
+
+- memory: the peak of the resident memory less that of a process that has only loaded Keras, of 8 layers of 4096 x 4096
+  weights with Adam: of each of 4 stages beside one process, in the steps, and with the end of `fit()`, where every rank
+  gets all weights and all state.
+- speed: samples per second of a transformer of equal blocks in 2 stages of one core each, beside `2 M / (M + 1)` times
+  those of one process on one core, with M = 8 micro-batches.
+- idle: the share of a step that a stage spends outside of its own passes, beside `(S - 1) / (M + S - 1)`, on 2 stages.
+
+Speed and idle need as many cores as stages, and a machine that does nothing else.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STEPS = 6
+
+
+def train(what, stages, microbatches):
+    """Train in one of the processes; the chief prints what all of them have measured."""
+    import keras
+    import numpy as np
+
+    import easyscale
+    from easyscale.parallel.pipeline.stage import Stage
+    from easyscale.training.pipelined.whole_model import WholeModel
+
+    keras.utils.set_random_seed(1)
+    keras.ops.convert_to_numpy(keras.ops.ones(3))  # what is loaded by the first operation
+    found = {"empty": _peak()}
+    callbacks = []
+    if stages > 1:
+        pipeline = easyscale.parallel.Pipeline(stages=stages, microbatches=microbatches)
+        callbacks = [easyscale.callbacks.Distribute("ring", model_parallel=pipeline)]
+    gather, step, steps, busy = WholeModel.gather_weights, Stage.step, [], []
+
+    def noted(whole):
+        found["steps"] = _peak()
+        gather(whole)
+
+    def timed(stage, *args):
+        spent = [0.0]
+        forward, backward = stage._passes.forward, stage._passes.backward
+        stage._passes.forward, stage._passes.backward = _adding(forward, spent), _adding(backward, spent)
+        start = time.perf_counter()
+        try:
+            return step(stage, *args)
+        finally:
+            steps.append(time.perf_counter() - start)
+            busy.append(spent[0])
+            stage._passes.forward, stage._passes.backward = forward, backward
+
+    WholeModel.gather_weights, Stage.step = noted, timed
+    model, x, y, batch = memory_model() if what == "memory" else speed_model()
+    fit = {"batch_size": batch, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+    if what != "memory":
+        model.fit(x, y, **fit)  # traces
+        steps.clear(), busy.clear()
+    start = time.perf_counter()
+    model.fit(x, y, **fit)
+    found["rate"] = len(x) / (time.perf_counter() - start)
+    found["end"] = _peak()
+    found.setdefault("steps", found["end"])
+    found["idle"] = statistics.median(1 - b / s for b, s in zip(busy, steps, strict=True)) if steps else 0.0
+    rows = easyscale.communicator.get().all_gather_rows(np.array([found[name] for name in sorted(found)]))
+    if easyscale.communicator.get().rank == 0:
+        print("found", json.dumps([dict(zip(sorted(found), row, strict=True)) for row in rows.tolist()]))
+
+
+def memory_model():
+    import keras
+    import numpy as np
+
+    model = keras.Sequential([keras.Input((4096,)), *(keras.layers.Dense(4096, "relu") for _ in range(8))])
+    model.compile("adam", "mse", jit_compile=False)
+    x = np.random.default_rng(0).normal(size=(32 * 3, 4096)).astype("float32")
+    return model, x, x, 32
+
+
+def speed_model():
+    import keras
+    import numpy as np
+
+    inputs = x = keras.Input((64, 256))
+    for _ in range(8):
+        y = keras.layers.LayerNormalization()(x)
+        x = x + keras.layers.MultiHeadAttention(4, 64)(y, y)
+        x = x + keras.layers.Dense(256)(keras.layers.Dense(1024, "gelu")(keras.layers.LayerNormalization()(x)))
+    model = keras.Model(inputs, x)
+    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
+    x = np.random.default_rng(0).normal(size=(64 * STEPS, 64, 256)).astype("float32")
+    return model, x, x, 64
+
+
+def _adding(function, spent):
+    def call(*args):
+        start = time.perf_counter()
+        try:
+            return function(*args)
+        finally:
+            spent[0] += time.perf_counter() - start
+
+    return call
+
+
+def _peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(what, stages, microbatches=8):
+    command = [str(Path(sys.executable).with_name("easyscale")), "launch", "-n", str(stages), __file__]
+    command += ["--rank", what, str(stages), str(microbatches)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    found = [line for line in done.stdout.splitlines() if line.startswith("found ")]
+    if done.returncode or not found:
+        sys.exit(f"{stages} processes must train. Received: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return json.loads(found[-1].removeprefix("found "))
+
+
+def memory():
+    (alone,), stages = measure("memory", 1), measure("memory", 4)
+    whole = alone["end"] - alone["empty"]
+    print(f"memory   one process {whole / 1e6:,.0f} MB")
+    for number, rank in enumerate(stages):
+        steps, end = ((rank[name] - rank["empty"]) / whole for name in ("steps", "end"))
+        print(f"memory   stage {number}: {steps:.2f} of it in the steps, {end:.2f} with the end of fit()")
+
+
+def speed():
+    (alone,), stages = measure("speed", 1), measure("speed", 2)
+    best = alone["rate"] * 2 * 8 / 9
+    print(f"speed    one core {alone['rate']:.1f} samples/s, 2 stages {stages[0]['rate']:.1f}", end="")
+    print(f": {stages[0]['rate'] / best:.2f} of 2 M / (M + 1) times one core's")
+
+
+def idle():
+    for microbatches in (4, 8, 16):
+        shares = [rank["idle"] for rank in measure("speed", 2, microbatches)]
+        print(f"idle     M = {microbatches}: {shares[0]:.2f} and {shares[1]:.2f}; formula {1 / (microbatches + 1):.2f}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        train(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        for name in sys.argv[1:] or ["memory", "speed", "idle"]:
+            {"memory": memory, "speed": speed, "idle": idle}[name]()

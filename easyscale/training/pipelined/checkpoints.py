@@ -1,0 +1,89 @@
+"""Checkpoints of a `fit()` by pipelines: those of one process, from the state of all stages."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from easyscale.communicator import Communicator
+from easyscale.mesh import Mesh
+from easyscale.optimizer import DistributedOptimizer
+from easyscale.training.callback_state import CallbackStates
+from easyscale.training.checkpointing import Checkpointing
+from easyscale.training.console import Console
+from easyscale.training.data_position import DataPosition
+from easyscale.training.fit_progress import FitProgress
+from easyscale.training.pipelined.meeting import Meetings
+from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole
+from easyscale.training.pipelined.staged_state import StagedState
+from easyscale.training.pipelined.steps import PipelineSteps
+from easyscale.training.pipelined.whole_model import WholeModel
+from easyscale.training.whole_batches import local_batch
+
+__all__ = ["checkpointing_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class AllRanks:
+    """The ranks of all pipelines.
+
+    Attributes:
+        communicator: Their `Communicator`.
+        steps: The `Meetings`.
+    """
+
+    communicator: Communicator
+    steps: Meetings
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedModel:
+    """A model of which each rank has a stage.
+
+    Attributes:
+        model: The model.
+        workers: `AllRanks`.
+        optimizers: List of the `DistributedOptimizer` of this rank's stage.
+    """
+
+    model: keras.Model
+    workers: AllRanks
+    optimizers: Sequence[DistributedOptimizer]
+
+    def build(self) -> None:
+        """Build the model's optimizer: layers are built, as a model that is cut knows its inputs."""
+        build_whole(self.model)
+
+
+def checkpointing_of(
+    model: keras.Model,
+    mesh: Mesh,
+    steps: PipelineSteps,
+    whole: WholeModel,
+    optimizer: StageOptimizer,
+    meetings: Meetings,
+    progress: FitProgress,
+    callbacks: list[keras.callbacks.Callback],
+    console: Console,
+    options: Mapping[str, Any],
+) -> Checkpointing:
+    """Return what writes checkpoints of a `fit()`, and goes on from one.
+
+    Args:
+        model: The model.
+        mesh: The `Mesh`.
+        steps: The `PipelineSteps`.
+        whole: The `WholeModel`.
+        optimizer: The `StageOptimizer`.
+        meetings: The `Meetings`.
+        progress: The `FitProgress`.
+        callbacks: List of this rank's callbacks.
+        console: The `Console`.
+        options: Dict. Arguments of `Checkpointing`.
+    """
+    data = DataPosition(local_batch(model, mesh.communicator))
+    state = StagedState(model, steps.cut, mesh, whole, optimizer, progress, data, CallbackStates(callbacks))
+    steps.on_stage = state.metrics.settle
+    staged = StagedModel(model, AllRanks(mesh.communicator, meetings), [optimizer.distributed])
+    return Checkpointing(staged, progress, meetings, state, data, console, **options)

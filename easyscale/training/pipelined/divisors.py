@@ -1,0 +1,118 @@
+"""What losses of the whole batch are divided by, before its first micro-batch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import keras_internals
+from easyscale.backend.base import Backend
+from easyscale.communicator import Communicator
+from easyscale.parallel.pipeline.forward_pass import call, outputs_of
+from easyscale.step.interfaces import StepContext, WholeBatch
+from easyscale.training.current_step import step_of
+from easyscale.training.pipelined.loss import Labels
+
+__all__ = ["Divisors"]
+
+
+class Divisors:
+    """Counts, on the first stage, the weights and the elements that masks leave, of all pipelines together.
+
+    A loss that is divided by these is known when the last micro-batch has come; its gradient is needed before. So the
+    model's loss is asked beforehand what it divides by, with zeros for the outputs, and the masks that follow from the
+    inputs.
+
+    Args:
+        model: The model.
+        graph: Its `Graph`.
+        labels: `Labels` of some batch, for their structure.
+        communicator: The `Communicator` of the first stages of all pipelines.
+        backend: The `Backend`.
+        batch: The `WholeBatch` of the replication between pipelines.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        graph: keras_internals.Graph,
+        labels: Labels,
+        communicator: Communicator,
+        backend: Backend,
+        batch: WholeBatch,
+    ):
+        self._model, self._graph, self._labels = model, graph, labels
+        self._communicator, self._batch = communicator, batch
+        masks = [mask for mask in graph.masks if mask is not None]
+        self._nodes = keras_internals.calls_between(graph.inputs, masks) if masks else []
+        self._run = backend.graph(self._count)
+        self.count = 0
+
+    def totals(self, inputs: Sequence[np.ndarray] = (), labels: Sequence[np.ndarray] = ()) -> np.ndarray:
+        """Return the sums over pipelines, in the order in which losses ask. All first stages must call this.
+
+        Args:
+            inputs: The model's inputs in this step. Defaults to none: this pipeline has no samples.
+            labels: Targets and sample weights.
+        """
+        own = np.zeros(self.count)
+        if inputs:
+            tensors = [[keras.ops.convert_to_tensor(one) for one in arrays] for arrays in (inputs, labels)]
+            own = keras.ops.convert_to_numpy(self._run(*tensors)).astype("float64")
+            self.count = own.size
+        return self._communicator.all_gather_rows(own).sum(axis=0) if self.count else own
+
+    def _count(self, inputs: list, labels: list) -> Any:
+        samples = keras.ops.shape(inputs[0])[0]
+        known = dict(zip(map(id, self._graph.inputs), inputs, strict=True))
+        for node in self._nodes:
+            call(node, known)
+        for tensor in keras.tree.flatten(self._graph.outputs):
+            known[id(tensor)] = keras.ops.zeros((samples, *(size or 1 for size in tensor.shape[1:])), tensor.dtype)
+        y, sample_weight = self._labels.packed(labels)
+        counting = _Counting(self._batch, samples)
+        with step_of(counting):
+            keras_internals.compiled_loss(self._model, y, outputs_of(self._graph, known), sample_weight)
+        return keras.ops.stack(counting.asked) if counting.asked else keras.ops.zeros((0,))
+
+
+class _Counting(WholeBatch):
+    """A batch that notes what losses ask of it.
+
+    Args:
+        batch: The `WholeBatch` of the replication between pipelines.
+        samples: Scalar tensor. The samples of the batch.
+
+    Attributes:
+        asked: List of scalar tensors. What losses are divided by.
+    """
+
+    def __init__(self, batch: WholeBatch, samples: Any):
+        self._batch, self._samples = batch, samples
+        self.asked: list[Any] = []
+
+    @property
+    def size(self) -> int:
+        return max(2, self._batch.size)
+
+    @property
+    def context(self) -> StepContext:
+        return StepContext(self._samples)
+
+    def graph(self) -> Any:
+        return self._batch.graph()
+
+    def total(self, vector: Any) -> Any:
+        if vector.shape[0] > 1:
+            self.asked.append(keras.ops.cast(vector[1], "float64"))
+        return vector
+
+    def moments(self, mean: Any, variance: Any, count: Any) -> tuple[Any, Any, Any]:
+        return mean, variance, keras.ops.convert_to_tensor(count)
+
+    def count_samples(self, tensors: Sequence[Any]) -> Any:
+        return self._samples
+
+    def beginnings(self, tensors: Sequence[Any]) -> list:
+        return []

@@ -1,0 +1,275 @@
+"""What has state in a `fit()` by pipelines: each stage has a part of it, and a checkpoint the whole.
+
+A checkpoint is what one process would write: a worker of it is a pipeline. So it goes on in any number of stages.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping
+
+import keras
+
+from easyscale import backend as backends
+from easyscale.checkpoint.snapshot_memory import SnapshotMemory
+from easyscale.errors import EasyScaleError, EasyScaleWarning
+from easyscale.layout.specs import Spec, specs_of
+from easyscale.mesh import Mesh
+from easyscale.optimizers.nested import all_variables
+from easyscale.parallel.pipeline.cut import Cut
+from easyscale.training.callback_state import CallbackStates
+from easyscale.training.data_position import DataPosition
+from easyscale.training.fit_progress import FitProgress
+from easyscale.training.parts.metrics import MetricStates
+from easyscale.training.parts.randomness import RandomState, mix
+from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole
+from easyscale.training.pipelined.whole_model import WholeModel
+from easyscale.training.shared_arrays import share_arrays
+from easyscale.training.stateful import State, Stateful
+from easyscale.training.variable_states import Weights, classes_of
+
+__all__ = ["StageSeeds", "StagedState"]
+
+
+class StagedState:
+    """The parts of the state, by name. All ranks call each method alike.
+
+    Args:
+        model: The model.
+        cut: Its `Cut`.
+        mesh: The `Mesh`, with the axes `"data"` and `"model"`.
+        whole: The `WholeModel`.
+        optimizer: The `StageOptimizer` of this rank.
+        progress: The `FitProgress`.
+        data: The `DataPosition`.
+        callbacks: The `CallbackStates`.
+
+    Attributes:
+        memory: `SnapshotMemory` of weights and optimizers.
+        weights: The `StagedWeights`.
+        optimizers: The `StagedOptimizer`.
+        metrics: The `StagedMetrics`.
+        seeds: The `StageSeeds`.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        cut: Cut,
+        mesh: Mesh,
+        whole: WholeModel,
+        optimizer: StageOptimizer,
+        progress: FitProgress,
+        data: DataPosition,
+        callbacks: CallbackStates,
+    ):
+        self.memory = SnapshotMemory()
+        self.weights = StagedWeights(model, mesh, whole, self.memory)
+        self.optimizers = StagedOptimizer(model, mesh, whole, optimizer, self.memory)
+        self.metrics, self.seeds = StagedMetrics(model, mesh), StageSeeds(model, cut, mesh)
+        self._parts: dict[str, Stateful] = {
+            "optimizers": self.optimizers,
+            "metrics": self.metrics,
+            "weights": self.weights,
+            "random": RandomState(backends.get()),
+            "seeds": self.seeds,
+            "data": data,
+            "progress": progress,
+            "decisions": Stopping(model),
+            "callbacks": callbacks,
+        }
+
+    def state(self, names: Iterable[str]) -> dict[str, State]:
+        """Return the state of these parts."""
+        return {name: part.state() for name, part in self._parts.items() if name in names}
+
+    def load(self, states: Mapping[str, State]) -> None:
+        """Load the state of some parts."""
+        for name, state in states.items():
+            self._parts[name].load(state)
+
+    def reserve(self) -> None:
+        """See `TrainingState.reserve`."""
+        self.memory.reserve(self.optimizers.specs() + self.weights.specs())
+
+
+class StagedWeights:
+    """The weights of all stages.
+
+    Args:
+        model: The model.
+        mesh: The `Mesh`.
+        whole: The `WholeModel`.
+        memory: `SnapshotMemory`. Where copies of them are.
+    """
+
+    def __init__(self, model: keras.Model, mesh: Mesh, whole: WholeModel, memory: SnapshotMemory):
+        self._weights, self._whole = Weights(model, mesh.communicator, memory), whole
+
+    def specs(self) -> list[Spec]:
+        """Return shape and dtype of what `state` finds memory for."""
+        return self._weights.specs()
+
+    def describe(self) -> list[list]:
+        """Return path and shape of each, for JSON."""
+        return self._weights.describe()
+
+    def state(self) -> State:
+        """Return them, on the chief."""
+        self._whole.gather_weights()
+        return self._weights.state()
+
+    def load(self, state: State) -> None:
+        """Set what `state` has returned."""
+        self._weights.load(state)
+
+
+class StagedOptimizer:
+    """The state of the optimizers of all stages, as that of the model's one.
+
+    Args:
+        model: The model.
+        mesh: The `Mesh`.
+        whole: The `WholeModel`.
+        optimizer: The `StageOptimizer` of this rank.
+        memory: `SnapshotMemory`. Where copies of it are.
+    """
+
+    def __init__(
+        self, model: keras.Model, mesh: Mesh, whole: WholeModel, optimizer: StageOptimizer, memory: SnapshotMemory
+    ):
+        self._model, self._mesh, self._whole, self._optimizer, self._memory = model, mesh, whole, optimizer, memory
+
+    def _variables(self) -> list[keras.Variable]:
+        build_whole(self._model)
+        return all_variables(self._model.optimizer)
+
+    def specs(self) -> list[Spec]:
+        """Return shape and dtype of what `state` finds memory for."""
+        return specs_of(self._variables())
+
+    def describe(self) -> list[list]:
+        """Return the classes of the optimizer, for JSON."""
+        return [classes_of(self._model.optimizer)]
+
+    def state(self) -> State:
+        """Return the whole of it, on the chief."""
+        self._whole.gather_state(self._optimizer, complete=False, is_needed=self._mesh["data"].rank == 0)
+        if not self._mesh.communicator.is_chief:
+            return State(self.describe())
+        values = enumerate(map(backends.view_of, self._variables()))
+        return State(self.describe(), {f"optimizer/0/{index}": self._memory.copy(value) for index, value in values})
+
+    def load(self, state: State) -> None:
+        """Set what `state` has returned, also in one process or in another number of stages."""
+        variables, count = self._variables(), sum(name.startswith("optimizer/0/") for name in state.arrays)
+        if len(variables) != count:
+            raise EasyScaleError(
+                f"a checkpoint must be of the same optimizers. Received: {count} variables in it, {len(variables)} of "
+                f"'{self._model.optimizer.name}'. Use another folder for another optimizer"
+            )
+        distributed = self._optimizer.distributed
+        distributed.unshard(complete=True)
+        for index, variable in enumerate(variables):
+            variable.assign(state.arrays[f"optimizer/0/{index}"])
+        self._optimizer.load(self._model)
+        distributed.shard()
+
+
+class StagedMetrics:
+    """The states of the metrics of all pipelines, which their last stages have.
+
+    Before the first step of the last stage there are no metrics. What is loaded then is kept until `settle`.
+
+    Args:
+        model: The model.
+        mesh: The `Mesh`.
+    """
+
+    def __init__(self, model: keras.Model, mesh: Mesh):
+        self._along = mesh["model"]
+        self._last, self._is_chief = self._along.size - 1, mesh.communicator.is_chief
+        self._states = MetricStates(model, mesh["data"])
+        self._is_built = False
+        self._pending: State | None = None
+
+    def describe(self) -> list[list] | None:
+        """Return what `MetricStates.describe` does on the last stage; `None` before its first step."""
+        return self._along.all_gather_object(self._states.describe())[self._last] if self._is_built else None
+
+    def state(self) -> State:
+        """Return them, a row for each pipeline."""
+        own = self._states.state()
+        about = self._along.all_gather_object(own.about)[self._last]
+        return State(about, share_arrays(self._along, dict(own.arrays), giver=self._last))
+
+    def load(self, state: State) -> None:
+        """Set what `state` has returned; see `MetricStates.load`."""
+        if not self._is_built:
+            self._pending = state
+        elif self._along.rank == self._last:
+            self._states.load(state)
+
+    def settle(self) -> None:
+        """Take in that there are metrics now."""
+        pending, self._pending, self._is_built = self._pending, None, True
+        if pending is None or self._along.rank != self._last:
+            return
+        here = self._states.describe()
+        if pending.about == here and pending.arrays["metrics"].shape[1] == sum(size for *_, size in here):
+            self._states.load(pending)
+        elif pending.arrays["metrics"].any():
+            warnings.warn(
+                f"a checkpoint's metrics should be the model's. Received: {[name for _, name, _ in pending.about]} in "
+                f"it, {[name for _, name, _ in here]} in the model. Those of this epoch are of the rest of it",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
+
+
+class StageSeeds:
+    """The random numbers of layers, such as dropout: they count on the rank of their stage.
+
+    Args:
+        model: The model.
+        cut: Its `Cut`.
+        mesh: The `Mesh`.
+    """
+
+    def __init__(self, model: keras.Model, cut: Cut, mesh: Mesh):
+        self._mesh = mesh
+        stage_of = {id(variable): stage.number for stage in cut.stages for variable in stage.variables}
+        generators = [variable for variable in model.variables if variable.name == "seed_generator_state"]
+        self._generators = [(variable, stage_of.get(id(variable), 0)) for variable in generators]
+
+    def state(self) -> State:
+        """Return the states of this pipeline's generators, in the form of `Seeds.state`."""
+        own = [backends.value_of(variable).tolist() for variable, _ in self._generators]
+        stages = self._mesh["model"].all_gather_object(own)
+        return State([[stages[stage][number]] for number, (_, stage) in enumerate(self._generators)])
+
+    def load(self, state: State) -> None:
+        """Set what `state` has returned."""
+        for (variable, _), (value, *_) in zip(self._generators, state.about, strict=True):
+            variable.assign(value)
+
+    def derive(self, state: State) -> None:
+        """Make this pipeline's random numbers those that follow from another's: the first goes on as it is."""
+        number = self._mesh["data"].rank
+        for (variable, _), ((seed, count), *_) in zip(self._generators, state.about, strict=True):
+            variable.assign([mix(seed, number) if number > 0 else seed, count])
+
+
+class Stopping:
+    """Whether training was stopped.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: keras.Model):
+        self._model = model
+
+    def state(self) -> State:
+        return State({"stopped": bool(self._model.stop_training)})
+
+    def load(self, state: State) -> None:
+        self._model.stop_training = state.about["stopped"]

@@ -1,0 +1,87 @@
+"""The begin of a `fit()` by pipelines: ranks agree on it, and have the same weights."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+
+from easyscale import backend as backends
+from easyscale import keras_internals
+from easyscale.errors import DesyncError
+from easyscale.mesh import Mesh
+from easyscale.step import equality
+from easyscale.training.callback_list import deciding_hooks
+from easyscale.training.parts.randomness import mix
+from easyscale.training.pipelined.optimizer import build_whole
+
+__all__ = ["Agreed", "agree", "start_equal"]
+
+# These look at no weights.
+_BLIND = (
+    "CSVLogger",
+    "History",
+    "LearningRateScheduler",
+    "ProgbarLogger",
+    "ReduceLROnPlateau",
+    "RemoteMonitor",
+    "TerminateOnNaN",
+)
+
+
+class Agreed(NamedTuple):
+    """What the callbacks of all ranks need.
+
+    Attributes:
+        hooks: The hooks of a step in which some callback may decide something.
+        looks: Bool. Whether some callback may look at weights at the end of an epoch.
+        looks_in_steps: Bool. Whether one may do so behind each step.
+    """
+
+    hooks: set[str]
+    looks: bool
+    looks_in_steps: bool
+
+
+def agree(model: keras.Model, mesh: Mesh, plan: Sequence[Any], hooks: list[str], callbacks: Sequence) -> Agreed:
+    """Agree on what the ranks do, and with which epoch they begin.
+
+    Args:
+        model: The model. If its optimizer is built on some rank, it is afterwards on all.
+        mesh: The `Mesh`.
+        plan: What must be the same on all ranks, for JSON.
+        hooks: The hooks of a step in which a callback of this rank may decide something.
+        callbacks: List of this rank's callbacks.
+
+    Raises:
+        DesyncError: If the ranks' plans differ.
+    """
+    looking = [one for one in callbacks if _looks_at_weights(one)]
+    own = [list(plan), keras_internals.initial_epoch(model), hooks, bool(looking), bool(deciding_hooks(looking))]
+    told = mesh.communicator.all_gather_object([*own, model.optimizer.built])
+    plans, first_epochs, all_hooks, look, look_in_steps, built = zip(*told, strict=True)
+    different = [rank for rank, other in enumerate(plans) if other != plans[0]]
+    if different:
+        raise DesyncError(
+            "all ranks must train for the same epochs, by the same pipeline. Received: "
+            f"{plans[0]} on rank 0, {plans[different[0]]} on rank {different[0]}. Run one script on all"
+        )
+    keras_internals.set_initial_epoch(model, first_epochs[0])  # which BackupAndRestore may have set, on the chief
+    if any(built):
+        build_whole(model)
+    return Agreed({hook for theirs in all_hooks for hook in theirs}, any(look), any(look_in_steps))
+
+
+def start_equal(model: keras.Model, mesh: Mesh) -> None:
+    """Give all ranks the chief's weights and state, and each pipeline random numbers of its own for dropout."""
+    equality.start_equal(mesh.communicator, backends.get(), [*model.variables, *model.optimizer.variables])
+    if (number := mesh["data"].rank) > 0:
+        for variable in model.variables:
+            if variable.name == "seed_generator_state":
+                seed, count = backends.value_of(variable).tolist()
+                variable.assign([mix(seed, number), count])
+
+
+def _looks_at_weights(callback: keras.callbacks.Callback) -> bool:
+    if type(callback).__module__.startswith("easyscale.") or type(callback).__name__ in _BLIND:
+        return False
+    return bool(getattr(callback, "restore_best_weights", True))
