@@ -1,5 +1,6 @@
 """The whole model on every rank: each stage's weights, and its optimizer's state, from the rank that has them."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from easyscale import backend as backends
 from easyscale.communicator import Communicator
+from easyscale.errors import EasyScaleWarning
 from easyscale.parallel.pipeline.cut import StagePart
 from easyscale.training.pipelined.optimizer import StageOptimizer, load_state
 from easyscale.update.twin import forget
@@ -45,6 +47,12 @@ class WholeModel:
         """Give the weights of other stages a value again, without these: it is NaN."""
         if not self._has_others:
             self._has_others = True
+            warnings.warn(
+                "the weights of other stages are NaN on this rank, because `fit()` was interrupted. Load them from a "
+                "file before you go on",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
             for variable in self._others:
                 dtype = np.dtype(variable.dtype)
                 nothing = np.nan if keras.backend.is_float_dtype(variable.dtype) else 0
