@@ -3,7 +3,6 @@
 import functools
 import json
 import re
-import runpy
 import sys
 from pathlib import Path
 from unittest import mock
@@ -13,6 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from structure import test_classes, test_public_names
+from structure.package import MODULES
 
 import easyscale
 from easyscale import backend, exchange
@@ -152,11 +153,10 @@ def check_who_averages_as_well_is_refused():
 
 
 def check_what_holds_for_every_module_holds_for_those_of_torch():
-    structure = runpy.run_path(str(Path(__file__).parents[2] / "test_structure.py"))
-    modules = [name for name in structure["MODULES"] if name.startswith("easyscale.backend.torch")]
+    modules = [name for name in MODULES if name.startswith("easyscale.backend.torch")]
     for module in modules:
-        structure["test_every_public_function_and_class_has_a_docstring"](module)
-        structure["test_an_override_accepts_what_it_overrides_accepts"](module)
+        test_public_names.test_every_public_function_and_class_has_a_docstring(module)
+        test_classes.test_an_override_accepts_what_it_overrides_accepts(module)
     assert len(modules) == len(list(Path(sys.modules["easyscale.backend.torch"].__path__[0]).glob("*.py")))
 
 
