@@ -64,11 +64,11 @@ def work(options: argparse.Namespace) -> None:
     import numpy as np
 
     import easyscale
-    from easyscale.backend.tensorflow.gradients import Gradients
     from easyscale.bench.fit import build
     from easyscale.callbacks import Distribute
     from easyscale.layout import bucket
     from easyscale.layout.specs import specs_of
+    from easyscale.step.gradients import Gradients
 
     communicator, clocks = easyscale.communicator.get(), []
     end = keras.callbacks.CallbackList.on_train_batch_end

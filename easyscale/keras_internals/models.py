@@ -1,5 +1,6 @@
 """What Keras and tf.data have no public name for in a model and its `fit()`: layers, their graph, data, callbacks."""
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -222,9 +223,13 @@ def add_steps_of_pass(epoch_iterator: Any, count: int) -> None:
 
 
 def replace_validation_split(replace: Callable[[Callable], Callable]) -> None:
-    """Let `replace(original)` stand for the function by which `fit(validation_split=...)` splits arrays."""
-    module: Any = importlib.import_module(_ARRAYS)
-    module.train_validation_split = replace(module.train_validation_split)
+    """Let `replace(original)` stand for the function by which `fit(validation_split=...)` splits arrays.
+
+    Where there is none it is left to `check` to say so.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        module: Any = importlib.import_module(_ARRAYS)
+        module.train_validation_split = replace(module.train_validation_split)
 
 
 def dataset_of(epoch_iterator: Any) -> Any:

@@ -139,7 +139,8 @@ class Agreement:
             rows["purpose"] %= _ASKED
         agreed = Purpose(rows["purpose"].max())
         acting = rows[rows["purpose"] == agreed]
-        in_one_phase = agreed == Purpose.STATE or not _differ(rows["phase"])
+        # Who begins may still have the phase of a fit() that all have left by an exception.
+        in_one_phase = agreed in (Purpose.STATE, Purpose.BEGIN) or not _differ(rows["phase"])
         purposes = set(rows["purpose"])
         begins_alone = Purpose.BEGIN in purposes and len(purposes) > 1
         if not in_one_phase or begins_alone or len(_IN_STEP & purposes) > 1:

@@ -194,6 +194,15 @@ def test_who_begins_to_train_does_not_take_part_in_what_others_do(run_ranks, oth
     assert "rank 1 begins to train outside of fit()" in _raised(run_ranks, 3, meet)
 
 
+def test_all_begin_whatever_an_earlier_training_has_left(run_ranks):
+    def on_rank(comm):
+        agreement = Agreement(comm)
+        agreement.phase = 2 * comm.rank
+        return agreement.meet(Purpose.BEGIN).purpose
+
+    assert run_ranks(3, on_rank) == [Purpose.BEGIN] * 3
+
+
 def test_an_agreement_is_one_row_of_48_bytes(run_ranks):
     def on_rank(comm):
         agreement = Agreement(comm)

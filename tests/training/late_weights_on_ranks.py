@@ -130,7 +130,7 @@ def check_a_layer_computes_while_the_weights_of_the_next_are_on_their_way():
 def check_the_same_is_sent_with_and_without():
     sent = []
     for how in (LateGather, lambda *_: None):
-        with mock.patch("easyscale.backend.tensorflow.gradients.LateGather", how):
+        with mock.patch("easyscale.step.gradients.LateGather", how):
             before = comm.sent.messages, comm.sent.bytes
             _train()
             sent.append((comm.sent.messages - before[0], comm.sent.bytes - before[1]))
