@@ -399,7 +399,8 @@ def check_bad_pipelines_are_refused():
     refused("for each micro-batch. Received: 24 samples, microbatches=25", callback=distribute(microbatches=25))
     with pytest.raises(ValueError, match=f"multiple of the stages.*Received: {comm.size} ranks, stages=7. Start 7"):
         distribute(stages=7)
-    with pytest.raises(ValueError, match="`easyscale.parallel.Pipeline`, or `Split`. Received: model_parallel=2"):
+    rule = "must be an `easyscale.parallel.Pipeline`, or `Split`. Received: model_parallel=2"
+    with pytest.raises(ValueError, match=rule):
         Distribute("ring", model_parallel=2)
     with pytest.raises(ValueError, match="a process for each stage. Received: replication='in_graph'"):
         Distribute("ring", replication="in_graph", model_parallel=Pipeline(2))
