@@ -14,7 +14,7 @@ from easyscale import communicator as communicators
 from easyscale.backend.base import Feature
 from easyscale.checkpoint.folder import Checkpoints
 from easyscale.communicator import Communicator
-from easyscale.errors import EasyScaleWarning
+from easyscale.errors import EasyScaleWarning, is_number
 from easyscale.exchange import Exchange
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Pipeline, Split
@@ -96,7 +96,7 @@ class Distribute(keras.callbacks.Callback):
         keep: int | None = None,
     ):
         super().__init__()
-        if not isinstance(check_every, int) or check_every < 1:
+        if not is_number(check_every, 1, whole=True) or isinstance(check_every, bool):
             raise ValueError(f"`check_every` must be a positive integer. Received: {check_every=}")
         self._options: dict[str, Any] = {
             "exchange": exchange,
@@ -116,7 +116,7 @@ class Distribute(keras.callbacks.Callback):
         self._check_every = check_every
         self._taken: keras.callbacks.CallbackList | None = None
         steps, seconds = _interval(_EVERY if every is None else every)
-        if keep is not None and (not isinstance(keep, int) or keep < 1):
+        if keep is not None and (not is_number(keep, 1, whole=True) or isinstance(keep, bool)):
             raise ValueError(f"`keep` must be a positive integer. Received: {keep=}")
         if checkpoint == "" or not isinstance(checkpoint, (str, os.PathLike, type(None))):
             raise TypeError(f"`checkpoint` must be the path of a folder. Received: {checkpoint=}")

@@ -16,13 +16,25 @@ from easyscale import called, launchers
 from easyscale.errors import EasyScaleWarning, show_in_one_line
 from easyscale.when_imported import when_imported
 
-__all__ = ["warn", "watch"]
+__all__ = ["warn", "warn_of_evaluation", "watch"]
 
 MESSAGE = (
     "each of {size} ranks has trained a model of its own: `fit()` must have the callback `Distribute` to train one on "
     "all of them. Received: none. Pass `callbacks=[easyscale.callbacks.Distribute()]`; if it is meant so, "
     '`warnings.filterwarnings("ignore", "each of .* ranks")`'
 )
+
+
+@functools.cache
+def warn_of_evaluation() -> None:
+    """Warn, once, that a worker has evaluated its part of the data, and nobody the whole."""
+    warnings.warn(
+        "`evaluate()` of data that `shard` has divided must have the callback `Distribute` to be of all of it. "
+        "Received: none; each worker has the result of its own part. Pass "
+        "`callbacks=[easyscale.callbacks.Distribute()]`, or `evaluate()` the whole data",
+        EasyScaleWarning,
+        stacklevel=3,
+    )
 
 
 def watch() -> None:

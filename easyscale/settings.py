@@ -5,6 +5,7 @@ something writes it by `Settings.variables`. An argument in the script wins over
 default.
 """
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -159,9 +160,11 @@ class Settings:
             names: The fields to read. Defaults to `None`: all.
 
         Raises:
-            ValueError: If one of them cannot be what it says.
+            ValueError: If one of them cannot be what it says, or there is one whose name is nearly one of theirs.
         """
-        environment = os.environ if environment is None else environment
+        if environment is None:
+            environment = os.environ
+            _check_names(environment)
         said = {name: text for name in names or _VARIABLES if (text := environment.get(_VARIABLES[name]))}
         found = cls(**{name: _parsed(name, text) for name, text in said.items()})
         if found.replication is None and found.devices is not None and found.devices.count > 1:
@@ -185,12 +188,24 @@ def variable(name: str) -> str:
 
 def without(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without all that `Settings` says: what another job, started from here, inherits."""
-    own = set(_VARIABLES.values())
-    return {name: value for name, value in environment.items() if name not in own}
+    return {name: value for name, value in environment.items() if name not in _NAMES}
 
 
 _FIELDS = {setting.name: setting.metadata for setting in fields(Settings)}
 _VARIABLES = {name: variable(name) for name in _FIELDS}
+_NAMES = frozenset(_VARIABLES.values())
+
+
+def _check_names(environment: Mapping[str, str]) -> None:
+    prefix = variable("")
+    for name in environment:
+        if name.startswith(prefix) and name not in _NAMES:
+            near = difflib.get_close_matches(name.removeprefix(prefix).lower(), _FIELDS, n=1, cutoff=0.8)
+            if near:
+                raise ValueError(
+                    f"an environment variable that begins with {prefix} must be one of EasyScale's. Received: "
+                    f"{name}={environment[name]!r}. Did you mean {variable(near[0])}?"
+                )
 
 
 def _parsed(name: str, text: str) -> Any:

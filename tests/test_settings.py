@@ -50,6 +50,18 @@ def test_variables_are_text():
     }
 
 
+def test_a_name_that_is_nearly_one_is_an_error(monkeypatch):
+    monkeypatch.setenv("EASYSCALE_EXCHANG", "ring")
+    with pytest.raises(ValueError, match="^an environment variable that begins with EASYSCALE_ must be") as raised:
+        Settings.read()
+    assert str(raised.value).endswith("Received: EASYSCALE_EXCHANG='ring'. Did you mean EASYSCALE_EXCHANGE?")
+
+
+def test_names_of_others_are_left_alone(monkeypatch):
+    monkeypatch.setenv("EASYSCALE_TESTS_FULL", "1")
+    assert Settings.read() == Settings.read({})
+
+
 def test_a_record_stays_as_it_is():
     with pytest.raises(dataclasses.FrozenInstanceError):
         SAID.exchange = "ring"

@@ -65,7 +65,9 @@ def plan(options: LaunchOptions) -> LaunchPlan:
             )
         devices, ranks = Devices(_workers(ranks, 0, hosts, cores)), 1
     workers = _workers(ranks, options.servers, hosts, cores)
-    own = scripts.settings(said, options.exchange, replication, options.servers, devices, workers + options.servers)
+    said_so = replication == said.replication and options.replication is None
+    flag = None if said_so else replication
+    own = scripts.settings(said, options.exchange, flag, options.servers, devices, workers + options.servers)
     own = replace(
         own,
         elastic=_least(options, workers),

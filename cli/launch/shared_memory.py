@@ -2,6 +2,7 @@
 process ends by a bus error in the middle of what it does.
 """
 
+import math
 import os
 
 from easyscale.errors import LaunchError
@@ -13,10 +14,7 @@ FOLDER = "/dev/shm"
 _BASE, _EACH = 1 << 20, 1 << 18  # bytes that Open MPI takes at the start, and for each process; twice what was measured
 _LEAST = (2 << 20) * 21 // 20  # bytes that have to be free: it asks for 2 MiB at once, and a twentieth more
 _SEGMENT = 1 << 24  # bytes of a process's messages to others, as Open MPI has them by default; taken when they are used
-_REMEDY = (
-    f"Make it larger (`mount -o remount,size=8G {FOLDER}`, `docker run --shm-size=8g`, an `emptyDir` of medium "
-    "`Memory` in Kubernetes), or remove what others have left there"
-)
+_LARGE = 8  # GiB; what is advised where that is enough
 
 
 def check(processes: int, folder: str = FOLDER) -> None:
@@ -30,7 +28,7 @@ def check(processes: int, folder: str = FOLDER) -> None:
     if free < need:
         raise LaunchError(
             f"{folder} of {os.uname().nodename} must have room for what MPI keeps there. Received: {_text(free)} free "
-            f"of {_text(size)}, for {processes} processes that need {_text(need)}. {_REMEDY}"
+            f"of {_text(size)}, for {processes} processes that need {_text(need)}. {_remedy(need)}"
         )
 
 
@@ -50,7 +48,15 @@ def shortage(folder: str = FOLDER) -> str:
     free, size = _room(folder)
     if free > _BASE:
         return ""
-    return f"{folder} of {os.uname().nodename} is full, {_text(free)} free of {_text(size)}. {_REMEDY}"
+    return f"{folder} of {os.uname().nodename} is full, {_text(free)} free of {_text(size)}. {_remedy()}"
+
+
+def _remedy(need: int = 0) -> str:
+    gigabytes = max(_LARGE, math.ceil(2 * need / 2**30))  # half of it is for the memory that ranks share
+    return (
+        f"Make it larger (`mount -o remount,size={gigabytes}G {FOLDER}`, `docker run --shm-size={gigabytes}g`, an "
+        "`emptyDir` of medium `Memory` in Kubernetes), or remove what others have left there"
+    )
 
 
 def _need(processes: int) -> int:

@@ -1,11 +1,13 @@
 """`shard`: element `i` goes to worker `i % size`, whatever the data is."""
 
+import warnings
 from typing import Any
 
 from easyscale import called
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division, keras_dataset, tf_dataset, validation_split
+from easyscale.errors import EasyScaleWarning
 
 __all__ = ["shard"]
 
@@ -48,6 +50,13 @@ def shard(*data: Any, batched: bool | None = None, communicator: str | Communica
     called.note("shard")
     comm = communicators.get(communicator)
     workers = comm.workers // division.ranks_of_worker(comm)
+    if workers > 1 and any(map(division.is_part, data)):
+        warnings.warn(
+            "data must be divided once. Received: a part that `shard` has returned, for `shard` to divide again: each "
+            f"worker has {1 / workers**2:.1%} of the data. Leave one of them out",
+            EasyScaleWarning,
+            stacklevel=2,
+        )
     arrays.check(
         [argument for argument in data if not tf_dataset.owns(argument) and not keras_dataset.owns(argument)], workers
     )

@@ -172,7 +172,8 @@ class Exchange(abc.ABC):
         Args:
             buffer: Contiguous vector of float16, bfloat16 (both travel as they are, and are summed in float32),
                 float32, float64, int32 or int64: a sum that is passed on, as around a ring, is rounded at each rank.
-                All ranks must pass the same length and dtype.
+                All ranks must pass the same length and dtype. Another number of bytes is an error, with `mpi` where
+                the MPI library sees it; another dtype of as many bytes is one with `shared_memory` only.
         """
         check(buffer)
         if self.communicator.size == 1:

@@ -9,7 +9,7 @@ import numpy as np
 from easyscale.communicator import Communicator, Wait
 from easyscale.errors import DesyncError
 from easyscale.exchange.lending import loan
-from easyscale.exchange.vectors import capacity
+from easyscale.exchange.vectors import DTYPES, capacity
 from easyscale.layout.bucket import ALIGNMENT
 
 __all__ = ["SHORT_BYTES", "NodeMemory"]
@@ -18,8 +18,9 @@ BLOCK_BYTES = 1 << 17  # of each rank's vector at a time: what is summed up stay
 SHORT_BYTES = 1 << 16  # vectors up to this length are summed up by every rank: that takes one meeting instead of three
 
 _FLAGS_BYTES = 128
+_DTYPE_BITS = 4  # of what a rank says of its vector, for the place of its dtype in `DTYPES`
+_CODES = {dtype: place for place, dtype in enumerate(DTYPES)}
 _LOOKS = 200  # at the other ranks' flags, before the core is given away
-
 
 Divide = Callable[[int], list[slice]]
 
@@ -150,7 +151,7 @@ class NodeMemory:
     def _sum_short(self, buffer: np.ndarray, part: slice | None = None) -> None:
         own, first, second, rest = self._views_of_short(buffer)
         np.copyto(own, buffer)
-        self._meet(buffer.nbytes)
+        self._meet(_form(buffer))
         total = buffer
         if part is not None:
             total, first, second, *rest = (view[part] for view in (buffer, first, second, *rest))
@@ -203,7 +204,7 @@ class NodeMemory:
     def _meet_over(self, buffer: np.ndarray) -> list[np.ndarray] | None:
         """Meet, and return the vectors of all ranks if each is at the same offset of a window, else `None`."""
         offset, views = self._find(buffer)
-        self._meet(buffer.nbytes, offset)
+        self._meet(_form(buffer), offset)
         return views if offset and all(other == offset for other in self._words) else None
 
     @property
@@ -220,16 +221,16 @@ class NodeMemory:
                 return (number + 1 << 48) + offset, views
         return 0, []
 
-    def _meet(self, nbytes: int = 0, word: int = 0) -> None:
+    def _meet(self, form: int = 0, word: int = 0) -> None:
         """Return when all ranks of the node have come here. Then `_words` are what they have said.
 
         Raises:
-            DesyncError: If they come with vectors of different lengths.
+            DesyncError: If they come with vectors of different lengths or dtypes.
         """
         self._meetings = number = self._meetings + 1
         told = 1 + 2 * (number & 1)
         flags, sync = self._flags[self._own], self._control.sync
-        flags[told] = nbytes
+        flags[told] = form
         flags[told + 1] = word
         sync()
         flags[0] = number
@@ -242,10 +243,10 @@ class NodeMemory:
                     self._wait_for(rank, number)
                 looks -= 1
             sync()
-            if others[told] != nbytes:
+            if others[told] != form:
                 raise DesyncError(
-                    "all ranks must pass vectors of the same length. Received: "
-                    f"{nbytes} bytes on {self._name(self._own)}, {others[told]} on {self._name(rank)}. "
+                    "all ranks must pass vectors of the same length and dtype. Received: "
+                    f"{_described(form)} on {self._name(self._own)}, {_described(others[told])} on {self._name(rank)}. "
                     "Run one script on all ranks"
                 )
 
@@ -268,6 +269,15 @@ class _Pooled:
         self.parts, self.own, self.common = parts, own, common
         self.nbytes, self.address = parts[own].size, _address(parts[own])
         self.free = True  # as far as this rank knows
+
+
+def _form(buffer: np.ndarray) -> int:
+    """The bytes of a vector and its dtype in one number."""
+    return buffer.nbytes << _DTYPE_BITS | _CODES[buffer.dtype]
+
+
+def _described(form: int) -> str:
+    return f"{form >> _DTYPE_BITS} bytes of {DTYPES[form & (1 << _DTYPE_BITS) - 1].name}"
 
 
 def _aligned(part: np.ndarray, nbytes: int) -> np.ndarray:

@@ -6,11 +6,11 @@ from easyscale.compression import Compression
 from easyscale.compression.half import BF16, FP16
 from easyscale.layout.bucket import ALIGNMENT
 
-__all__ = ["HALF", "aligned", "capacity", "check", "segments"]
+__all__ = ["DTYPES", "HALF", "aligned", "capacity", "check", "segments"]
 
 # Half types are summed in float32, and travel as they are.
 HALF: dict[np.dtype, Compression] = {form.dtype: form for form in (FP16(), BF16())}
-_DTYPES = (*HALF, *map(np.dtype, ("float32", "float64", "int32", "int64")))
+DTYPES = (*HALF, *map(np.dtype, ("float32", "float64", "int32", "int64")))
 
 
 def check(buffer: np.ndarray) -> None:
@@ -23,8 +23,8 @@ def check(buffer: np.ndarray) -> None:
         raise TypeError(
             f"`buffer` must be a contiguous vector. Received: {got}. Try `np.ascontiguousarray(array).reshape(-1)`"
         )
-    if buffer.dtype not in _DTYPES:
-        valid = ", ".join(dtype.name for dtype in _DTYPES)
+    if buffer.dtype not in DTYPES:
+        valid = ", ".join(dtype.name for dtype in DTYPES)
         raise TypeError(f"`buffer` must be of one of the dtypes {valid}. Received: {buffer.dtype}")
     if not buffer.flags.writeable:
         raise TypeError("`buffer` must be writeable. Received: a read-only vector. Try `array.copy()`")

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from easyscale import keras_internals
+from easyscale import keras_internals, separate
 from easyscale.data import division
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Split
@@ -285,7 +285,9 @@ class Distribution:
             with self._whole_layers() if is_alone else contextlib.nullcontext():
                 return original(*args, **kwargs)
         finally:
-            self._evaluations.pop()
+            is_of_all = self._evaluations.pop()
+            if is_alone and self._evaluates_part and not is_of_all and self.is_chief:
+                separate.warn_of_evaluation()
             self._begin_phase(self._epoch)
 
     def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is known of a Keras `fit()` under way only by looking into it.
+"""What is known of a Keras `fit()` only by looking into it, or into the model.
 
 Keras tells callbacks neither the data nor how they are batched. They are found in the frame of `fit()`, by the names
 that its arguments have. What is known by their private names is in `easyscale.keras_internals`.
@@ -10,9 +10,14 @@ from types import FrameType
 
 import keras
 
-__all__ = ["KERAS_BATCH", "locals_of_fit"]
+__all__ = ["KERAS_BATCH", "is_overridden", "locals_of_fit"]
 
 KERAS_BATCH = 32  # the default of `fit()`
+
+
+def is_overridden(model: keras.Model, name: str) -> bool:
+    """Return whether the class of a model has a method of its own in place of Keras's."""
+    return getattr(type(model), name, None) is not getattr(keras.Model, name)
 
 
 def locals_of_fit(model: keras.Model) -> Mapping:

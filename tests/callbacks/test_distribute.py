@@ -40,3 +40,13 @@ def test_it_must_stand_in_the_list_once_and_as_an_instance(callbacks, message):
     assert str(raised.value) == message
     for weight, first in zip(made.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, first)
+
+
+@pytest.mark.parametrize("value", [True, 0, -1, 2.5, "3", None])
+def test_how_often_weights_are_compared_is_a_positive_integer(value):
+    with pytest.raises(ValueError, match=r"^`check_every` must be a positive integer\. Received: check_every="):
+        Distribute(check_every=value)
+
+
+def test_numbers_of_numpy_are_integers():
+    Distribute(check_every=np.int64(3))

@@ -70,6 +70,15 @@ def test_what_the_environment_says_holds_where_no_option_does(planned, monkeypat
     assert planned(ranks=2, exchange="auto", stall_timeout=60.0).settings == Settings(exchange="auto")
 
 
+def test_what_the_environment_says_wrongly_is_told_by_its_name(planned, monkeypatch):
+    monkeypatch.setenv("EASYSCALE_REPLICATION", "foo")
+    with pytest.raises(click.UsageError, match="^`EASYSCALE_REPLICATION` must be one of .*_REPLICATION='foo'"):
+        planned(ranks=2)
+    monkeypatch.setenv("EASYSCALE_REPLICATION", "in_graph")
+    with pytest.raises(click.UsageError, match="^`--replication` must be one of .* --replication='foo'"):
+        planned(ranks=2, replication="foo")
+
+
 def test_what_belongs_to_one_job_is_not_inherited(planned, monkeypatch):
     told = Settings(servers=1, elastic=1, spares=2, launched=3, rank_process=4, output="one", progress="1:2:3", spare=5)
     for name, value in told.variables().items():

@@ -10,6 +10,7 @@ import pytest
 from launches import environment, run
 
 from easyscale.cli.launch import shared_memory
+from easyscale.errors import LaunchError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -100,6 +101,12 @@ def test_a_bus_error_names_a_dev_shm_that_is_full(tmp_path):
     assert full.startswith(f"easyscale: /dev/shm of {os.uname().nodename} is full, ")
     assert " free of 4.2 MB. Make it larger (`mount -o remount,size=8G /dev/shm`" in full
     assert named == f"easyscale: rank 1 on {os.uname().nodename} was killed by signal 7 (Bus error)"
+
+
+def test_what_is_advised_is_enough(monkeypatch):
+    monkeypatch.setattr(shared_memory, "_room", lambda folder: (1 << 34, 1 << 34))
+    with pytest.raises(LaunchError, match="100000 processes that need 26215.4 MB. Make it larger .*size=49G /dev/shm"):
+        shared_memory.check(100_000)
 
 
 def test_where_there_is_room_each_process_has_as_much_for_messages_as_ever(monkeypatch):

@@ -106,3 +106,19 @@ def test_batches_are_divided_among_the_workers_of_the_moment(lose, kind):
     assert others
     for index, batches in enumerate(others, 1):
         assert sorted(sum(batches, [])) == list(range(index * batch, min((index + 1) * batch, samples)))
+
+
+def test_a_part_that_is_divided_again_is_told_of(run_ranks, recwarn):
+    def on_rank(comm):
+        x, y = easyscale.shard(np.arange(40), np.arange(40), communicator=comm)
+        easyscale.shard(x, y, communicator=comm)
+        easyscale.shard(x + 1, communicator=comm)  # may be anything
+
+    run_ranks(2, on_rank)
+    told = [str(warning.message) for warning in recwarn]
+    assert len(told) >= 1
+    assert all(message.startswith("data must be divided once. Received: a part that `shard`") for message in told)
+    assert "each worker has 25.0% of the data" in told[0]
+    count = len(recwarn)
+    run_ranks(1, on_rank)
+    assert len(recwarn) == count

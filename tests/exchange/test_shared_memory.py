@@ -102,13 +102,26 @@ def test_a_vector_in_a_window_on_some_ranks_only_is_summed_as_well(run_ranks):
 @pytest.mark.parametrize("lengths", [(10, 11), (100, 50_000), (50_000, 50_001)])
 def test_different_lengths_are_an_error_on_every_rank(run_ranks, lengths):
     def on_rank(comm):
-        with pytest.raises(DesyncError, match="must pass vectors of the same length") as raised:
+        with pytest.raises(DesyncError, match="must pass vectors of the same length and dtype") as raised:
             exchanges.get("shared_memory", comm).allreduce(np.zeros(lengths[comm.rank], "float32"))
         return str(raised.value)
 
     first, second = run_ranks(2, on_rank)
-    assert f"{4 * lengths[0]} bytes on rank 0, {4 * lengths[1]} on rank 1" in first
-    assert f"{4 * lengths[1]} bytes on rank 1, {4 * lengths[0]} on rank 0" in second
+    assert f"{4 * lengths[0]} bytes of float32 on rank 0, {4 * lengths[1]} bytes of float32 on rank 1" in first
+    assert f"{4 * lengths[1]} bytes of float32 on rank 1, {4 * lengths[0]} bytes of float32 on rank 0" in second
+
+
+@pytest.mark.parametrize("length", [10, 50_000])
+@pytest.mark.parametrize("dtypes", [("float32", "int32"), ("int64", "float64")])
+def test_different_dtypes_of_one_size_are_an_error_on_every_rank(run_ranks, dtypes, length):
+    def on_rank(comm):
+        with pytest.raises(DesyncError, match="must pass vectors of the same length and dtype") as raised:
+            exchanges.get("shared_memory", comm).allreduce(np.ones(length, dtypes[comm.rank]))
+        return str(raised.value)
+
+    first, _ = run_ranks(2, on_rank)
+    assert f"bytes of {dtypes[0]} on rank 0, " in first
+    assert f"bytes of {dtypes[1]} on rank 1. " in first
 
 
 def test_memory_in_common_is_one_and_written_by_owners(run_ranks):

@@ -7,7 +7,9 @@ import numpy as np
 from models import classify, conv_net, different_start, digits, equal, single_start
 
 import easyscale
+from easyscale import separate
 from easyscale.callbacks import Distribute
+from easyscale.errors import EasyScaleWarning
 
 comm = easyscale.communicator.get()
 COUNT = 4 * 24 + 2
@@ -297,6 +299,23 @@ def check_the_chief_may_evaluate_by_itself_within_fit():
     history = model.fit(xs, ys, batch_size=8, callbacks=[Distribute(), Evaluator()], **options)
     values = np.array([history.history["val_loss"], history.history["loss"]])
     assert (comm.all_gather_rows(values) == values).all()
+
+
+def check_a_part_that_one_rank_evaluates_for_itself_is_told_of():
+    xs, ys = easyscale.shard(*digits())
+    model = classify(conv_net(), "sgd")
+    model.fit(xs, ys, batch_size=8, epochs=1, callbacks=[Distribute()], verbose=0)
+    separate.warn_of_evaluation.cache_clear()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model.evaluate(*digits(16), verbose=0)
+        model.evaluate(xs, ys, verbose=0, callbacks=[Distribute()])
+        assert not [warning for warning in seen if warning.category is EasyScaleWarning]
+        for _ in range(2):
+            model.evaluate(xs, ys, verbose=0)
+    told = [str(warning.message) for warning in seen if warning.category is EasyScaleWarning]
+    assert len(told) == easyscale.is_chief()
+    assert all("each worker has the result of its own part" in message for message in told)
 
 
 def check_evaluating_after_fit_needs_no_other_rank():

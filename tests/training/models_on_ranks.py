@@ -35,6 +35,24 @@ def check_a_loss_that_is_no_number_is_refused():
         model.fit(*easyscale.shard(*digits(48)), verbose=0, callbacks=[easyscale.callbacks.Distribute()])
 
 
+class Reducing(keras.Model):
+    """Reduces a loss for each sample by itself."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.ops.mean(self.loss(y, y_pred))
+
+
+def check_a_loss_of_ones_own_may_reduce_one_for_each_sample():
+    def build():
+        inputs = keras.Input((8, 8, 1))
+        outputs = keras.layers.Dense(10)(keras.layers.Flatten()(inputs))
+        model = Reducing(inputs, outputs)
+        model.compile(_sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None))
+        return model
+
+    equal(build, data=digits(48), exchanges=["ring"])
+
+
 def check_a_model_that_is_built_by_its_first_batch():
     def build():
         layers = [keras.layers.Flatten(), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(10)]

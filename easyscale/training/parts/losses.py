@@ -22,6 +22,7 @@ import keras
 from easyscale import keras_internals
 from easyscale.step.interfaces import WholeBatch
 from easyscale.training.current_step import samples_of_step, workers_of_step
+from easyscale.training.keras_fit import is_overridden
 
 __all__ = ["check", "install"]
 
@@ -42,8 +43,11 @@ def install() -> None:
 def check(model: keras.Model) -> None:
     """Raise `ValueError` if `compile()` was given a loss that leaves a number for each sample.
 
-    Keras trains by the gradient of their sum, while all that it does with a loss beside takes it for a mean.
+    Keras trains by the gradient of their sum, while all that it does with a loss beside takes it for a mean. A model
+    that has a step or a loss of its own may reduce it there.
     """
+    if any(is_overridden(model, name) for name in ("train_step", "compute_loss")):
+        return
     for loss in keras.tree.flatten(getattr(model, "loss", None)):
         if getattr(loss, "reduction", "sum") in (None, "none"):
             raise ValueError(

@@ -6,6 +6,7 @@ import keras
 
 from easyscale import keras_internals
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.training.keras_fit import is_overridden
 from easyscale.update.accumulated import unscaled
 
 __all__ = ["check"]
@@ -33,7 +34,7 @@ Refusal = tuple[str, str, str]  # the rule, what came, the remedy
 
 def _of_step(model: keras.Model) -> Iterator[Refusal]:
     for name in _STEPS:
-        if getattr(type(model), name) is not getattr(keras.Model, name):
+        if is_overridden(model, name):
             rule = f"a model that a pipeline trains must have Keras's `{name}`"
             yield rule, f"{type(model).__name__} with one of its own", "Train it without `model_parallel`"
     if getattr(model, "steps_per_execution", 1) != 1:
