@@ -5,14 +5,10 @@ nothing to whoever has not chosen it. `watch` has the rule and the remedy said i
 """
 
 import os
-import sys
-import types
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
 
 from easyscale.errors import EasyScaleError
+from easyscale.when_imported import before_import
 
 __all__ = ["check_choice", "check_installed", "chosen", "watch"]
 
@@ -59,29 +55,4 @@ def check_choice(used: str) -> None:
 
 def watch() -> None:
     """Have `check_installed` called when Keras is about to be imported, whoever does it."""
-    if "keras" not in sys.modules:
-        sys.meta_path.insert(0, _BeforeKeras())
-
-
-class _BeforeKeras:
-    """A finder of modules that finds none, but lets the one that does check before Keras is imported, once."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != "keras":
-            return None
-        from importlib.util import find_spec
-
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def check_and_execute(module: types.ModuleType) -> None:
-                check_installed()
-                execute(module)
-
-            loader.exec_module = check_and_execute
-        return spec
+    before_import("keras", check_installed)

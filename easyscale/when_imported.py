@@ -1,4 +1,4 @@
-"""Something to do once a module has been imported, whoever imports it, without importing it first."""
+"""Something to do once a module has been imported, or just before, whoever imports it, without importing it first."""
 
 import sys
 import types
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-__all__ = ["when_imported"]
+__all__ = ["before_import", "when_imported"]
 
 
 def when_imported(name: str, act: Callable[[], None], through: Collection[str] = ()) -> None:
@@ -29,11 +29,26 @@ def when_imported(name: str, act: Callable[[], None], through: Collection[str] =
         sys.meta_path.insert(0, _Watching({name, *through}, frozenset(through), act))
 
 
-class _Watching:
-    """A finder of modules that finds none: it puts those to work that do, and sees when they are done."""
+def before_import(name: str, act: Callable[[], None]) -> None:
+    """Call `act` before the code of module `name` is executed; never, if it has been. What it raises is `import`'s.
 
-    def __init__(self, names: set[str], through: frozenset[str], act: Callable[[], None]):
-        self._names, self._through, self._act = names, through, act
+    Args:
+        name: String. The module, at the top of a package: the modules in it are not looked for.
+        act: Function.
+
+    Example:
+
+    >>> before_import("a_module_that_nobody_imports", lambda: print("here"))
+    """
+    if name not in sys.modules:
+        sys.meta_path.insert(0, _Watching({name}, frozenset(), act, is_before=True))
+
+
+class _Watching:
+    """A finder of modules that finds none: it puts those to work that do, and sees when they begin and are done."""
+
+    def __init__(self, names: set[str], through: frozenset[str], act: Callable[[], None], is_before: bool = False):
+        self._names, self._through, self._act, self._is_before = names, through, act, is_before
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -49,10 +64,16 @@ class _Watching:
             execute = loader.exec_module
 
             def execute_and_act(module: types.ModuleType) -> None:
+                if self._is_before:
+                    self._end()
                 execute(module)
-                if self in sys.meta_path and (name in self._through or not self._through & sys.modules.keys()):
-                    sys.meta_path.remove(self)
-                    self._act()
+                if name in self._through or not self._through & sys.modules.keys():
+                    self._end()
 
             loader.exec_module = execute_and_act
         return spec
+
+    def _end(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._act()

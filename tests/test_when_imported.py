@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from easyscale.when_imported import when_imported
+from easyscale.when_imported import before_import, when_imported
 
 
 @pytest.fixture
@@ -52,3 +52,31 @@ def test_a_module_that_is_not_there_fails_as_ever(modules):
     when_imported("nowhere_to_be_found", lambda: pytest.fail("called"))
     with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
         importlib.import_module("nowhere_to_be_found")
+
+
+def test_what_is_to_come_before_an_import_does_once_and_may_stop_it(modules):
+    seen = []
+    before_import("low", lambda: seen.append("low" in sys.modules and hasattr(sys.modules["low"], "value")))
+    importlib.import_module("low")
+    importlib.reload(sys.modules["low"])
+    assert seen == [False]
+
+    def refuse():
+        raise RuntimeError("not this one")
+
+    before_import("high", refuse)
+    with pytest.raises(RuntimeError, match="not this one"):
+        importlib.import_module("high")
+    assert "high" not in sys.modules
+    before_import("low", refuse)  # too late
+    importlib.import_module("high")  # once
+
+
+def test_one_may_watch_before_and_after(modules):
+    seen = []
+    before_import("low", lambda: seen.append("before"))
+    when_imported("low", lambda: seen.append("after"))
+    before_import("low", lambda: seen.append("before, too"))
+    importlib.import_module("low")
+    assert sorted(seen[:2]) == ["before", "before, too"]
+    assert seen[2:] == ["after"]

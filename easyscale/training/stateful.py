@@ -5,7 +5,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-__all__ = ["State", "Stateful"]
+from easyscale.layout.specs import Spec
+
+__all__ = ["Large", "State", "Stateful"]
 
 
 class State(NamedTuple):
@@ -31,3 +33,10 @@ class Stateful(Protocol):
 
     def load(self, state: State) -> None:
         """Go on from what `state` has returned, in another run or on another worker."""
+
+
+class Large(Stateful, Protocol):
+    """A part with arrays so large that there has to be memory for copies of them before ranks send theirs."""
+
+    def specs(self) -> list[Spec]:
+        """Return shape and dtype of what `state` finds memory for."""

@@ -1,7 +1,5 @@
 """The one list of what has state in a `fit()`: checkpoints, recovery and joining move parts of it."""
 
-from collections.abc import Iterable, Mapping
-
 import keras
 
 from easyscale import backend as backends
@@ -14,13 +12,14 @@ from easyscale.training.parts.decisions import Decisions
 from easyscale.training.parts.metrics import MetricStates
 from easyscale.training.parts.randomness import RandomState, Seeds
 from easyscale.training.past_logs import PastLogs
-from easyscale.training.stateful import State, Stateful
+from easyscale.training.state_parts import StateParts
+from easyscale.training.stateful import Stateful
 from easyscale.training.variable_states import OptimizerStates, Weights
 
 __all__ = ["TrainingState"]
 
 
-class TrainingState:
+class TrainingState(StateParts):
     """What has state in a `fit()`, by name. Whoever moves state names the parts that it needs.
 
     | name                | checkpoint | recovery | joining |
@@ -64,15 +63,13 @@ class TrainingState:
         data: DataPosition,
         callbacks: CallbackStates,
     ):
-        workers, self.memory = optimizers[0].workers, SnapshotMemory()
-        self.weights = Weights(model, workers.communicator, self.memory)
-        self.optimizers = OptimizerStates(optimizers, self.memory)
+        workers, memory = optimizers[0].workers, SnapshotMemory()
+        self.weights = Weights(model, workers.communicator, memory)
+        self.optimizers = OptimizerStates(optimizers, memory)
         self.metrics, self.seeds = MetricStates(model, workers.communicator), Seeds(model, workers)
         self.past = PastLogs(model)
-        self._parts: dict[str, Stateful] = {
-            "optimizers": self.optimizers,
+        others: dict[str, Stateful] = {
             "metrics": self.metrics,
-            "weights": self.weights,
             "random": RandomState(backends.get()),
             "seeds": self.seeds,
             "data": data,
@@ -82,25 +79,9 @@ class TrainingState:
             "trusted_callbacks": TrustedCallbackStates(callbacks),
             "history": self.past,
         }
+        super().__init__(memory, {"optimizers": self.optimizers, "weights": self.weights}, others)
 
     @property
     def variables(self) -> list[keras.Variable]:
         """All variables that are equal on all workers."""
         return self.weights.variables + self.optimizers.variables
-
-    def state(self, names: Iterable[str]) -> dict[str, State]:
-        """Return the state of these parts."""
-        return {name: part.state() for name, part in self._parts.items() if name in names}
-
-    def load(self, states: Mapping[str, State]) -> None:
-        """Load the state of some parts."""
-        for name, state in states.items():
-            self._parts[name].load(state)
-
-    def reserve(self) -> None:
-        """Find memory for a snapshot: the chief does, before ranks send it their parts.
-
-        Raises:
-            MemoryError: If there is too little.
-        """
-        self.memory.reserve(self.optimizers.specs() + self.weights.specs())

@@ -10,9 +10,10 @@ from easyscale import keras_internals
 from easyscale.backend.base import Backend
 from easyscale.communicator import Communicator
 from easyscale.parallel.pipeline.forward_pass import call, outputs_of
-from easyscale.step.interfaces import StepContext, WholeBatch
+from easyscale.step.interfaces import WholeBatch
 from easyscale.training.current_step import step_of
 from easyscale.training.pipelined.loss import Labels
+from easyscale.training.pipelined.part_of_batch import PartOfBatch
 
 __all__ = ["Divisors"]
 
@@ -77,7 +78,7 @@ class Divisors:
         return keras.ops.stack(counting.asked) if counting.asked else keras.ops.zeros((0,))
 
 
-class _Counting(WholeBatch):
+class _Counting(PartOfBatch):
     """A batch that notes what losses ask of it.
 
     Args:
@@ -89,30 +90,10 @@ class _Counting(WholeBatch):
     """
 
     def __init__(self, batch: WholeBatch, samples: Any):
-        self._batch, self._samples = batch, samples
+        super().__init__(batch, samples)
         self.asked: list[Any] = []
-
-    @property
-    def size(self) -> int:
-        return max(2, self._batch.size)
-
-    @property
-    def context(self) -> StepContext:
-        return StepContext(self._samples)
-
-    def graph(self) -> Any:
-        return self._batch.graph()
 
     def total(self, vector: Any) -> Any:
         if vector.shape[0] > 1:
             self.asked.append(keras.ops.cast(vector[1], "float64"))
         return vector
-
-    def moments(self, mean: Any, variance: Any, count: Any) -> tuple[Any, Any, Any]:
-        return mean, variance, keras.ops.convert_to_tensor(count)
-
-    def count_samples(self, tensors: Sequence[Any]) -> Any:
-        return self._samples
-
-    def beginnings(self, tensors: Sequence[Any]) -> list:
-        return []

@@ -14,8 +14,9 @@ import numpy as np
 
 from easyscale import keras_internals
 from easyscale.parallel.pipeline.batch import Form
-from easyscale.step.interfaces import StepContext, WholeBatch
+from easyscale.step.interfaces import WholeBatch
 from easyscale.training.current_step import step_of
+from easyscale.training.pipelined.part_of_batch import PartOfBatch
 
 __all__ = ["Labels", "LossOfStage"]
 
@@ -80,7 +81,7 @@ class LossOfStage:
         return loss
 
 
-class _MicroBatch(WholeBatch):
+class _MicroBatch(PartOfBatch):
     """One micro-batch among those of all pipelines, as losses and metrics see it.
 
     Args:
@@ -90,19 +91,9 @@ class _MicroBatch(WholeBatch):
     """
 
     def __init__(self, batch: WholeBatch, numbers: Any):
-        self._batch, self._samples, self._all_samples = batch, numbers[0], numbers[1]
+        super().__init__(batch, samples=numbers[0])
+        self._all_samples = numbers[1]
         self._totals = (numbers[index] for index in range(2, numbers.shape[0]))
-
-    @property
-    def size(self) -> int:
-        return max(2, self._batch.size)  # there are others
-
-    @property
-    def context(self) -> StepContext:
-        return StepContext(self._samples)
-
-    def graph(self) -> Any:
-        return self._batch.graph()
 
     def total(self, vector: Any) -> Any:
         """Return the number of all samples, and if there are two numbers what a loss is divided by.
@@ -112,15 +103,6 @@ class _MicroBatch(WholeBatch):
         own = keras.ops.unstack(vector, num=vector.shape[0])[1:]
         numbers = [self._all_samples, *(next(self._totals, divisor) for divisor in own)]
         return keras.ops.stack([keras.ops.cast(number, vector.dtype) for number in numbers])
-
-    def moments(self, mean: Any, variance: Any, count: Any) -> tuple[Any, Any, Any]:
-        return mean, variance, keras.ops.convert_to_tensor(count)
-
-    def count_samples(self, tensors: Sequence[Any]) -> Any:
-        return self._samples
-
-    def beginnings(self, tensors: Sequence[Any]) -> list:
-        return []
 
 
 def numbers_of(results: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -4,7 +4,6 @@ A checkpoint is what one process would write: a worker of it is a pipeline. So i
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
 
 import keras
 
@@ -23,13 +22,14 @@ from easyscale.training.parts.randomness import RandomState, mix
 from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole
 from easyscale.training.pipelined.whole_model import WholeModel
 from easyscale.training.shared_arrays import share_arrays
+from easyscale.training.state_parts import StateParts
 from easyscale.training.stateful import State, Stateful
 from easyscale.training.variable_states import Weights, classes_of
 
 __all__ = ["StageSeeds", "StagedState"]
 
 
-class StagedState:
+class StagedState(StateParts):
     """The parts of the state, by name. All ranks call each method alike.
 
     Args:
@@ -61,14 +61,12 @@ class StagedState:
         data: DataPosition,
         callbacks: CallbackStates,
     ):
-        self.memory = SnapshotMemory()
-        self.weights = StagedWeights(model, mesh, whole, self.memory)
-        self.optimizers = StagedOptimizer(model, mesh, whole, optimizer, self.memory)
+        memory = SnapshotMemory()
+        self.weights = StagedWeights(model, mesh, whole, memory)
+        self.optimizers = StagedOptimizer(model, mesh, whole, optimizer, memory)
         self.metrics, self.seeds = StagedMetrics(model, mesh), StageSeeds(model, cut, mesh)
-        self._parts: dict[str, Stateful] = {
-            "optimizers": self.optimizers,
+        others: dict[str, Stateful] = {
             "metrics": self.metrics,
-            "weights": self.weights,
             "random": RandomState(backends.get()),
             "seeds": self.seeds,
             "data": data,
@@ -76,19 +74,7 @@ class StagedState:
             "decisions": Stopping(model),
             "callbacks": callbacks,
         }
-
-    def state(self, names: Iterable[str]) -> dict[str, State]:
-        """Return the state of these parts."""
-        return {name: part.state() for name, part in self._parts.items() if name in names}
-
-    def load(self, states: Mapping[str, State]) -> None:
-        """Load the state of some parts."""
-        for name, state in states.items():
-            self._parts[name].load(state)
-
-    def reserve(self) -> None:
-        """See `TrainingState.reserve`."""
-        self.memory.reserve(self.optimizers.specs() + self.weights.specs())
+        super().__init__(memory, {"optimizers": self.optimizers, "weights": self.weights}, others)
 
 
 class StagedWeights:

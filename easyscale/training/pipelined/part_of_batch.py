@@ -1,0 +1,42 @@
+"""A part of the whole batch, where nothing is asked of other processes: what losses and metrics see of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from easyscale.step.interfaces import StepContext, WholeBatch
+
+__all__ = ["PartOfBatch"]
+
+
+class PartOfBatch(WholeBatch):
+    """A part of the batch of all pipelines; `total` is a subclass's. It normalizes by its own moments.
+
+    Args:
+        batch: The `WholeBatch` of the replication between pipelines.
+        samples: Scalar tensor. The samples of the part.
+    """
+
+    def __init__(self, batch: WholeBatch, samples: Any):
+        self._batch, self._samples = batch, samples
+
+    @property
+    def size(self) -> int:
+        return max(2, self._batch.size)  # there are other parts
+
+    @property
+    def context(self) -> StepContext:
+        return StepContext(self._samples)
+
+    def graph(self) -> Any:
+        return self._batch.graph()
+
+    def moments(self, mean: Any, variance: Any, count: Any) -> tuple[Any, Any, Any]:
+        return mean, variance, keras.ops.convert_to_tensor(count)
+
+    def count_samples(self, tensors: Sequence[Any]) -> Any:
+        return self._samples
+
+    def beginnings(self, tensors: Sequence[Any]) -> list:
+        return []
