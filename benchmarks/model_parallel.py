@@ -6,13 +6,15 @@
   weights with Adam: of each of 4 stages beside one process, in the steps, and with the end of `fit()`, where every rank
   gets all weights and all state.
 - speed: samples per second of a transformer of equal blocks in 2 stages of one core each, beside `2 M / (M + 1)` times
-  those of one process on one core, with M = 8 micro-batches.
+  those of one process that is kept to one core, with M = 8 micro-batches: the median of epochs, in turns.
 - idle: the share of a step that a stage spends outside of its own passes, beside `(S - 1) / (M + S - 1)`, on 2 stages.
 
 Speed and idle need as many cores as stages, and a machine that does nothing else.
 """
 
+import functools
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -20,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-STEPS = 6
+STEPS, EPOCHS, ROUNDS = 6, 3, 3
 
 
 def train(what, stages, microbatches):
@@ -59,13 +61,14 @@ def train(what, stages, microbatches):
 
     WholeModel.gather_weights, Stage.step = noted, timed
     model, x, y, batch = memory_model() if what == "memory" else speed_model()
-    fit = {"batch_size": batch, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+    fit = {"batch_size": batch, "shuffle": False, "verbose": 0}
     if what != "memory":
-        model.fit(x, y, **fit)  # traces
+        model.fit(x, y, callbacks=callbacks, **fit)  # traces
         steps.clear(), busy.clear()
-    start = time.perf_counter()
-    model.fit(x, y, **fit)
-    found["rate"] = len(x) / (time.perf_counter() - start)
+    begins = []
+    note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begins.append(time.perf_counter()))
+    model.fit(x, y, callbacks=[*callbacks, note], epochs=1 if what == "memory" else EPOCHS + 1, **fit)
+    found["rate"] = len(x) / statistics.median(np.diff(begins)) if len(begins) > 1 else 0.0
     found["end"] = _peak()
     found.setdefault("steps", found["end"])
     found["idle"] = statistics.median(1 - b / s for b, s in zip(busy, steps, strict=True)) if steps else 0.0
@@ -114,10 +117,12 @@ def _peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(what, stages, microbatches=8):
+def measure(what, stages, microbatches=8, cores=None):
+    """Return what each of so many processes has found; they are kept to these cores."""
     command = [str(Path(sys.executable).with_name("easyscale")), "launch", "-n", str(stages), __file__]
     command += ["--rank", what, str(stages), str(microbatches)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    keep = cores and functools.partial(os.sched_setaffinity, 0, cores)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, preexec_fn=keep)
     found = [line for line in done.stdout.splitlines() if line.startswith("found ")]
     if done.returncode or not found:
         sys.exit(f"{stages} processes must train. Received: exit code {done.returncode}\n{done.stderr[-2000:]}")
@@ -134,10 +139,11 @@ def memory():
 
 
 def speed():
-    (alone,), stages = measure("speed", 1), measure("speed", 2)
-    best = alone["rate"] * 2 * 8 / 9
-    print(f"speed    one core {alone['rate']:.1f} samples/s, 2 stages {stages[0]['rate']:.1f}", end="")
-    print(f": {stages[0]['rate'] / best:.2f} of 2 M / (M + 1) times one core's")
+    core = {min(os.sched_getaffinity(0))}
+    rates = [(measure("speed", 1, cores=core)[0]["rate"], measure("speed", 2)[0]["rate"]) for _ in range(ROUNDS)]
+    alone, staged = (statistics.median(rate) for rate in zip(*rates, strict=True))
+    print(f"speed    one core {alone:.1f} samples/s, 2 stages {staged:.1f}: {staged / alone:.2f} times; ", end="")
+    print(f"{staged / (alone * 2 * 8 / 9):.2f} of 2 M / (M + 1)")
 
 
 def idle():

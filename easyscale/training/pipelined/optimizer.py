@@ -15,7 +15,7 @@ from easyscale.optimizers.nested import all_variables, inside
 from easyscale.update.element_wise import copy_of
 from easyscale.update.twin import share_progress, states_of
 
-__all__ = ["StageOptimizer", "build_whole", "load_state"]
+__all__ = ["StageOptimizer", "build_whole", "keyed"]
 
 
 class StageOptimizer:
@@ -42,12 +42,12 @@ class StageOptimizer:
         self.distributed = DistributedOptimizer(inner, communicator=communicator, **options)
         self.distributed.starts_equal = False  # the whole model does
         self.distributed.build(variables)
-        self._keys = list(_keyed(inner, model))
+        self._keys = list(keyed(inner, model))
         self.load(model)
 
     def load(self, model: keras.Model) -> None:
         """Take the state of the model's optimizer, if that is built."""
-        known = _keyed(model.optimizer, model) if model.optimizer.built else {}
+        known = keyed(model.optimizer, model) if model.optimizer.built else {}
         for key, state in zip(self._keys, _states(self.distributed.inner_optimizer), strict=True):
             if key in known:
                 state.assign(known[key])
@@ -89,13 +89,6 @@ def build_whole(model: keras.Model) -> None:
             optimizer.build(model.trainable_variables)
 
 
-def load_state(model: keras.Model, state: Mapping[str, np.ndarray]) -> None:
-    """Give the model's optimizer the state of all stages, by key."""
-    build_whole(model)
-    for key, one in _keyed(model.optimizer, model).items():
-        one.assign(state[key])
-
-
 def _states(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Return an optimizer's variables but for steps so far and learning rates, with those that Keras does not list."""
     progress: set[int] = set()
@@ -104,7 +97,7 @@ def _states(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     return [variable for variable in all_variables(optimizer) if id(variable) not in progress]
 
 
-def _keyed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> dict[str, keras.Variable]:
+def keyed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> dict[str, keras.Variable]:
     """Return an optimizer's state by the number of the variable that it belongs to, and what it is of it.
 
     Names begin with a variable's path, in which the model's may be another one on each rank. Those that belong to none

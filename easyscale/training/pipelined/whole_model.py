@@ -11,7 +11,7 @@ from easyscale import backend as backends
 from easyscale.communicator import Communicator
 from easyscale.errors import EasyScaleWarning
 from easyscale.parallel.pipeline.cut import StagePart
-from easyscale.training.pipelined.optimizer import StageOptimizer, load_state
+from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole, keyed
 from easyscale.update.twin import forget
 
 __all__ = ["WholeModel"]
@@ -81,14 +81,16 @@ class WholeModel:
         if not is_needed:
             return
         self._has_state = True
-        whole: dict[str, np.ndarray] = {}
-        forms: list[list[Any]] = [[name, list(one.shape), one.dtype.name] for name, one in state.items()]
+        build_whole(self._model)
+        variables = keyed(self._model.optimizer, self._model)
+        forms: list[list[Any]] = [[name, list(value.shape), value.dtype.name] for name, value in state.items()]
         for stage, all_forms in enumerate(self._communicator.all_gather_object(forms)):
             for name, shape, dtype in all_forms:
-                value = state[name] if stage == self._communicator.rank else np.empty(shape, dtype)
-                value = self._broadcast(value, stage)
-                whole.setdefault(name, value)  # what belongs to no weight all stages have alike
-        load_state(self._model, whole)
+                own = state.pop(name) if stage == self._communicator.rank else np.empty(shape, dtype)
+                value = self._broadcast(own, stage)
+                if name in variables:  # what belongs to no weight all stages have alike
+                    self._backend.hold(variables.pop(name), value)
+        assert not variables, f"no stage has the state {', '.join(variables)}"
 
     def _broadcast(self, value: np.ndarray, root: int) -> np.ndarray:
         buffer = np.array(value, order="C")
