@@ -58,11 +58,11 @@ class Passes(StagePasses):
         given = [(one, tf.convert_to_tensor(by)) for one, by in zip(outputs, gradients, strict=True) if by is not None]
         targets, by_targets = zip(*given, strict=True)
         found = tape.gradient(targets, [*watched, *self._variables], output_gradients=by_targets)
-        for index, gradient in enumerate(found[len(watched) :]):
-            self._add(index, gradient)
+        for index in reversed(range(len(self._variables))):
+            self._add(index, found.pop())  # which has no memory any more then
         return [
-            view_of(tf.zeros_like(one) if gradient is None else gradient)
-            for one, gradient in zip(watched, found, strict=False)
+            view_of(tf.zeros_like(tensor) if gradient is None else gradient)
+            for tensor, gradient in zip(watched, found, strict=True)
         ]
 
     def _add(self, index: int, gradient: Any) -> None:
