@@ -224,8 +224,7 @@ class Gradients(GradientSync):
             return False
         if exchange.idle_step is None:
             context, positions = StepContext(moving=exchange.moving), exchange.positions
-            # As in the others' step: clipping sums in this order.
-            order = sorted(range(len(positions)), key=positions.__getitem__)
+            order = sorted(range(len(positions)), key=positions.__getitem__)  # as in the others' step: clipping sums so
             variables = [exchange.variables[position] for position in order]
 
             def idle_step(of_slices: list[Gradient]) -> None:
