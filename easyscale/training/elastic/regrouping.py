@@ -122,11 +122,11 @@ class Regrouping:
             self._send_backups()
 
     def _send_backups(self) -> None:
-        """Have each worker's part of the optimizers' state in two places. All workers call this together."""
+        """Have each worker's part of the optimizers' state on two workers. All workers call this together."""
         for optimizer in self._optimizers:
             optimizer.back_up()
 
-    def _lose(self, first_ranks: list[int]) -> None:
+    def _lose(self, initial_ranks: list[int]) -> None:
         """Workers have failed."""
         progress = self._progress
         if self._communicator.is_chief and not self._was_chief:
@@ -138,9 +138,9 @@ class Regrouping:
                 self._callbacks.change(callbacks)
             if self._checkpointing is not None:
                 self._checkpointing.take_over(progress.steps)
-        who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
+        who, size = ", ".join(f"rank {rank}" for rank in initial_ranks), self._communicator.size
         until = " until it is replaced" if self._replace() else ""
-        part = f"{len(first_ranks)}/{size + len(first_ranks)} of each step"
+        part = f"{len(initial_ranks)}/{size + len(initial_ranks)} of each step"
         becomes = f"is not trained on{until}"
         if self._data.keeps_global_batch:
             becomes = "is divided among them"
@@ -175,10 +175,10 @@ class Regrouping:
             self._communicator.membership.admit(newcomers)
             self._recovery.agree()
 
-    def _welcome(self, giver: int, has_joined: bool) -> None:
+    def _welcome(self, root: int, has_joined: bool) -> None:
         """Give newcomers what they need beside the variables: of the chief, or who comes next if it has failed."""
         communicator, progress = self._communicator, self._progress
-        joining.give_state(self._state, communicator, giver, has_joined)
+        joining.give_state(self._state, communicator, root, has_joined)
         own = communicator.membership.initial_ranks[communicator.rank] if has_joined else None
         numbers = communicator.all_gather_object(own)
         if has_joined:

@@ -16,8 +16,8 @@ _OF_PREDICTIONS = keras.metrics.MeanMetricWrapper
 
 def totals(model: keras.Model) -> list[keras.Variable]:
     """Return variables that are finite as long as the losses of this epoch are: the totals of their means."""
-    means = [one for metric in model.metrics for one in leaves(metric) if isinstance(one, keras.metrics.Mean)]
-    return [one.total for one in means if one.name.endswith("loss") and not isinstance(one, _OF_PREDICTIONS)]
+    means = [leaf for metric in model.metrics for leaf in leaves(metric) if isinstance(leaf, keras.metrics.Mean)]
+    return [mean.total for mean in means if mean.name.endswith("loss") and not isinstance(mean, _OF_PREDICTIONS)]
 
 
 class FiniteLosses:
