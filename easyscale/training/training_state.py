@@ -64,10 +64,10 @@ class TrainingState:
         data: DataPosition,
         callbacks: CallbackStates,
     ):
-        workers, self.memory = optimizers[0].workers, SnapshotMemory()
-        self.weights = Weights(model, workers.communicator, self.memory)
+        replication, self.memory = optimizers[0].workers, SnapshotMemory()
+        self.weights = Weights(model, replication.communicator, self.memory)
         self.optimizers = OptimizerStates(optimizers, self.memory)
-        self.metrics, self.seeds = MetricStates(model, workers.communicator), Seeds(model, workers)
+        self.metrics, self.seeds = MetricStates(model, replication.communicator), Seeds(model, replication)
         self.past = PastLogs(model)
         self._parts: dict[str, Stateful] = {
             "optimizers": self.optimizers,

@@ -58,7 +58,7 @@ class Recovery:
     optimizer's state of the worker that has come furthest, and go on. So what is lost is at most the step under way.
 
     Args:
-        workers: The replication's view of all workers.
+        replication: The `Replication`, all workers as one of them sees them.
         state: The `TrainingState`.
         progress: The `FitProgress`.
         renew: Function. Takes the number of exchanges of gradients that count as done, and has what moves them know the
@@ -71,7 +71,7 @@ class Recovery:
 
     def __init__(
         self,
-        workers: Replication,
+        replication: Replication,
         state: TrainingState,
         progress: FitProgress,
         renew: Callable[[int], None],
@@ -79,7 +79,7 @@ class Recovery:
         report: Callable[[list[int]], None],
         welcome: Callable[[int, bool], None],
     ):
-        self._workers, self._state, self._progress = workers, state, progress
+        self._replication, self._state, self._progress = replication, state, progress
         self._renew, self._settled, self._report, self._welcome = renew, settled, report, welcome
 
     def survives(self, error: Exception, steps: int | None = None) -> bool:
@@ -89,11 +89,11 @@ class Recovery:
             error: What was raised.
             steps: Int. The steps that count as done then. Defaults to `None`: those that are done.
         """
-        if not isinstance(self._workers.steps.failure or error, LostError):
+        if not isinstance(self._replication.steps.failure or error, LostError):
             return False
         if steps is not None:
             self._progress.settle(steps)
-        self._workers.steps.interrupt()
+        self._replication.steps.interrupt()
         self.shrink(again=True)
         return True
 
@@ -107,7 +107,7 @@ class Recovery:
         """
         has_changed, initial_ranks = False, []
         while True:
-            change = shrink(self._workers.communicator, again)
+            change = shrink(self._replication.communicator, again)
             if not (change.lost or change.joined or change.again):
                 return has_changed
             has_changed, again = True, False
@@ -115,7 +115,7 @@ class Recovery:
             try:
                 self.agree()
             except LostError:
-                self._workers.steps.interrupt()
+                self._replication.steps.interrupt()
                 again = True
             else:
                 if initial_ranks:
@@ -130,8 +130,8 @@ class Recovery:
         """
         progress = self._progress
         has_joined = progress.exchanges < 0
-        all_ranks = self._workers.communicator.all_gather_object(
-            [self._workers.steps.exchanges, progress.exchanges, progress.steps]
+        all_ranks = self._replication.communicator.all_gather_object(
+            [self._replication.steps.exchanges, progress.exchanges, progress.steps]
         )
         begun, done, steps = ([row[index] for row in all_ranks] for index in range(3))
         furthest = done.index(max(done))
@@ -141,7 +141,7 @@ class Recovery:
                 "had joined it. Start the job with `--restarts`, and `Distribute(checkpoint=...)`"
             )
         self._renew(max(count for count, so_far in zip(begun, done, strict=True) if so_far >= 0))
-        self._workers.replicas.start_equal(self._state.variables, root=furthest)
+        self._replication.replicas.start_equal(self._state.variables, root=furthest)
         if min(done) < 0:
             self._welcome(next(rank for rank, so_far in enumerate(done) if so_far >= 0), has_joined)
         progress.note_exchanges()

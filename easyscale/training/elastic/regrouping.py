@@ -52,13 +52,15 @@ class Regrouping:
         trace_anew: Callable[[], None],
         take_over: Callable[[dict[str, list], int, int | None], list | None],
     ):
-        self._model, self._optimizers, self._workers = replicated.model, replicated.optimizers, replicated.workers
+        self._model, self._optimizers, self._replication = replicated.model, replicated.optimizers, replicated.workers
         self._replicated, self._progress = replicated, progress
         self._state, self._meetings, self._data, self._callbacks = state, meetings, data, callbacks
         self._checkpointing, self._console = checkpointing, console
         self._trace_anew, self._take_over = trace_anew, take_over
-        self._communicator = self._workers.communicator
-        self._recovery = Recovery(self._workers, state, progress, self._renew, self._settle, self._lose, self._welcome)
+        self._communicator = self._replication.communicator
+        self._recovery = Recovery(
+            self._replication, state, progress, self._renew, self._settle, self._lose, self._welcome
+        )
         meetings.register(Purpose.BACKUP, lambda _: self._send_backups())
         self._has_joined = False  # and not begun an epoch since
         self._is_stale = False  # what has been traced, because each worker has another part of the state
@@ -195,7 +197,7 @@ class Regrouping:
         """Join the others in this `fit()`, as one that replaces a worker; return whether it is not over for them."""
         communicator, number = self._communicator, self._progress.number
         if communicator.membership.note["fit"] == number:
-            with communicator.membership.rehearsing(), self._workers.steps.explained(lambda: None):
+            with communicator.membership.rehearsing(), self._replication.steps.explained(lambda: None):
                 joining.rehearse(train_function, self._model)
         if communicator.membership.note["fit"] != number or not communicator.membership.join(number):
             return False
