@@ -39,7 +39,7 @@ _ASKED = 64  # is added to the purpose by a rank that was asked to end
 
 _IN_STEP = {Purpose.ROWS, Purpose.ACTIVATIONS, Purpose.GRADIENTS}
 
-_PURPOSES = {one: one.name.lower() for one in Purpose}
+_PURPOSES = {purpose: purpose.name.lower() for purpose in Purpose}
 
 _ROW = np.dtype(
     [
@@ -98,7 +98,12 @@ class Agreement:
         self.asked_to_end = self.asked_to_end or self._communicator.size == 1
 
     def meet(
-        self, purpose: Purpose, detail: int = 0, weight: float = 0.0, batch: float = 0.0, kinds: Sequence[str] = ()
+        self,
+        purpose: Purpose,
+        detail: int = 0,
+        weight: float = 0.0,
+        batch: float = 0.0,
+        descriptions: Sequence[str] = (),
     ) -> Agreed:
         """Tell the others what this rank is about to do; return what the ranks do.
 
@@ -110,7 +115,7 @@ class Agreement:
             detail: Int. See `Agreed`.
             weight: Float. The number of samples in this rank's gradients. NaN if they are not finite.
             batch: Float. A number that stands for this rank's data; 0 if there is none. NaN if its loss is not finite.
-            kinds: Descriptions of the gradients, one for each, for the error if they are not those of other ranks.
+            descriptions: Of the gradients, one text for each, for the error if they are not those of other ranks.
 
         Raises:
             DesyncError: If ranks are in different epochs, or do different things in one step. It names the first
@@ -123,7 +128,7 @@ class Agreement:
         acting = rows = self._communicator.all_gather_rows(row)[:, 0]
         agreed, words = purpose, rows.view("i8").reshape(len(rows), -1)[:, :_WORDS]
         if self._was_asked or (words != words[0]).any():  # else all ranks do the same, as in nearly every step
-            agreed, acting = self._compare(rows, kinds)
+            agreed, acting = self._compare(rows, descriptions)
         if agreed == Purpose.GRADIENTS:
             self.count += 1
             self.not_finite = self.not_finite or np.flatnonzero(np.isnan(rows["batch"])).tolist()
@@ -132,7 +137,7 @@ class Agreement:
         same = acting.size > 1 and acting["batch"][0] != 0 and not _differ(acting["batch"])
         return Agreed(agreed, int(acting["detail"][0]), float(share), bool(same))
 
-    def _compare(self, rows: np.ndarray, kinds: Sequence[str]) -> tuple[Purpose, np.ndarray]:
+    def _compare(self, rows: np.ndarray, descriptions: Sequence[str]) -> tuple[Purpose, np.ndarray]:
         """Return what ranks that do not all do the same are about to do, and the rows of those that act."""
         if (rows["purpose"] >= _ASKED).any():
             self.asked_to_end = True
@@ -146,7 +151,7 @@ class Agreement:
         if not in_one_phase or begins_alone or len(_IN_STEP & purposes) > 1:
             self._explain_phases(rows)
         if _differ(rows["exchange"]) or _differ(acting["detail"]):
-            self._explain_details(agreed, kinds, rows)
+            self._explain_details(agreed, descriptions, rows)
         return agreed, acting
 
     def _explain_phases(self, rows: np.ndarray) -> None:
@@ -157,12 +162,12 @@ class Agreement:
             "Call `fit()` with the same `epochs` and `validation_data` on all ranks, and run one script on all"
         )
 
-    def _explain_details(self, agreed: Purpose, kinds: Sequence[str], rows: np.ndarray) -> None:
+    def _explain_details(self, agreed: Purpose, descriptions: Sequence[str], rows: np.ndarray) -> None:
         if _differ(rows["exchange"]):
             detail = f"exchanges so far on ranks 0 to {len(rows) - 1}: {rows['exchange'].tolist()}"
         elif agreed == Purpose.GRADIENTS:
-            all_ranks = self._communicator.all_gather_object(list(kinds))
-            acting = {rank: theirs for rank, theirs in enumerate(all_ranks) if theirs}
+            all_ranks = self._communicator.all_gather_object(list(descriptions))
+            acting = {rank: described for rank, described in enumerate(all_ranks) if described}
             detail = "gradients " + first_difference(acting)
         else:
             detail = f"details {rows['detail'].tolist()} of a {agreed.name.lower()}"
@@ -194,14 +199,14 @@ def _describe(row: np.void) -> str:
     return f"{doing} {f'of the validation {where}' if validates else where}"
 
 
-def signature(kinds: Sequence[str]) -> int:
-    """Return a number of 64 bits that stands for `kinds`."""
-    digest = hashlib.blake2b(json.dumps(list(kinds)).encode(), digest_size=8).digest()
+def signature(descriptions: Sequence[str]) -> int:
+    """Return a number of 64 bits that stands for `descriptions`."""
+    digest = hashlib.blake2b(json.dumps(list(descriptions)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
 def first_difference(lists: dict[int, Sequence[str]]) -> str:
-    """Describe the first place in which the lists of two ranks differ.
+    """Describe where first the lists of two ranks differ.
 
     Example:
 
@@ -209,10 +214,10 @@ def first_difference(lists: dict[int, Sequence[str]]) -> str:
     'number 1: b on rank 0, c on rank 1'
     """
     first = min(lists)
-    for rank, theirs in lists.items():
-        if len(theirs) != len(lists[first]):
-            return f"{len(lists[first])} on rank {first}, {len(theirs)} on rank {rank}"
-        for index, (a, b) in enumerate(zip(lists[first], theirs, strict=True)):
+    for rank, descriptions in lists.items():
+        if len(descriptions) != len(lists[first]):
+            return f"{len(lists[first])} on rank {first}, {len(descriptions)} on rank {rank}"
+        for index, (a, b) in enumerate(zip(lists[first], descriptions, strict=True)):
             if a != b:
                 return f"number {index}: {a} on rank {first}, {b} on rank {rank}"
     return "that do not differ"

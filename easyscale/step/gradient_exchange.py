@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from easyscale.exchange import Exchange
-from easyscale.layout import bucket
+from easyscale.layout.bucket import Bucket, lend, plan
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable
 from easyscale.step.agreement import Agreed, Purpose, signature
@@ -49,14 +49,14 @@ class Signature(NamedTuple):
     slices: tuple[Spec, ...] = ()
 
     @property
-    def kinds(self) -> list[str]:
+    def descriptions(self) -> list[str]:
         """One line of text for each gradient."""
-        whose = f" of optimizer {self.number}" if self.number else ""
-        kinds = [f"{shape} {dtype.name}{whose}" for shape, dtype in self.dense]
-        kinds += [f"{shape} {dtype.name} moving{whose}" for shape, dtype in self.moving]
-        kinds += [f"{shape} {dtype.name} in rows{whose}" for shape, dtype in self.sparse]
-        kinds += [f"{shape} {dtype.name} in slices{whose}" for shape, dtype in self.slices]
-        return kinds + ["accumulated"] * self.accumulates + ["sharded"] * self.sharded
+        suffix = f" of optimizer {self.number}" if self.number else ""
+        descriptions = [f"{shape} {dtype.name}{suffix}" for shape, dtype in self.dense]
+        descriptions += [f"{shape} {dtype.name} moving{suffix}" for shape, dtype in self.moving]
+        descriptions += [f"{shape} {dtype.name} in rows{suffix}" for shape, dtype in self.sparse]
+        descriptions += [f"{shape} {dtype.name} in slices{suffix}" for shape, dtype in self.slices]
+        return descriptions + ["accumulated"] * self.accumulates + ["sharded"] * self.sharded
 
 
 class Owned(NamedTuple):
@@ -82,7 +82,7 @@ class Route(NamedTuple):
         is_moving: Bool. Whether it has moving statistics only: they travel in each step, due or not.
     """
 
-    bucket: bucket.Bucket
+    bucket: Bucket
     positions: dict[int, int]
     move: Callable[[np.ndarray], None]
     take: Callable[[np.ndarray], dict[int, np.ndarray]]
@@ -106,11 +106,11 @@ class GradientExchange:
     Args:
         exchange: The `Exchange`.
         shared: The `Shared` of its communicator.
-        what: The `Signature`.
+        specs: The `Signature`.
         variables: The variables that the gradients belong to: those of dense, of sparse ones, and of slices.
-        places: For each of these variables its place among those of a step.
+        positions: For each of these variables its position among those of a step.
         moving: The variables of the moving statistics.
-        bucket_bytes: Int or `None`. See `bucket.plan`.
+        bucket_bytes: Int or `None`. See `plan` of `easyscale/layout/bucket.py`.
         densify: Bool. Whether rows may travel as a whole matrix where that is less.
         owned: `Owned`, if each worker gets only what it owns; else `None`.
 
@@ -124,18 +124,18 @@ class GradientExchange:
         self,
         exchange: Exchange,
         shared: Shared,
-        what: Signature,
+        specs: Signature,
         variables: Sequence[Variable],
-        places: Sequence[int],
+        positions: Sequence[int],
         moving: Sequence[Variable],
         bucket_bytes: int | None,
         densify: bool,
         owned: Owned | None,
     ):
-        self._exchange, self._shared, self.what, self._densify = exchange, shared, what, densify
-        self.variables, self.places, self.moving = variables, places, moving
-        self._kinds = what.kinds
-        self.signature = signature([*self._kinds, str(what.variables)])
+        self._exchange, self._shared, self.specs, self._densify = exchange, shared, specs, densify
+        self.variables, self.positions, self.moving = variables, positions, moving
+        self._descriptions = specs.descriptions
+        self.signature = signature([*self._descriptions, str(specs.variables)])
         self._bucket_bytes, self._owned = bucket_bytes, owned
         self._find_routes()
 
@@ -148,30 +148,30 @@ class GradientExchange:
     def _find_routes(self) -> None:
         self.idle_step: Any = None  # a graph, which takes the gradients of slices
         self._routes = self._plan()
-        self._overlaps = self._bucket_bytes is not None and len(self._routes) > 1 and not self.what.accumulates
+        self._overlaps = self._bucket_bytes is not None and len(self._routes) > 1 and not self.specs.accumulates
 
     def _plan(self) -> list[Route]:
         routes: list[Route] = []
-        first, wholes = 0, [self.what.dense + self.what.moving]
+        first, groups = 0, [self.specs.dense + self.specs.moving]
 
-        def add(one: bucket.Bucket, positions: dict[int, int], move: Callable, take: Callable) -> None:
-            own = {slot.index: positions[slot.index] for slot in one.slots if slot.index in positions}
+        def add(bucket: Bucket, positions: dict[int, int], move: Callable, take: Callable) -> None:
+            own = {slot.index: positions[slot.index] for slot in bucket.slots if slot.index in positions}
             if own:
-                routes.append(Route(one, own, move, take, min(own.values()) >= len(self.what.dense)))
+                routes.append(Route(bucket, own, move, take, min(own.values()) >= len(self.specs.dense)))
 
         if self._owned is not None:
             shards, numbers = self._owned
             positions = {number: position for position, number in enumerate(numbers)}
-            for one in shards.buckets:
-                add(one, positions, self._exchange.reduce, functools.partial(shards.own_parts, one))
-            first, wholes = len(numbers), [self.what.moving]
-        elif self.what.accumulates:
-            wholes = [self.what.dense, self.what.moving]
-        for specs in wholes:
-            positions = {index: first + index for index in range(len(specs))}
-            for one in bucket.plan(specs, self._bucket_bytes):
-                add(one, positions, self._exchange.allreduce, one.unpack)
-            first += len(specs)
+            for bucket in shards.buckets:
+                add(bucket, positions, self._exchange.reduce, functools.partial(shards.own_parts, bucket))
+            first, groups = len(numbers), [self.specs.moving]
+        elif self.specs.accumulates:
+            groups = [self.specs.dense, self.specs.moving]
+        for group in groups:
+            positions = {index: first + index for index in range(len(group))}
+            for bucket in plan(group, self._bucket_bytes):
+                add(bucket, positions, self._exchange.allreduce, bucket.unpack)
+            first += len(group)
         return routes
 
     def __call__(
@@ -205,17 +205,17 @@ class GradientExchange:
         self._shared.call(functools.partial(self._begin, agree), inputs, [])
         for number, route in reversed(list(enumerate(self._routes))):
             self._shared.call(functools.partial(self._send, number), route.select(tensors), [])
-        count = len(self.what.dense + self.what.moving)
+        count = len(self.specs.dense + self.specs.moving)
         return self._shared.call(self._finish, tensors[count:], results)
 
     def _results(self) -> list[tuple[Sequence[int | None], np.dtype]]:
         """Shape and dtype of what `__call__` returns."""
-        results: list[tuple[Sequence[int | None], np.dtype]] = [*self.what.dense, *self.what.moving]
+        results: list[tuple[Sequence[int | None], np.dtype]] = [*self.specs.dense, *self.specs.moving]
         if self._owned is not None:
             parts = [self._owned.shards.parts[number] for number in self._owned.numbers]
-            own = zip(parts, self.what.dense, strict=True)
+            own = zip(parts, self.specs.dense, strict=True)
             results[: len(parts)] = [(length_of(part), dtype) for part, (_, dtype) in own]
-        for shape, dtype in self.what.sparse:
+        for shape, dtype in self.specs.sparse:
             results += [((None, *shape[1:]), dtype), ((None,), np.dtype("int64"))]
         return [*results, ((), np.dtype("bool"))]
 
@@ -223,9 +223,9 @@ class GradientExchange:
         """A step in one piece, behind the backward pass."""
         is_skipped = np.isnan(agreed.share)
         exchanges = bool(due) and not is_skipped
-        gradients, count = len(self.what.dense), len(self.what.dense) + len(self.what.moving)
+        gradients, count = len(self.specs.dense), len(self.specs.dense) + len(self.specs.moving)
         flat, rest = arrays[:count], arrays[count:]
-        accumulated, rows = (rest[:gradients], rest[gradients:]) if self.what.accumulates else ((), rest)
+        accumulated, rows = (rest[:gradients], rest[gradients:]) if self.specs.accumulates else ((), rest)
         vectors = []
         for route, vector in zip(self._routes, self._lend(), strict=True):
             route.pack(route.select(flat), vector, agreed.share)
@@ -242,7 +242,7 @@ class GradientExchange:
     # A step in pieces, between which the backward pass goes on
 
     def _begin(self, agree: Callable[..., Agreed], *arrays: np.ndarray) -> None:
-        known = [np.array(one) for one in arrays]  # the graph's memory is its own again after this call
+        known = [np.array(array) for array in arrays]  # the graph's memory is its own again after this call
 
         def begin() -> tuple[float, list[np.ndarray]]:
             return agree(*known).share, self._lend()
@@ -258,13 +258,13 @@ class GradientExchange:
 
     def _finish(self, *rows: np.ndarray) -> list[np.ndarray]:
         share, vectors = self._begun.result()
-        for one in self._sent:
-            one.result()
+        for future in self._sent:
+            future.result()
         del self._begun, self._sent  # lent memory goes back
         return [*self._take(vectors), *self._gather_rows(rows, share), np.array(True)]
 
     def _lend(self) -> list[np.ndarray]:
-        return bucket.lend([route.bucket for route in self._routes], self._exchange)
+        return lend([route.bucket for route in self._routes], self._exchange)
 
     def _take(self, vectors: list[np.ndarray]) -> list[np.ndarray]:
         results: dict[int, np.ndarray] = {}
@@ -278,7 +278,7 @@ class GradientExchange:
         if agreed is None:
             batch = 0.0 if self._shared.same_batch is not None else describe(data)
             batch = batch if all(map(math.isfinite, losses)) else math.nan
-            agreed = self._shared.meet(Purpose.GRADIENTS, self.signature, weight, batch, self._kinds)
+            agreed = self._shared.meet(Purpose.GRADIENTS, self.signature, weight, batch, self._descriptions)
         if self._shared.same_batch is None:
             self._shared.same_batch = agreed.same_batch
         return agreed
@@ -296,7 +296,7 @@ class GradientExchange:
         communicator = self._exchange.communicator
         counts = communicator.all_gather_rows(np.array([values.shape[0] for values in rows[::2]]))
         results = []
-        for number, (shape, _) in enumerate(self.what.sparse):
+        for number, (shape, _) in enumerate(self.specs.sparse):
             values, indices = rows[2 * number], rows[2 * number + 1]
             wide = np.promote_types(values.dtype, "float32")
             values = np.multiply(values, share, dtype=wide).astype(values.dtype) if values.size else values

@@ -95,8 +95,8 @@ class Gradients(GradientSync):
         sparse = [index for index in present if tensors.is_rows(gradients[index])]
         in_rows = [index for index in sparse if index not in slices and accumulation is None]
         dense = [index for index in present if index not in (*slices, *in_rows)]
-        places = dense, in_rows, slices
-        exchange = self._exchange_of(context, gradients, variables, places, accumulation is not None, shards)
+        indices = dense, in_rows, slices
+        exchange = self._exchange_of(context, gradients, variables, indices, accumulation is not None, shards)
 
         inputs = [tensors.whole(gradients[index]) for index in dense]
         weight, due = context.weight, True
@@ -107,7 +107,7 @@ class Gradients(GradientSync):
         inputs += map(tensors.whole, context.moving)
         if accumulation is not None:
             sums = [tensors.whole(accumulation.gradients[index]) for index in dense]
-            inputs += [self._shared.backend.scaled(one, accumulation.scale) for one in sums]
+            inputs += [self._shared.backend.scaled(total, accumulation.scale) for total in sums]
         for index in in_rows:
             inputs += tensors.values_and_indices(gradients[index])
         *means, exchanged = exchange(weight, context.losses, context.data, due, inputs)
@@ -168,27 +168,27 @@ class Gradients(GradientSync):
         context: StepContext,
         gradients: Sequence[Gradient],
         variables: Sequence[Variable],
-        places: tuple[list[int], list[int], list[int]],
+        positions: tuple[list[int], list[int], list[int]],
         accumulates: bool,
         shards: Shards | None,
     ) -> GradientExchange:
-        def kinds(indices: list[int]) -> tuple[Spec, ...]:
+        def specs_at(indices: list[int]) -> tuple[Spec, ...]:
             return tuple(self._spec(variables[index], gradients[index]) for index in indices)
 
-        dense, in_rows, slices = places
+        dense, in_rows, slices = positions
         order = [*dense, *in_rows, *slices]
-        moving = tuple(self._spec(one, self._tensors.whole(one)) for one in context.moving)
+        moving = tuple(self._spec(variable, self._tensors.whole(variable)) for variable in context.moving)
         numbers = tuple(self._number_of(variables[index]) for index in order)
         # A slice may have another shape on each rank, so that of the whole counts.
         wholes = tuple(self._spec(self.slices.sliced(variables[index]), gradients[index]) for index in slices)
-        parts = kinds(dense), moving, kinds(in_rows)
-        what = Signature(*parts, accumulates, shards is not None, self._number, numbers, wholes)
-        if what not in self._exchanges:
+        parts = specs_at(dense), moving, specs_at(in_rows)
+        specs = Signature(*parts, accumulates, shards is not None, self._number, numbers, wholes)
+        if specs not in self._exchanges:
             owned = None if shards is None else Owned(shards, dense)
             exchange = GradientExchange(
                 self.exchange,
                 self._shared,
-                what,
+                specs,
                 [variables[index] for index in order],
                 order,
                 context.moving,
@@ -196,8 +196,8 @@ class Gradients(GradientSync):
                 self._densify,
                 owned,
             )
-            self._exchanges[what] = self._by_signature[exchange.signature] = exchange
-        return self._exchanges[what]
+            self._exchanges[specs] = self._by_signature[exchange.signature] = exchange
+        return self._exchanges[specs]
 
     def _spec(self, variable: Variable | Sliced, tensor: Gradient) -> Spec:
         return Spec(tuple(variable.shape), self._tensors.dtype_of(tensor))
@@ -223,22 +223,22 @@ class Gradients(GradientSync):
         if exchange is None:
             return False
         if exchange.idle_step is None:
-            context, places = StepContext(moving=exchange.moving), exchange.places
-            order = sorted(range(len(places)), key=places.__getitem__)  # as in the others' step: clipping sums in it
+            context, positions = StepContext(moving=exchange.moving), exchange.positions
+            order = sorted(range(len(positions)), key=positions.__getitem__)  # as in the others' step: clipping sums so
             variables = [exchange.variables[position] for position in order]
 
             def idle_step(of_slices: list[Gradient]) -> None:
-                gradients = [*self._nothing(exchange.what), *of_slices]
+                gradients = [*self._nothing(exchange.specs), *of_slices]
                 apply(context, [gradients[position] for position in order], variables)
 
             exchange.idle_step = self._shared.backend.graph(idle_step)
-        slices = exchange.variables[len(exchange.variables) - len(exchange.what.slices) :]
+        slices = exchange.variables[len(exchange.variables) - len(exchange.specs.slices) :]
         of_slices = [self.slices.take(variable) for variable in slices]
         self._shared.agreed = agreed
         exchange.idle_step(of_slices)
         return True
 
-    def _nothing(self, what: Signature) -> list[Gradient]:
+    def _nothing(self, specs: Signature) -> list[Gradient]:
         """Return gradients that are zero, dense ones and then those without rows; none of slices."""
-        zeros: list[Gradient] = list(map(self._tensors.zeros, what.dense))
-        return zeros + list(map(self._tensors.no_rows, what.sparse))
+        zeros: list[Gradient] = list(map(self._tensors.zeros, specs.dense))
+        return zeros + list(map(self._tensors.no_rows, specs.sparse))

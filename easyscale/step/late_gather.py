@@ -63,10 +63,10 @@ class LateGather:
 
         def send(*arrays: np.ndarray) -> list[np.ndarray]:
             own = dict(zip(numbers, arrays, strict=True))
-            for bucket, (one, vector) in enumerate(self._shards.lay_out(own)):
+            for number, (bucket, vector) in enumerate(self._shards.lay_out(own)):
                 sent = self._shared.background.submit(self._shards.gather_bucket, vector)
-                wholes = {index: whole for index, whole in one.unpack(vector).items() if index in own}
-                self._coming[bucket] = Coming(sent, wholes)
+                wholes = {index: whole for index, whole in bucket.unpack(vector).items() if index in own}
+                self._coming[number] = Coming(sent, wholes)
                 own |= {index: whole.reshape(-1)[self._shards.parts[index]] for index, whole in wholes.items()}
             self._gathered.update(numbers)
             return [own[number] for number in numbers]
@@ -77,21 +77,23 @@ class LateGather:
 
     def receive(self) -> None:
         """Give the variables the weights that the last step has sent, as each bucket comes. At a step's begin."""
-        for bucket, one in enumerate(self._shards.buckets):
-            numbers = [slot.index for slot in one.slots]
-            variables = [self._variables[number] for number in numbers]
-            take = functools.partial(self._take, bucket, numbers)
+        for number, bucket in enumerate(self._shards.buckets):
+            indices = [slot.index for slot in bucket.slots]
+            variables = [self._variables[index] for index in indices]
+            take = functools.partial(self._take, number, indices)
             values = self._shared.call(take, variables, specs_of(variables))
             for variable, value in zip(variables, values, strict=True):
                 self._shared.backend.assign(variable, value)
 
-    def _take(self, bucket: int, numbers: Sequence[int], *values: np.ndarray) -> list[np.ndarray]:
+    def _take(self, bucket: int, indices: Sequence[int], *values: np.ndarray) -> list[np.ndarray]:
         """Return what variables are from now on, given what they are."""
         wholes = self._wait(bucket)
-        if not wholes and self._gathered.issuperset(numbers):
+        if not wholes and self._gathered.issuperset(indices):
             return list(values)
         # What no step replaces is copied: else it would be a view of a view of ..., one more in each step.
-        return [wholes[one] if one in wholes else value.copy() for one, value in zip(numbers, values, strict=True)]
+        return [
+            wholes[index] if index in wholes else value.copy() for index, value in zip(indices, values, strict=True)
+        ]
 
     def _wait(self, bucket: int) -> dict[int, np.ndarray]:
         if bucket not in self._coming:

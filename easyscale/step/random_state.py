@@ -26,8 +26,8 @@ def set_random_state(backend: Backend, state: dict) -> None:
     """Go on with random numbers where `get_random_state` was called."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
-    kind, keys, place, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, np.array(keys, np.uint32), place, has_gauss, cached))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
     backend.set_random_state(state[backend.name])
 
 

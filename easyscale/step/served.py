@@ -9,7 +9,7 @@ import numpy as np
 
 from easyscale.errors import EasyScaleError
 from easyscale.exchange import Exchange, ParameterServer
-from easyscale.layout import bucket
+from easyscale.layout.bucket import lend
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.serving import Client, Server, Staleness, rule_of
@@ -89,15 +89,15 @@ class Served:
         self._server: _ServerThread | None = None
         if any(rank == comm.rank for rank, _ in owners):
             specs = [
-                Spec((own.stop - own.start,), one.dtype)
-                for own, one in zip(shards.ranges[comm.rank], shards.buckets, strict=True)
+                Spec((own.stop - own.start,), bucket.dtype)
+                for own, bucket in zip(shards.ranges[comm.rank], shards.buckets, strict=True)
             ]
 
             def update(vectors: list[np.ndarray], rate: float | None, flags: np.ndarray | None) -> None:
                 if rate is not None and comm.rank > 0:  # the chief has it, and may have set another meanwhile
                     part.set_rate(rate)
                 parts = shards.unpack_own(vectors)
-                part.step([one if flags is None or flags[n] else None for n, one in enumerate(parts)])
+                part.step([gradient if flags is None or flags[n] else None for n, gradient in enumerate(parts)])
 
             self._server = _ServerThread(
                 Server(
@@ -145,18 +145,18 @@ class Served:
             if self._server is not None:
                 self._server.check()
             buckets = self._shards.buckets
-            vectors, weights = (bucket.lend(buckets, self._exchange) for _ in range(2))
+            vectors, weights = (lend(buckets, self._exchange) for _ in range(2))
             local: dict[int, np.ndarray | float] = dict(zip(numbers, arrays, strict=False))
-            for one, vector in zip(buckets, vectors, strict=True):
-                one.pack(local | absent, vector, 1.0)
+            for bucket, vector in zip(buckets, vectors, strict=True):
+                bucket.pack(local | absent, vector, 1.0)
             if not self.client.step(vectors, weights, float(weight), float(rate), flags):
                 own = dict(enumerate(arrays[len(numbers) :]))
-                for one, vector, into in zip(buckets, vectors, weights, strict=True):
-                    one.pack(own, into, 1.0)
+                for bucket, vector, into in zip(buckets, vectors, weights, strict=True):
+                    bucket.pack(own, into, 1.0)
                     into -= into.dtype.type(rate) * vector
             wholes: dict[int, np.ndarray] = {}
-            for one, vector in zip(buckets, weights, strict=True):
-                wholes |= one.unpack(vector)
+            for bucket, vector in zip(buckets, weights, strict=True):
+                wholes |= bucket.unpack(vector)
             return [wholes[number] for number in range(len(wholes))]
 
         inputs = [weight, rate, *gradients.values(), *(variables if keeps else ())]
@@ -205,8 +205,8 @@ class Served:
         if self._server is not None:
             made = dict(self._server.server.lost)
             self._server.server.shrink(lost)
-        all_ranks = [one for one in self._communicator.all_gather_object(list(made.items())) if one]
-        return {worker: steps for one in all_ranks for worker, steps in one}
+        all_ranks = [counts for counts in self._communicator.all_gather_object(list(made.items())) if counts]
+        return {worker: steps for counts in all_ranks for worker, steps in counts}
 
     def collect(self) -> list[np.ndarray]:
         """Return the whole variables, flat, behind `end_epoch`. All ranks must call this alike."""
@@ -216,4 +216,6 @@ class Served:
     def staleness(self) -> list[Staleness]:
         """Return what each server has counted in the last epoch. All ranks must call this alike."""
         local = self._server and self._server.server.rule.staleness.to_json()
-        return [Staleness.from_json(one) for one in self._communicator.all_gather_object(local) if one is not None]
+        return [
+            Staleness.from_json(found) for found in self._communicator.all_gather_object(local) if found is not None
+        ]

@@ -17,7 +17,7 @@ __all__ = ["Shared"]
 
 
 class Shared:
-    """The place where steps call Python, one call after the other. Use `Shared.of(communicator, backend)`.
+    """Where steps call Python, one call after the other. Use `Shared.of(communicator, backend)`.
 
     Attributes:
         backend: The `Backend`.
@@ -81,14 +81,19 @@ class Shared:
         return collect()
 
     def meet(
-        self, purpose: Purpose, detail: int = 0, weight: float = 0.0, batch: float = 0.0, kinds: Sequence[str] = ()
+        self,
+        purpose: Purpose,
+        detail: int = 0,
+        weight: float = 0.0,
+        batch: float = 0.0,
+        descriptions: Sequence[str] = (),
     ) -> Agreed:
         """Tell the others what this worker does next; return what they do. See `Agreement.meet`.
 
         Before, take part in the collecting of states that others need.
         """
         while True:
-            agreed = self.agreement.meet(purpose, detail, weight, batch, kinds)
+            agreed = self.agreement.meet(purpose, detail, weight, batch, descriptions)
             if agreed.purpose != Purpose.STATE or purpose == Purpose.STATE:
                 return agreed
             self._collect_state(agreed.detail)

@@ -53,9 +53,9 @@ def on_set_model(act: Callable[[keras.callbacks.CallbackList, keras.Model], None
             act(callbacks, model)
         original(callbacks, model)
         if isinstance(getattr(model, "optimizer", None), DistributedOptimizer):
-            for one in callbacks.callbacks:
-                if type(one) in _LOOKING_INSIDE:
-                    one.set_model(_Unwrapped(model))
+            for callback in callbacks.callbacks:
+                if type(callback) in _LOOKING_INSIDE:
+                    callback.set_model(_Unwrapped(model))
 
     keras.callbacks.CallbackList.set_model = set_model
 
@@ -113,8 +113,10 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
     """
     act_as_chief = None
     if not distribution.is_chief:
-        left_out = [(place, one) for place, one in enumerate(callbacks.callbacks) if isinstance(one, WRITERS)]
-        callbacks.callbacks = [one for one in callbacks.callbacks if not isinstance(one, WRITERS)]
+        left_out = [
+            (index, callback) for index, callback in enumerate(callbacks.callbacks) if isinstance(callback, WRITERS)
+        ]
+        callbacks.callbacks = [callback for callback in callbacks.callbacks if not isinstance(callback, WRITERS)]
         act_as_chief = functools.partial(_act_as_chief, callbacks, left_out)
 
     def replace(name: str, replacement: Callable) -> None:
@@ -194,29 +196,29 @@ def _act_as_chief(
 
     Args:
         callbacks: The list.
-        left_out: What is left out of it, each with its place.
+        left_out: What is left out of it, each with its index.
         past: Dict of lists. The logs of each epoch so far.
         steps: Int. The steps so far.
         epoch: Int. The epoch that has begun; `None` if none has.
         validates: Bool. Whether its validation has begun.
     """
     everything = list(callbacks.callbacks)  # Keras may be going through the other list
-    for place, one in left_out:
-        everything.insert(place, one)
-        one.set_params(callbacks.params)
-        one.set_model(callbacks.model)
-        if isinstance(one, keras.callbacks.CSVLogger):
-            one.append = True
-        if not isinstance(one, keras.callbacks.BackupAndRestore):  # which would go back to what it has saved
-            one.on_train_begin()
-        if isinstance(one, keras.callbacks.TensorBoard):
-            set_step(one, steps)
-        if getattr(one, "save_best_only", False):
-            _look_back(one, past)
+    for index, callback in left_out:
+        everything.insert(index, callback)
+        callback.set_params(callbacks.params)
+        callback.set_model(callbacks.model)
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            callback.append = True
+        if not isinstance(callback, keras.callbacks.BackupAndRestore):  # which would go back to what it has saved
+            callback.on_train_begin()
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            set_step(callback, steps)
+        if getattr(callback, "save_best_only", False):
+            _look_back(callback, past)
         if epoch is not None:
-            one.on_epoch_begin(epoch)
+            callback.on_epoch_begin(epoch)
         if validates:
-            one.on_test_begin()
+            callback.on_test_begin()
     callbacks.callbacks = everything
     return everything
 
@@ -235,14 +237,16 @@ def deciding_hooks(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
     """
     deciding = (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallback)
     callbacks = [
-        one
-        for one in callbacks
-        if not type(one).__module__.startswith("keras.")
-        or isinstance(one, deciding)
-        or getattr(one, "save_freq", "epoch") != "epoch"
+        callback
+        for callback in callbacks
+        if not type(callback).__module__.startswith("keras.")
+        or isinstance(callback, deciding)
+        or getattr(callback, "save_freq", "epoch") != "epoch"
     ]
     return [
-        hook for hook, older in _STEP_HOOKS.items() if any(_has(one, hook) or _has(one, older) for one in callbacks)
+        hook
+        for hook, older in _STEP_HOOKS.items()
+        if any(_has(callback, hook) or _has(callback, older) for callback in callbacks)
     ]
 
 

@@ -69,7 +69,9 @@ class TrustedCallbackStates:
     def state(self) -> State:
         """Return what they remember."""
         arrays: dict[str, np.ndarray] = {}
-        callbacks = [one for one in self._states.callbacks if not isinstance(one, keras.callbacks.History)]
+        callbacks = [
+            callback for callback in self._states.callbacks if not isinstance(callback, keras.callbacks.History)
+        ]
         return State(collect(callbacks, arrays, texts=True), arrays)
 
     def load(self, state: State) -> None:
@@ -79,8 +81,10 @@ class TrustedCallbackStates:
 
 def remember(callbacks: Iterable[keras.callbacks.Callback]) -> None:
     """Note what callbacks are set to before they begin: that stays the script's."""
-    for one in callbacks:
-        vars(one)["_easyscale_before"] = {name: json.dumps(value) for name, value in _plain(one, None).items()}
+    for callback in callbacks:
+        vars(callback)["_easyscale_before"] = {
+            name: json.dumps(value) for name, value in _plain(callback, None).items()
+        }
 
 
 def collect(
@@ -94,14 +98,16 @@ def collect(
         texts: Bool. Whether texts are among it, as for another worker of the same job. Defaults to `False`.
     """
     found = []
-    for number, one in enumerate(callbacks):
-        before = vars(one).get("_easyscale_before", {})
-        state = _plain(one, (f"callback/{number}", arrays))
+    for number, callback in enumerate(callbacks):
+        before = vars(callback).get("_easyscale_before", {})
+        state = _plain(callback, (f"callback/{number}", arrays))
         state = {name: value for name, value in state.items() if before.get(name) != json.dumps(value)}
-        left_out = [] if texts else [name for name, value in state.items() if _has_text(value, _texts_of(one), name)]
+        left_out = (
+            [] if texts else [name for name, value in state.items() if _has_text(value, _texts_of(callback), name)]
+        )
         state = {name: value for name, value in state.items() if name not in left_out}
-        found.append({"class": _class_of(one), "state": state})
-        if left_out and not _is_ours(type(one)):
+        found.append({"class": _class_of(callback), "state": state})
+        if left_out and not _is_library_class(type(callback)):
             found[-1]["texts"] = left_out
     return found
 
@@ -120,15 +126,15 @@ def put_back(
     Raises:
         EasyScaleWarning: As a warning, if there were texts.
     """
-    left, lost = list(saved), []
-    for one in callbacks:
-        local = next((other for other in left if other["class"] == _class_of(one)), None)
+    remaining, lost = list(saved), []
+    for callback in callbacks:
+        local = next((state for state in remaining if state["class"] == _class_of(callback)), None)
         if local is not None:
-            left.remove(local)
-            lost += [f"{type(one).__name__}.{name}" for name in local.get("texts", [])]
+            remaining.remove(local)
+            lost += [f"{type(callback).__name__}.{name}" for name in local.get("texts", [])]
             for name, value in local["state"].items():
-                if texts or (_may_set(one, name) and not _has_text(value, _texts_of(one), name)):
-                    _set(one, name, _decode(value, arrays))
+                if texts or (_may_set(callback, name) and not _has_text(value, _texts_of(callback), name)):
+                    _set(callback, name, _decode(value, arrays))
     if lost:
         warnings.warn(
             f"texts that callbacks remember are not taken from a checkpoint: they might name files. Received: "
@@ -155,14 +161,14 @@ def _may_set(callback: keras.callbacks.Callback, name: str) -> bool:
     """Whether an attribute is one that a checkpoint may set: plain, and not among the settings of Keras's own."""
     if not _is_state(name) or not name.isidentifier() or name.startswith("__"):
         return False
-    if any(name in inspect.signature(one).parameters for one in type(callback).__mro__ if _is_ours(one)):
+    if any(name in inspect.signature(cls).parameters for cls in type(callback).__mro__ if _is_library_class(cls)):
         return False
     of_class = inspect.getattr_static(type(callback), name, None)
     now = getattr(callback, name, None) if of_class is None or isinstance(of_class, _PLAIN) else of_class
     return isinstance(now, _PLAIN) or (isinstance(now, str) and name in _texts_of(callback))
 
 
-def _is_ours(cls: type) -> bool:
+def _is_library_class(cls: type) -> bool:
     """Whether a class is Keras's or EasyScale's own."""
     return cls.__module__.partition(".")[0] in ("keras", __package__.partition(".")[0])
 
@@ -171,8 +177,8 @@ def _texts_of(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     """The attributes whose texts name no file, as the callback's class says."""
     if isinstance(callback, keras.callbacks.History):
         return ("history",)
-    said = getattr(type(callback), "easyscale_texts", ())
-    return (said,) if isinstance(said, str) else tuple(said)
+    names = getattr(type(callback), "easyscale_texts", ())
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _has_text(value: Any, allowed: tuple[str, ...], name: str) -> bool:
@@ -180,11 +186,13 @@ def _has_text(value: Any, allowed: tuple[str, ...], name: str) -> bool:
     if isinstance(value, str):
         return name not in allowed
     if isinstance(value, dict):
-        ((kind, inside),) = value.items()
-        if kind == "array":
+        ((container, inside),) = value.items()
+        if container == "array":
             return False
-        inside = inside.values() if kind == "dict" else [one for _, one in inside] if kind == "items" else inside
-        return any(_has_text(one, allowed, name) for one in inside)
+        inside = (
+            inside.values() if container == "dict" else [item for _, item in inside] if container == "items" else inside
+        )
+        return any(_has_text(item, allowed, name) for item in inside)
     return False
 
 
@@ -196,8 +204,12 @@ def _class_of(callback: keras.callbacks.Callback) -> str:
     return f"{type(callback).__module__}.{type(callback).__qualname__}"
 
 
-def _plain(callback: keras.callbacks.Callback, place: tuple[str, dict] | None) -> dict:
-    """The attributes that are numbers, texts, arrays, and lists of them. Without a place, those without arrays."""
+def _plain(callback: keras.callbacks.Callback, destination: tuple[str, dict] | None) -> dict:
+    """The attributes that are numbers, texts, arrays, and lists of them.
+
+    Arrays are added to `destination`, a prefix for their names and a dict; if it is `None`, attributes with arrays are
+    left out.
+    """
     found: dict[str, Any] = {}
     if isinstance(callback, keras.callbacks.ProgbarLogger):  # what it shows is of this run
         return found
@@ -206,11 +218,11 @@ def _plain(callback: keras.callbacks.Callback, place: tuple[str, dict] | None) -
             local: dict[str, np.ndarray] = {}
             value = dict(value) if isinstance(value, dict) else value
             try:
-                found[name] = _encode(value, place and f"{place[0]}/{name}", local)
+                found[name] = _encode(value, destination and f"{destination[0]}/{name}", local)
             except TypeError:  # a function, a model, a file
                 continue
-            if place is not None:
-                place[1].update(local)
+            if destination is not None:
+                destination[1].update(local)
     return found
 
 
@@ -225,11 +237,11 @@ def _encode(value: Any, key: str | None, arrays: dict[str, np.ndarray]) -> Any:
         return {"array": name}
     if type(value) in _CONTAINERS.values():  # not what is derived from them, which is made in other ways
         ordered = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
-        return {type(value).__name__: [_encode(one, key, arrays) for one in ordered]}
+        return {type(value).__name__: [_encode(item, key, arrays) for item in ordered]}
     if type(value) is dict and all(isinstance(name, str) for name in value):
-        return {"dict": {name: _encode(one, key, arrays) for name, one in value.items()}}
+        return {"dict": {name: _encode(item, key, arrays) for name, item in value.items()}}
     if type(value) is dict:
-        pairs = [[_encode(name, None, arrays), _encode(one, key, arrays)] for name, one in value.items()]
+        pairs = [[_encode(name, None, arrays), _encode(item, key, arrays)] for name, item in value.items()]
         if not any(isinstance(name, dict) for name, _ in pairs):
             return {"items": pairs}
     raise TypeError(type(value))
@@ -240,11 +252,11 @@ def _decode(value: Any, arrays: Mapping, depth: int = 0) -> Any:
         return value
     if depth > _DEEPEST:
         raise ValueError("containers that are too deep")
-    ((kind, inside),) = value.items()
-    if kind == "array":
+    ((container, inside),) = value.items()
+    if container == "array":
         return arrays[inside].copy()
-    if kind == "dict":
-        return {name: _decode(one, arrays, depth + 1) for name, one in inside.items()}
-    if kind == "items":
-        return {name: _decode(one, arrays, depth + 1) for name, one in inside}
-    return _CONTAINERS[kind](_decode(one, arrays, depth + 1) for one in inside)
+    if container == "dict":
+        return {name: _decode(item, arrays, depth + 1) for name, item in inside.items()}
+    if container == "items":
+        return {name: _decode(item, arrays, depth + 1) for name, item in inside}
+    return _CONTAINERS[container](_decode(item, arrays, depth + 1) for item in inside)

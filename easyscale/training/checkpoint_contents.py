@@ -38,16 +38,20 @@ def _is_complete(about: dict) -> bool:
         all(is_count(about.get(name)) for name in ("epoch", "steps"))
         and all(isinstance(about.get(name), bool) for name in ("ended", "stopped"))
         and all(isinstance(about.get(name), list) for name in ("weights", "optimizers", "callbacks"))
-        and all(isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in about["weights"])
-        and all(isinstance(one, dict) and isinstance(one.get("state"), dict) for one in about["callbacks"])
-        and all(isinstance(one, list) and one for one in ranks)
-        and len({len(one) for one in ranks}) == 1
-        and all(_is_position(one, is_count) for one in about["data"])
+        and all(
+            isinstance(weight, list) and len(weight) == 2 and isinstance(weight[0], str) for weight in about["weights"]
+        )
+        and all(
+            isinstance(callback, dict) and isinstance(callback.get("state"), dict) for callback in about["callbacks"]
+        )
+        and all(isinstance(values, list) and values for values in ranks)
+        and len({len(values) for values in ranks}) == 1
+        and all(_is_position(position, is_count) for position in about["data"])
     )
 
 
-def _is_position(place: Any, is_count: Callable[[Any], bool]) -> bool:
-    if not isinstance(place, dict) or not isinstance(batch := place.get("batch", {}), dict):
+def _is_position(position: Any, is_count: Callable[[Any], bool]) -> bool:
+    if not isinstance(position, dict) or not isinstance(batch := position.get("batch", {}), dict):
         return False
-    counts = [place.get(name) for name in ("iterators", "batches", "calls")]
+    counts = [position.get(name) for name in ("iterators", "batches", "calls")]
     return all(map(is_count, [*counts, *batch.values()]))

@@ -6,8 +6,8 @@ from pathlib import Path
 from easyscale.checkpoint.folder import Checkpoint, Checkpoints
 from easyscale.communicator import Communicator
 from easyscale.errors import EasyScaleError, EasyScaleWarning
+from easyscale.training.broadcast_arrays import broadcast_arrays
 from easyscale.training.checkpoint_contents import check_contents
-from easyscale.training.shared_arrays import share_arrays
 
 __all__ = ["CheckpointSource"]
 
@@ -47,7 +47,7 @@ class CheckpointSource:
                     "which has none. Leave it out to begin anew"
                 )
             return None
-        return Checkpoint(about, share_arrays(self._communicator, found.arrays if found else {}, giver=0))
+        return Checkpoint(about, broadcast_arrays(self._communicator, found.arrays if found else {}, root=0))
 
     def _find(self) -> Checkpoint | None:
         found, wrong = self._source.read()
@@ -77,10 +77,10 @@ class CheckpointSource:
     def _tell_what_is_passed_over(self, begins: bool) -> None:
         passed = self._source.passed_over()
         if passed:
-            those = ", ".join(f"'{path}', which is {what}" for path, what in passed.items())
+            files = ", ".join(f"'{path}', which is {reason}" for path, reason in passed.items())
             begins_anew = ". None is whole: training begins anew" * begins
             warnings.warn(
-                f"a checkpoint must be a file. Received: {those}. Passed over{begins_anew}",
+                f"a checkpoint must be a file. Received: {files}. Passed over{begins_anew}",
                 EasyScaleWarning,
                 stacklevel=2,
             )

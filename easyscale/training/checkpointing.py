@@ -2,7 +2,7 @@
 
 State is taken before a step, and put back before the same step: so whatever callbacks do at the begin of a run or an
 epoch, or in the steps that are skipped on the way, is overwritten. Every rank takes part: optimizer state is divided
-over ranks, and each has metrics, random numbers and a place in its data of its own.
+over ranks, and each has metrics, random numbers and a position in its data of its own.
 """
 
 import os
@@ -104,7 +104,7 @@ class Checkpointing:
         about = checkpoint.about
         self._state.check(about, folder)
         self._resumed = checkpoint, folder
-        self._data.load(self._state.place_in_data(about, self._data.batch, folder))
+        self._data.load(self._state.position_in_data(about, self._data.batch, folder))
         epoch = about["epoch"]
         if about["ended"] and about["stopped"]:
             epoch = max(epoch, self._progress.epochs)

@@ -11,7 +11,7 @@ __all__ = ["DataPosition"]
 
 
 class DataPosition:
-    """Counts batches, and finds the place again.
+    """Counts batches, and finds the position again.
 
     Keras begins a resumed run with a new iterator. If the dataset is shuffled anew in each epoch, as many iterators are
     made as there had been, so that a seeded shuffle comes to the order that it had. Then the batches that were taken
@@ -31,13 +31,13 @@ class DataPosition:
         self._instead: Iterator | None = None
 
     def state(self) -> State:
-        """Return the place."""
+        """Return the position."""
         return State(
             {"iterators": self._iterators, "batches": self._batches, "calls": self._calls, "batch": self.batch}
         )
 
     def load(self, state: State) -> None:
-        """Find this place again, from the begin.
+        """Find this position again, from the begin.
 
         Args:
             state: What `state` has returned, with `steps`: the batches of the worker that had most.

@@ -85,7 +85,7 @@ class Distribution:
         return model._easyscale
 
     @property
-    def _workers(self) -> Replication:
+    def _replication(self) -> Replication:
         return self.optimizers[0].workers
 
     @property
@@ -101,15 +101,15 @@ class Distribution:
 
     @property
     def is_chief(self) -> bool:
-        return not self.optimizers or self._workers.communicator.is_chief
+        return not self.optimizers or self._replication.communicator.is_chief
 
     @property
     def is_elastic(self) -> bool:
-        return bool(self.optimizers) and self._workers.communicator.membership.is_elastic
+        return bool(self.optimizers) and self._replication.communicator.membership.is_elastic
 
     @property
     def size(self) -> int:
-        return self._workers.size if self.optimizers else 1
+        return self._replication.size if self.optimizers else 1
 
     def wrap_optimizers(self, options: dict) -> None:
         """Make every optimizer among the model's attributes a `DistributedOptimizer` with these options."""
@@ -157,7 +157,7 @@ class Distribution:
         if train_function is None or not train_function.is_for(self._model):
             train_function = self._wrap_train_function()
         self._model.train_function = train_function
-        if self._workers.communicator.membership.is_joining:
+        if self._replication.communicator.membership.is_joining:
             self._fit.enter(train_function)
 
     def _wrap_train_function(self) -> TrainFunction:
@@ -172,7 +172,7 @@ class Distribution:
     def _train(self, train_function: TrainFunction, iterator: Iterator) -> Any:
         if not self._training:
             return train_function.function(iterator)
-        with self._workers.steps.explained(on_failure=self.stop):
+        with self._replication.steps.explained(on_failure=self.stop):
             return self._fit.step(train_function, iterator)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -207,7 +207,7 @@ class Distribution:
         if not self._training:
             self._last_fit = Fit(self._model, self.optimizers, self.check_every)
         self._begin_phase(self._epoch)
-        if self._workers.communicator.is_server:
+        if self._replication.communicator.is_server:
             self._model.test_function = _no_data
 
     def end_evaluation(self) -> None:
@@ -215,7 +215,7 @@ class Distribution:
         if self._unseen_evaluation:
             self._evaluations, self._unseen_evaluation = [], False
         self._begin_phase(self._epoch, evaluates=False)
-        if self._workers.communicator.is_server:
+        if self._replication.communicator.is_server:
             self._model.test_function = None
 
     def end(self) -> None:
@@ -251,16 +251,16 @@ class Distribution:
         self._epoch = epoch
         evaluates = bool(self._evaluations) if evaluates is None else evaluates
         together = all(self._evaluations) and (evaluates or (self._training and self._is_synchronous))
-        self._workers.steps.begin(2 * epoch + evaluates, together)
+        self._replication.steps.begin(2 * epoch + evaluates, together)
         if epoch and not evaluates and self._fit.progress.traces:  # Keras makes the function, and data is prepared
-            self._workers.communicator.progress.activity = Activity.FIRST_STEP
+            self._replication.communicator.progress.activity = Activity.FIRST_STEP
 
     # What replaces the model's own methods; `original` is the one replaced.
 
     def train_step(self, original: Callable, data: Any) -> Any:
         if self._training:
             return self._step(original, data)
-        if self._workers.replicas.has_copies:  # the optimizer takes gradients of losses that are not divided
+        if self._replication.replicas.has_copies:  # the optimizer takes gradients of losses that are not divided
             return run_step(original, data, self._model, self.optimizers, is_alone=True)
         return run_alone(original, data, self._model, self.optimizers)
 
@@ -278,8 +278,8 @@ class Distribution:
         # All workers evaluate together only if the list of callbacks has Distribute in it, as that of fit() has.
         self._evaluations.append(False)
         self._evaluates_part = division.is_part(kwargs.get("x", args[0] if args else None))
-        self._workers.steps.begin(0, together=False)
-        self._workers.communicator.progress.activity = Activity.EVALUATION
+        self._replication.steps.begin(0, together=False)
+        self._replication.communicator.progress.activity = Activity.EVALUATION
         is_alone = keras_internals.OF_FIT not in kwargs
         try:
             with self._whole_layers() if is_alone else contextlib.nullcontext():

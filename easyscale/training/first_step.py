@@ -20,13 +20,13 @@ class FirstStep:
 
     Args:
         model: The model.
-        workers: The replication's view of all workers.
+        replication: The `Replication`, all workers as one of them sees them.
         is_verbose: Bool. Whether this worker says how large a step is. Defaults to `False`.
     """
 
-    def __init__(self, model: keras.Model, workers: Replication, is_verbose: bool = False):
-        self._model, self._workers, self._is_verbose = model, workers, is_verbose
-        self._exchanges, self._weights = workers.steps.exchanges, self._fingerprint()
+    def __init__(self, model: keras.Model, replication: Replication, is_verbose: bool = False):
+        self._model, self._replication, self._is_verbose = model, replication, is_verbose
+        self._exchanges, self._weights = replication.steps.exchanges, self._fingerprint()
 
     def _fingerprint(self) -> np.ndarray:
         return equality.fingerprint(backends.get(), self._model.trainable_variables)
@@ -37,15 +37,15 @@ class FirstStep:
         Raises:
             DesyncError: If the step has changed weights without an exchange.
         """
-        communicator = self._workers.communicator
-        exchanged = communicator.size == 1 or self._workers.steps.exchanges > self._exchanges
+        communicator = self._replication.communicator
+        exchanged = communicator.size == 1 or self._replication.steps.exchanges > self._exchanges
         if not exchanged and (self._fingerprint() != self._weights).any():
             raise DesyncError(
                 f"a step must exchange its gradients. Received: a first step of {type(self._model).__name__} that has "
                 "changed weights without an exchange. Let `train_step` call `self.optimizer.apply(gradients, "
                 "variables)`, and make each optimizer an attribute of the model"
             )
-        if self._workers.steps.same_batch() and communicator.rank == 0:
+        if self._replication.steps.same_batch() and communicator.rank == 0:
             warnings.warn(
                 "each process should have its own part of the data. Received: the same first batch in all "
                 f"{communicator.workers} processes. Divide the data: `x, y = easyscale.shard(x, y)`",

@@ -68,11 +68,11 @@ class Fit:
         take_over: Callable[[dict[str, list], int, int | None], list | None] | None = None,
         split: SplitModel | None = None,
     ):
-        workers = optimizers[0].workers
-        self._model, self._communicator = model, workers.communicator
+        replication = optimizers[0].workers
+        self._model, self._communicator = model, replication.communicator
         self.passes = False
         self.data, self._pass = DividedData(model, self._communicator), DataPass(model, self._communicator)
-        self.progress, console = FitProgress(workers), Console(self._communicator, verbose)
+        self.progress, console = FitProgress(replication), Console(self._communicator, verbose)
         self._meetings = Meetings(optimizers, self.progress)
         self._decisions = Decisions(model, optimizers, self._meetings)
         callback_states = CallbackStates(callbacks or [])

@@ -10,7 +10,7 @@ class FitProgress:
     """Counts what this worker has done in a `fit()`.
 
     Args:
-        workers: The replication's view of all workers.
+        replication: The `Replication`, all workers as one of them sees them.
 
     Attributes:
         number: Int. 1 in the first `fit()` of all, then 2, ...
@@ -23,14 +23,14 @@ class FitProgress:
         traces: Bool. Whether the next step is traced.
     """
 
-    def __init__(self, workers: Replication):
-        self._workers = workers
+    def __init__(self, replication: Replication):
+        self._replication = replication
         self.number = self.epochs = self.epoch = self.steps = self.exchanges = 0
         self.in_epoch, self.traces = False, True
 
     def begin(self, epochs: int) -> None:
         """Take in that a `fit()` of so many epochs begins."""
-        self.epochs, self.number = epochs, self._workers.communicator.membership.begin_fit()
+        self.epochs, self.number = epochs, self._replication.communicator.membership.begin_fit()
 
     def move_to(self, epoch: int) -> None:
         """Take in that training goes on in this epoch."""
@@ -51,7 +51,7 @@ class FitProgress:
 
     def note_exchanges(self) -> None:
         """Take in that all exchanges of gradients so far are done."""
-        self.exchanges = self._workers.steps.exchanges
+        self.exchanges = self._replication.steps.exchanges
 
     def settle(self, steps: int) -> None:
         """Take in that so many steps count as done on all workers."""

@@ -20,7 +20,7 @@ class Meetings:
     """
 
     def __init__(self, optimizers: Sequence[DistributedOptimizer], progress: FitProgress):
-        self._optimizers, self._progress, self._workers = optimizers, progress, optimizers[0].workers
+        self._optimizers, self._progress, self._replication = optimizers, progress, optimizers[0].workers
         self._acts: dict[Purpose, Callable[[int], None]] = {}
 
     def register(self, purpose: Purpose, act: Callable[[int], None]) -> None:
@@ -33,7 +33,7 @@ class Meetings:
         Raises:
             DesyncError: If one does while others are still in an earlier one, which has failed on that worker alone.
         """
-        self._workers.steps.meet(Purpose.BEGIN)
+        self._replication.steps.meet(Purpose.BEGIN)
 
     def reach(self, purpose: Purpose, detail: int = 0) -> None:
         """Return when all workers have come to `purpose`; until then take part in what those do who have more steps.
@@ -41,7 +41,7 @@ class Meetings:
         The model has the weights of the last step then.
         """
         self.settle()
-        while (agreed := self._workers.steps.meet(purpose, detail)).purpose != purpose:
+        while (agreed := self._replication.steps.meet(purpose, detail)).purpose != purpose:
             self._join(agreed)
 
     def settle(self) -> None:
@@ -56,6 +56,6 @@ class Meetings:
         elif not any(optimizer.join(agreed) for optimizer in self._optimizers):
             raise ValueError(
                 "a worker must have had data before it can go on without. Received: none in this fit() on worker "
-                f"{self._workers.communicator.rank}. Give each worker at least one batch"
+                f"{self._replication.communicator.rank}. Give each worker at least one batch"
             )
         self._progress.note_exchanges()

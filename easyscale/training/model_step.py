@@ -26,9 +26,9 @@ def run_step(
 
     With `is_alone` it is outside of a `fit()`, where all replicas of a process have its whole batch.
     """
-    workers, tensors = optimizers[0].workers, keras.tree.flatten(data)
-    samples = workers.batch.count_samples(tensors)
-    known, moving = workers.batch.beginnings(tensors), batch_normalization.moving_statistics(model)
+    replication, tensors = optimizers[0].workers, keras.tree.flatten(data)
+    samples = replication.batch.count_samples(tensors)
+    known, moving = replication.batch.beginnings(tensors), batch_normalization.moving_statistics(model)
     with contextlib.ExitStack() as steps:
         for optimizer in optimizers:
             is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
@@ -40,8 +40,8 @@ def run_step(
             weight = optimizer.workers.replicas.weight_alone(samples) if is_alone else samples
             context = StepContext(weight, known, moving, totals, late)
             steps.enter_context(optimizer.workers.current_step.of(context))
-        steps.enter_context(step_of(workers.batch))
-        return workers.replicas.run(step, data, samples, model)
+        steps.enter_context(step_of(replication.batch))
+        return replication.replicas.run(step, data, samples, model)
 
 
 def _reads_no_new_weights(

@@ -118,7 +118,7 @@ class ReplicatedModel:
         """
         if self._split is not None and self.is_built:
             self._split.begin()
-            self._console.say_once(f"split over {self.workers.size} workers: {self._split.said}")
+            self._console.say_once(f"split over {self.workers.size} workers: {self._split.summary}")
         for optimizer in self.optimizers:
             if not optimizer.is_sharded:
                 optimizer.shard()
@@ -136,5 +136,7 @@ class ReplicatedModel:
 
     def compare(self, steps: int) -> None:
         """Raise `DesyncError` if workers' weights differ, after so many steps. All workers call this together."""
-        variables = [one for one in self.model.trainable_variables if one not in self.workers.gradients.slices]
+        variables = [
+            variable for variable in self.model.trainable_variables if variable not in self.workers.gradients.slices
+        ]
         self.workers.replicas.check_equal(variables, steps)

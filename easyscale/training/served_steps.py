@@ -8,7 +8,7 @@ from easyscale.serving import Staleness
 from easyscale.step.served import Served
 from easyscale.training.checkpointing import Checkpointing
 from easyscale.training.console import Console
-from easyscale.training.elastic.recovery import leave_out
+from easyscale.training.elastic.recovery import shrink
 from easyscale.training.fit_progress import FitProgress
 from easyscale.training.replicated_model import ReplicatedModel
 from easyscale.training.train_function import TrainFunction
@@ -97,16 +97,16 @@ class ServedSteps:
         self._begun = False
         stops = [servers.end_epoch(bool(self._model.stop_training)) for servers in self._servers]
         if self._communicator.membership.is_elastic:
-            self._leave_out_who_failed()
+            self._shrink()
         for served in self._served:
             served.take_weights()
         self._model.stop_training = bool(self._model.stop_training) or any(stops)
-        self._counted.append([one for servers in self._servers for one in servers.staleness()])
+        self._counted.append([staleness for servers in self._servers for staleness in servers.staleness()])
 
-    def _leave_out_who_failed(self) -> None:
+    def _shrink(self) -> None:
         """Go on with the workers that are left, in numbers of their own."""
         before = self._communicator.workers
-        lost, names, *_ = leave_out(self._communicator)
+        lost, names, *_ = shrink(self._communicator)
         if lost:
             made = [servers.shrink(lost) for servers in self._servers][0]
             who = ", ".join(
@@ -127,7 +127,7 @@ class ServedSteps:
         """Tell how stale all gradients were."""
         epochs = [Staleness.together(counted) for counted in self._counted]
         servers = len(self._counted[0]) if epochs else 0  # each has counted its part of every gradient
-        histograms = [{steps: count / servers for steps, count in sorted(one.counts.items())} for one in epochs]
+        histograms = [{steps: count / servers for steps, count in sorted(epoch.counts.items())} for epoch in epochs]
         self._model.history.history["staleness_histogram"] = histograms
         if servers:
             self._console.say(Staleness.together(epochs).describe(servers))

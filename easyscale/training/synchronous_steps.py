@@ -47,7 +47,7 @@ class SynchronousSteps:
         check_every: int,
         console: Console,
     ):
-        self._model, self._workers = replicated.model, replicated.workers
+        self._model, self._replication = replicated.model, replicated.workers
         self._replicated, self._progress, self._meetings = replicated, progress, meetings
         self._data, self._pass = data, data_pass
         self._checkpointing, self._regrouping = checkpointing, regrouping
@@ -57,8 +57,8 @@ class SynchronousSteps:
 
     def begin(self) -> None:
         """Begin with the first step."""
-        self._workers.steps.same_batch()  # forgets the last fit()'s
-        self._losses = FiniteLosses(self._workers)
+        self._replication.steps.same_batch()  # forgets the last fit()'s
+        self._losses = FiniteLosses(self._replication)
 
     def step(self, train_function: TrainFunction, iterator: Iterator) -> Any:
         """Do one step, or `steps_per_execution`, by `train_function.function(iterator)`; compare if it is time.
@@ -77,12 +77,12 @@ class SynchronousSteps:
             return self._logs
 
     def _step(self, train_function: TrainFunction, iterator: Iterator) -> Any:
-        told, progress, count = self._workers.communicator.progress, self._progress, self._model.steps_per_execution
+        told, progress, count = self._replication.communicator.progress, self._progress, self._model.steps_per_execution
         told.step, told.activity = progress.steps, Activity.FIRST_STEP if progress.traces else Activity.STEPS
         checkpointing, before = self._checkpointing, progress.steps
         if before == 0:
             self._replicated.build(iterator, traces=checkpointing is not None and checkpointing.needs_metrics)
-        if self._workers.communicator.is_server:
+        if self._replication.communicator.is_server:
             self._end_on_server(train_function, iterator)
         if checkpointing is not None:
             iterator, skipped = checkpointing.skip(iterator)
@@ -93,7 +93,7 @@ class SynchronousSteps:
             before = progress.steps  # which the checkpoint has set
         self._pass.check(count)
         iterator = self._data.follow(iterator)
-        first = FirstStep(self._model, self._workers, self._console.is_verbose) if before == 0 else None
+        first = FirstStep(self._model, self._replication, self._console.is_verbose) if before == 0 else None
         self._has_batch = True
         self._logs = train_function.function(iterator)
         progress.count(count)

@@ -63,10 +63,10 @@ class TrainingState(StateParts):
         data: DataPosition,
         callbacks: CallbackStates,
     ):
-        workers, memory = optimizers[0].workers, SnapshotMemory()
-        self.weights = Weights(model, workers.communicator, memory)
+        replication, memory = optimizers[0].workers, SnapshotMemory()
+        self.weights = Weights(model, replication.communicator, memory)
         self.optimizers = OptimizerStates(optimizers, memory)
-        self.metrics, self.seeds = MetricStates(model, workers.communicator), Seeds(model, workers)
+        self.metrics, self.seeds = MetricStates(model, replication.communicator), Seeds(model, replication)
         self.past = PastLogs(model)
         others: dict[str, Stateful] = {
             "metrics": self.metrics,

@@ -47,7 +47,7 @@ class Weights:
         by_id = {id(variable): mean for variable, mean in means}
         arrays = {}
         if self._communicator.is_chief:
-            values = (by_id.get(id(one), view_of(one)) for one in self._model.weights)
+            values = (by_id.get(id(weight), view_of(weight)) for weight in self._model.weights)
             arrays = {f"weight/{number}": self._memory.copy(value) for number, value in enumerate(values)}
         return State(self.describe(), arrays)
 
@@ -71,7 +71,7 @@ class OptimizerStates:
     @property
     def variables(self) -> list[keras.Variable]:
         """Those which all workers have."""
-        return [variable for one in self._optimizers for variable in all_variables(one.inner_optimizer)]
+        return [variable for optimizer in self._optimizers for variable in all_variables(optimizer.inner_optimizer)]
 
     def specs(self) -> list[Spec]:
         """Return shape and dtype of what `state` finds memory for."""
@@ -79,7 +79,7 @@ class OptimizerStates:
 
     def describe(self) -> list[list]:
         """Return the classes of the optimizers, for JSON."""
-        return [classes_of(one.inner_optimizer) for one in self._optimizers]
+        return [classes_of(optimizer.inner_optimizer) for optimizer in self._optimizers]
 
     def state(self) -> State:
         """Return the whole of it, on the chief. All call this together."""

@@ -1,4 +1,4 @@
-"""How the place in the data of a checkpoint is found again by batches of another size."""
+"""How a checkpoint's position in the data is found again by batches of another size."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from easyscale.communicator import Communicator
 from easyscale.keras_internals import inputs_of, last_batch_of
 from easyscale.training.keras_fit import KERAS_BATCH, locals_of_fit
 
-__all__ = ["local_batch", "place_among", "sizes"]
+__all__ = ["local_batch", "position_among", "sizes"]
 
 _ARRAYS, _DATASET = "arrays", "dataset"
 
@@ -24,7 +24,7 @@ def local_batch(model: keras.Model, communicator: Communicator) -> dict[str, int
         size = last_batch_of(x)
         return {} if size is None else {_DATASET: 0 if is_server else size}
     leaves = keras.tree.flatten(x)
-    if not leaves or not all(hasattr(one, "shape") for one in leaves):
+    if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
         return {}
     return {_ARRAYS: 0 if is_server else int(given.get("batch_size") or KERAS_BATCH)}
 
@@ -43,27 +43,27 @@ def sizes(before: Sequence[Mapping[str, int]], now: Sequence[Mapping[str, int]])
     >>> sizes([{"arrays": 6}, {"arrays": 6}], [{"arrays": 4}, {"arrays": 4}, {"arrays": 4}])
     (12, 12)
     """
-    for kind in [_ARRAYS, _DATASET][: 1 + (len(before) == len(now))]:
-        if all(kind in one for one in (*before, *now)):
-            totals = sum(one[kind] for one in before), sum(one[kind] for one in now)
+    for source in [_ARRAYS, _DATASET][: 1 + (len(before) == len(now))]:
+        if all(source in batch for batch in (*before, *now)):
+            totals = sum(batch[source] for batch in before), sum(batch[source] for batch in now)
             return totals if all(totals) else None
     return None
 
 
-def place_among(places: Sequence[Mapping[str, Any]], before: int, now: int) -> tuple[dict[str, Any], int]:
-    """Return the ranks' common place in the data among batches of another size, and the samples that are gone through
-    once more: those of the batch in which the place lies.
+def position_among(positions: Sequence[Mapping[str, Any]], before: int, now: int) -> tuple[dict[str, Any], int]:
+    """Return the ranks' common position in the data among batches of another size, and the samples that are trained
+    on once more: those of the batch in which the position lies.
 
     Args:
-        places: For each rank, what `DataPosition.state` has returned. One that had no data left is behind the others.
+        positions: For each rank, what `DataPosition.state` has returned. One without more data is behind the others.
         before: Int. The samples in a batch in which it was counted.
         now: Int. The samples in a batch from now on.
 
     Example:
 
-    >>> place_among([{"iterators": 1, "batches": 5, "calls": 5}], before=12, now=8)
+    >>> position_among([{"iterators": 1, "batches": 5, "calls": 5}], before=12, now=8)
     ({'iterators': 1, 'batches': 7, 'calls': 7}, 4)
     """
-    furthest = max(places, key=lambda place: (place["iterators"], place["batches"]))
+    furthest = max(positions, key=lambda position: (position["iterators"], position["batches"]))
     batches, rest = divmod(furthest["batches"] * before, now)
     return {**furthest, "batches": batches, "calls": furthest["calls"] * before // now}, rest

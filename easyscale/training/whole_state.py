@@ -59,9 +59,9 @@ class WholeState:
             "ended": ended,
             "stopped": states["decisions"].about["stopped"],
             **{name: states[name].about for name in _OF_CHIEF},
-            **{name: [one[name] for one in all_ranks] for name in _OF_EACH},
+            **{name: [state[name] for state in all_ranks] for name in _OF_EACH},
         }
-        return Checkpoint(about, {name: array for one in states.values() for name, array in one.arrays.items()})
+        return Checkpoint(about, {name: array for state in states.values() for name, array in state.arrays.items()})
 
     # Putting back
 
@@ -113,28 +113,29 @@ class WholeState:
             self._state.load({"metrics": states["metrics"]})
         self._state.load({"callbacks": states["callbacks"]})
 
-    def place_in_data(self, about: dict, batch: dict[str, int], folder: Path) -> State:
-        """Return the place in its data from which this rank goes on: that behind the same samples. All ranks call this.
+    def position_in_data(self, about: dict, batch: dict[str, int], folder: Path) -> State:
+        """Return the position in its data from which this rank goes on, behind the same samples. All ranks call this.
 
         Args:
             about: Dict. What the checkpoint says of itself.
             batch: Dict. What `whole_batches.local_batch` has returned on this rank.
             folder: `Path`. Where the checkpoint was.
         """
-        places = about["data"]
-        before, now = [one.get("batch", {}) for one in places], self._communicator.all_gather_object(batch)
+        positions = about["data"]
+        before, now = [position.get("batch", {}) for position in positions], self._communicator.all_gather_object(batch)
         found = whole_batches.sizes(before, now)
         if found is None or found[0] == found[1]:
-            most = max(place["batches"] for place in places)
-            return State({**places[self._rank_in(places)], "steps": most})
-        place, rest = whole_batches.place_among(places, *found)
-        if rest and place["calls"] and self._optimizer.is_synchronous:
+            most = max(position["batches"] for position in positions)
+            return State({**positions[self._rank_in(positions)], "steps": most})
+        position, rest = whole_batches.position_among(positions, *found)
+        if rest and position["calls"] and self._optimizer.is_synchronous:
             self._warn(
                 "a checkpoint should lie between two batches. Received: another global batch than when that in "
-                f"'{folder}' was written, which lies within batch {place['calls'] + 1} of epoch {about['epoch'] + 1} "
-                "now. This batch is trained on as a whole. Use the same global batch, or one that goes into it evenly"
+                f"'{folder}' was written, which lies within batch {position['calls'] + 1} of epoch "
+                f"{about['epoch'] + 1} now. This batch is trained on as a whole. Use the same global batch, or one "
+                "that goes into it evenly"
             )
-        return State({**place, "steps": place["batches"]})
+        return State({**position, "steps": position["batches"]})
 
     def _rank_in(self, all_ranks: list) -> int:
         """Return which of a checkpoint's ranks this one goes on from: the chief if there were more, or fewer."""
@@ -156,7 +157,7 @@ class WholeState:
 
     def _is_in_epoch(self, about: dict, folder: Path) -> bool:
         """Whether training goes on in the midst of an epoch, or at its first step: else metrics are of the last one."""
-        has_steps = any(one["calls"] for one in about["data"])
+        has_steps = any(position["calls"] for position in about["data"])
         if not about["ended"] and not self._optimizer.is_synchronous and has_steps:
             self._warn(
                 "where servers do not wait, training goes on from the begin of an epoch. Received: a checkpoint in the "

@@ -18,7 +18,7 @@ def wrap_all(model: keras.Model, options: dict, made: list[DistributedOptimizer]
     found = {name: value for name, value in vars(model).items() if isinstance(value, keras.optimizers.Optimizer)}
     optimizers: list[DistributedOptimizer] = []
     for name, value in sorted(found.items()):
-        wrapped = _wrap(value, options, by_hand=not any(value is one for one in made))
+        wrapped = _wrap(value, options, by_hand=not any(value is optimizer for optimizer in made))
         if wrapped is not value:
             made.append(wrapped)
             setattr(model, name, wrapped)

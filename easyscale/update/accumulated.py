@@ -28,7 +28,7 @@ def accumulation_of(optimizer: keras.optimizers.Optimizer, variables: list) -> A
     scale = keras.ops.convert_to_tensor(dynamic_scale) * (inner.loss_scale_factor or 1.0)
     sums = accumulated_gradients(inner, variables)
     due = keras.ops.equal((counter_of(inner) + 1) % steps, 0)  # `iterations` counts updates
-    return None if any(one is None for one in sums) else Accumulation(due, sums, may_overflow, scale)
+    return None if any(total is None for total in sums) else Accumulation(due, sums, may_overflow, scale)
 
 
 class AccumulatedGradients:
@@ -53,7 +53,7 @@ class AccumulatedGradients:
         inner = unscaled(self._optimizer)
         if not int(counter_of(inner)) % inner.gradient_accumulation_steps:
             return []
-        return [one for one in accumulated_gradients(inner) if one is not None]
+        return [variable for variable in accumulated_gradients(inner) if variable is not None]
 
     def begin(self) -> None:
         """Let the chief go on with what all have, and the others with nothing."""

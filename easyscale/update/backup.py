@@ -34,9 +34,9 @@ class Backup:
         """Send what this worker owns to the next. All workers must call this."""
         communicator = self._communicator
         source, following = self.source(communicator), (communicator.rank + 1) % communicator.size
-        arriving = [np.empty_like(one) for one in self._held]
-        requests = [communicator.ireceive(_bytes(one), source) for one in arriving if one.size]
-        requests += [communicator.isend(_bytes(one), following) for one in own if one.size]
+        arriving = [np.empty_like(array) for array in self._held]
+        requests = [communicator.ireceive(_bytes(array), source) for array in arriving if array.size]
+        requests += [communicator.isend(_bytes(part), following) for part in own if part.size]
         for request in requests:
             request.wait()
         self._held = arriving
@@ -60,13 +60,13 @@ def collect(communicator: Communicator, backup: Backup | None, own: Sequence[np.
         PeerError: If an owner has been lost, and the next worker as well.
     """
     offers = backup.offers(own) if backup is not None else {}
-    local = [[owner, [one.nbytes for one in parts]] for owner, parts in offers.items()]
+    local = [[owner, [part.nbytes for part in parts]] for owner, parts in offers.items()]
     all_ranks = communicator.all_gather_object([backup.owners if backup is not None else 0, local])
     best: dict[int, tuple] = {}  # for each owner: the rank that gives its parts, and their lengths
-    for place in (0, 1):  # those of owners first
-        for rank, (_, theirs) in enumerate(all_ranks):
-            if theirs:
-                best.setdefault(theirs[place][0], (rank, theirs[place][1]))
+    for position in (0, 1):  # those of owners first
+        for rank, (_, offered) in enumerate(all_ranks):
+            if offered:
+                best.setdefault(offered[position][0], (rank, offered[position][1]))
     owners = max(count for count, _ in all_ranks)
     if len(best) < owners:
         raise PeerError(
@@ -77,7 +77,9 @@ def collect(communicator: Communicator, backup: Backup | None, own: Sequence[np.
     for owner in range(owners):
         rank, lengths = best[owner]
         is_here = communicator.rank == rank
-        parts = [_bytes(one) for one in offers[owner]] if is_here else [np.empty(one, np.uint8) for one in lengths]
+        parts = (
+            [_bytes(part) for part in offers[owner]] if is_here else [np.empty(length, np.uint8) for length in lengths]
+        )
         for part in parts:
             if part.size:
                 communicator.broadcast(part, rank)

@@ -119,7 +119,7 @@ class DividedUpdate(Update):
 
     def _with_progress(self, wholes: list[np.ndarray]) -> list[np.ndarray]:
         states = iter(wholes)
-        return [value_of(one) if self._twin.is_progress(one) else next(states) for one in self.variables]
+        return [value_of(variable) if self._twin.is_progress(variable) else next(states) for variable in self.variables]
 
     def load_own_variables(self, store: dict) -> None:
         self.load([np.array(store[str(index)]) for index in range(len(self.variables))])

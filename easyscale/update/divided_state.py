@@ -76,8 +76,8 @@ class DividedState:
             value = value_of(state)
             if number is not None:
                 whole = np.empty(self._shapes[number], value.dtype)
-                for parts, theirs in zip(found, self._shards.all_parts, strict=True):
-                    whole.reshape(-1)[theirs[number]] = parts[position].view(value.dtype)
+                for parts, ranges in zip(found, self._shards.all_parts, strict=True):
+                    whole.reshape(-1)[ranges[number]] = parts[position].view(value.dtype)
                 value, position = whole, position + 1
             wholes.append(value)
         return wholes
@@ -103,10 +103,10 @@ class StateOfWholes(DividedState):
 
     def collect(self, root: int | None = None, memory: SnapshotMemory | None = None) -> list[np.ndarray]:
         communicator, wholes = self._communicator, [view_of(state) for state in self._twin.states]
-        changed = [_digest(one) != was for one, was in zip(wholes, self._digests, strict=True)]
+        changed = [_digest(whole) != was for whole, was in zip(wholes, self._digests, strict=True)]
         all_changed = communicator.all_gather_object(changed)
         if root in (None, communicator.rank):
-            wholes = [np.array(one) if memory is None else memory.copy(one) for one in wholes]
+            wholes = [np.array(whole) if memory is None else memory.copy(whole) for whole in wholes]
         for whole, by_rank in zip(wholes, zip(*all_changed, strict=True), strict=True):
             if any(by_rank):
                 owner, flat = by_rank.index(True), whole.reshape(-1)
@@ -119,7 +119,7 @@ class StateOfWholes(DividedState):
         return wholes
 
     def set(self, wholes: Sequence[np.ndarray]) -> None:
-        self._digests = [_digest(one) for one in wholes]
+        self._digests = [_digest(whole) for whole in wholes]
         for state, whole in zip(self._twin.states, wholes, strict=True):
             state.assign(whole)
 

@@ -23,9 +23,9 @@ def why_not_elsewhere(optimizer: keras.optimizers.Optimizer, variables: list) ->
         return "it accumulates whole gradients on each worker"
     if getattr(optimizer, "use_ema", False):
         return "it keeps moving averages of whole weights, which callbacks put in their place"
-    if any(getattr(one, "constraint", None) is not None for one in variables):
+    if any(getattr(variable, "constraint", None) is not None for variable in variables):
         return "a weight has a constraint, which looks at all of it"
-    if any(getattr(one, "overwrite_with_gradient", False) for one in variables):
+    if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
         return "a weight is overwritten with its gradient"
     return None
 
@@ -53,17 +53,17 @@ def _try(optimizer: keras.optimizers.Optimizer) -> bool:
     shapes: list[list[tuple[int, ...]]] = [[(4, 6)], [(10,), (14,)]]
     results = []
     try:
-        for slices, forms in zip(parts, shapes, strict=True):
+        for slices, part_shapes in zip(parts, shapes, strict=True):
             trial = copy_of(optimizer, learning_rate=0.1)  # its own may begin at zero
             pieces = [
-                keras.Variable(weights.reshape(-1)[one].reshape(form), name="kernel")
-                for one, form in zip(slices, forms, strict=True)
+                keras.Variable(weights.reshape(-1)[part].reshape(shape), name="kernel")
+                for part, shape in zip(slices, part_shapes, strict=True)
             ]
             trial.build(pieces)
             for gradient in gradients:
                 tensors = [
-                    keras.ops.convert_to_tensor(gradient.reshape(-1)[one].reshape(form))
-                    for one, form in zip(slices, forms, strict=True)
+                    keras.ops.convert_to_tensor(gradient.reshape(-1)[part].reshape(shape))
+                    for part, shape in zip(slices, part_shapes, strict=True)
                 ]
                 trial.apply(tensors, pieces)
             results.append(np.concatenate([keras.ops.convert_to_numpy(piece).reshape(-1) for piece in pieces]))

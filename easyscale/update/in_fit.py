@@ -89,7 +89,7 @@ class UpdateInFit:
             complete: Bool. Whether all workers do. If not, it is lost.
         """
         if not complete and self.now.late is not None:
-            with contextlib.suppress(Exception):  # workers that have failed have not sent theirs
+            with contextlib.suppress(Exception):  # workers that have failed have not sent what they own
                 self.now.late.settle()
             self.now.late.drop()
         if self.now.active:
@@ -121,7 +121,7 @@ class UpdateInFit:
     # Workers that fail
 
     def back_up(self) -> None:
-        """Have each worker's part of the state in two places, if it has a part. All workers must call this."""
+        """Have each worker's part of the state on two workers, if it has a part. All workers must call this."""
         if isinstance(self.now, ShardedUpdate):
             self.now.back_up()
 

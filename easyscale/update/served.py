@@ -66,7 +66,9 @@ class ServedUpdate(DividedUpdate):
     def apply(self, context: StepContext, gradients: list, variables: list[keras.Variable]) -> None:
         """Push the gradients of this worker, and pull the weights."""
         numbers = [self._numbers[id(variable)] for variable in variables]
-        present = {number: one for number, one in zip(numbers, gradients, strict=True) if one is not None}
+        present = {
+            number: gradient for number, gradient in zip(numbers, gradients, strict=True) if gradient is not None
+        }
         dense = list(map(keras.ops.convert_to_tensor, present.values()))
         clipped = self._twin.clip(dense, _squares)  # each is a step of its own, so the norms are the worker's
         by_number = dict(zip(present, clipped, strict=True))
@@ -89,4 +91,6 @@ class ServedUpdate(DividedUpdate):
 
 
 def _squares(gradients: list) -> Any:
-    return keras.ops.stack([keras.ops.sum(keras.ops.square(keras.ops.cast(one, "float64"))) for one in gradients])
+    return keras.ops.stack(
+        [keras.ops.sum(keras.ops.square(keras.ops.cast(gradient, "float64"))) for gradient in gradients]
+    )

@@ -34,7 +34,9 @@ class ServedPart(OwnedWeights):
 
     def read(self) -> list[np.ndarray]:
         values = map(keras.ops.convert_to_numpy, self._twin.pieces)
-        return [one.reshape(-1)[part] if self._whole else one for one, part in zip(values, self._parts, strict=True)]
+        return [
+            value.reshape(-1)[part] if self._whole else value for value, part in zip(values, self._parts, strict=True)
+        ]
 
     def take(self) -> None:
         for piece, variable, part in zip(self._twin.pieces, self._variables, self._parts, strict=True):

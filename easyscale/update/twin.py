@@ -86,11 +86,11 @@ class Twin:
         norms = keras.ops.sqrt(total_of_squares(gradients)) / (self._original.loss_scale_factor or 1.0)
         if clips:
             factors = clipnorm / keras.ops.maximum(norms, clipnorm)
-            return [backends.get().scaled(one, factors[index]) for index, one in enumerate(gradients)]
+            return [backends.get().scaled(gradient, factors[index]) for index, gradient in enumerate(gradients)]
         norm = keras.ops.sqrt(keras.ops.sum(keras.ops.square(norms)))
         factor = global_clipnorm * keras.ops.minimum(1 / norm, 1 / global_clipnorm)
         factor += norm - norm  # one infinite gradient makes all weights NaN, as on one process
-        return [one * keras.ops.cast(factor, one.dtype) for one in gradients]
+        return [gradient * keras.ops.cast(factor, gradient.dtype) for gradient in gradients]
 
     @property
     def states(self) -> list[keras.Variable]:
@@ -126,9 +126,9 @@ def _progress(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
 
 
 def _is_progress(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
-    return any(variable is one for one in _progress(optimizer))
+    return any(variable is shared for shared in _progress(optimizer))
 
 
-def share_progress(one: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer) -> None:
-    """Let `other` count and learn by the same variables as `one`."""
-    count_alike(one, other, dict(zip(map(id, _progress(other)), _progress(one), strict=False)))
+def share_progress(optimizer: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer) -> None:
+    """Let `other` count and learn by the same variables as `optimizer`."""
+    count_alike(optimizer, other, dict(zip(map(id, _progress(other)), _progress(optimizer), strict=False)))

@@ -8,19 +8,19 @@ import pytest
 from easyscale.errors import DesyncError
 from easyscale.step.agreement import Agreement, Purpose, first_difference, signature
 
-KINDS = ["(3,) float32", "(2, 2) float32", "optimizer 0"]
+GRADIENTS = ["(3,) float32", "(2, 2) float32", "optimizer 0"]
 over_sizes = pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
 
 
-def _gradients(agreement, weight=1.0, kinds=KINDS, **options):
-    return agreement.meet(Purpose.GRADIENTS, signature(kinds), weight, kinds=kinds, **options)
+def _gradients(agreement, weight=1.0, descriptions=GRADIENTS, **options):
+    return agreement.meet(Purpose.GRADIENTS, signature(descriptions), weight, descriptions=descriptions, **options)
 
 
 @over_sizes
 def test_equal_weights_make_equal_shares(run_ranks, size):
     for agreed in run_ranks(size, lambda comm: _gradients(Agreement(comm), 32.0)):
         assert agreed.purpose == Purpose.GRADIENTS
-        assert agreed.detail == signature(KINDS)
+        assert agreed.detail == signature(GRADIENTS)
         assert agreed.share == 1 / size
 
 
@@ -56,7 +56,7 @@ def _lower_on_rank_1(purpose, weights=(3.0, 0.0, 1.0)):
 @pytest.mark.parametrize("purpose", [Purpose.END, Purpose.DECISION, Purpose.CHECK])
 def test_a_rank_that_has_fewer_steps_is_told_what_the_others_do(run_ranks, purpose):
     for rank, agreed in enumerate(run_ranks(3, _lower_on_rank_1(purpose))):
-        assert agreed == (Purpose.GRADIENTS, signature(KINDS), [0.75, 0.0, 0.25][rank], False)
+        assert agreed == (Purpose.GRADIENTS, signature(GRADIENTS), [0.75, 0.0, 0.25][rank], False)
 
 
 @pytest.mark.parametrize("low, high", [(Purpose.END, Purpose.DECISION), (Purpose.DECISION, Purpose.CHECK)])
@@ -69,7 +69,7 @@ def test_what_ranks_do_is_what_the_furthest_does(run_ranks, low, high):
 
 @over_sizes
 def test_all_come_to_the_end_together(run_ranks, size):
-    assert [one.purpose for one in run_ranks(size, lambda comm: Agreement(comm).meet(Purpose.END))] == [0] * size
+    assert [agreed.purpose for agreed in run_ranks(size, lambda comm: Agreement(comm).meet(Purpose.END))] == [0] * size
 
 
 def test_exchanges_are_counted_and_nothing_else_is(run_ranks):
@@ -87,9 +87,10 @@ def test_exchanges_are_counted_and_nothing_else_is(run_ranks):
 def test_what_is_exchanged_may_change_from_one_to_the_next(run_ranks):
     def on_rank(comm):
         agreement = Agreement(comm)
-        return [_gradients(agreement, kinds=kinds).detail for kinds in (KINDS, KINDS[::-1], KINDS)]
+        lists = GRADIENTS, GRADIENTS[::-1], GRADIENTS
+        return [_gradients(agreement, descriptions=descriptions).detail for descriptions in lists]
 
-    first, second = signature(KINDS), signature(KINDS[::-1])
+    first, second = signature(GRADIENTS), signature(GRADIENTS[::-1])
     assert first != second
     assert run_ranks(2, on_rank) == [[first, second, first]] * 2
 
@@ -123,7 +124,11 @@ def _raised(run_ranks, size, meet):
 @pytest.mark.parametrize("size, odd", [(2, 0), (2, 1), (3, 2), (5, 3)])
 def test_a_different_gradient_is_an_error_on_every_rank_that_names_the_first(run_ranks, size, odd):
     other = ["(3,) float32", "(2, 3) float32", "optimizer 1"]
-    message = _raised(run_ranks, size, lambda comm, one: _gradients(one, kinds=other if comm.rank == odd else KINDS))
+    message = _raised(
+        run_ranks,
+        size,
+        lambda comm, agreement: _gradients(agreement, descriptions=other if comm.rank == odd else GRADIENTS),
+    )
     here, there = ("(2, 3)", "(2, 2)") if odd == 0 else ("(2, 2)", "(2, 3)")
     assert message == (
         "all ranks must exchange the same gradients. Received: gradients "
@@ -132,18 +137,22 @@ def test_a_different_gradient_is_an_error_on_every_rank_that_names_the_first(run
 
 
 def test_a_different_number_of_gradients_is_an_error_that_says_how_many(run_ranks):
-    message = _raised(run_ranks, 3, lambda comm, one: _gradients(one, kinds=KINDS[:2] if comm.rank == 2 else KINDS))
+    message = _raised(
+        run_ranks,
+        3,
+        lambda comm, agreement: _gradients(agreement, descriptions=GRADIENTS[:2] if comm.rank == 2 else GRADIENTS),
+    )
     assert "Received: gradients 3 on rank 0, 2 on rank 2. Run" in message
 
 
 def test_a_rank_without_data_raises_it_too_and_is_not_named(run_ranks):
     def meet(comm, agreement):
         if comm.rank in (1, 3):
-            _gradients(agreement, kinds=[f"kind {comm.rank}"])
+            _gradients(agreement, descriptions=[f"gradient {comm.rank}"])
         else:
             agreement.meet(Purpose.END)
 
-    assert "gradients number 0: kind 1 on rank 1, kind 3 on rank 3." in _raised(run_ranks, 4, meet)
+    assert "gradients number 0: gradient 1 on rank 1, gradient 3 on rank 3." in _raised(run_ranks, 4, meet)
 
 
 def test_a_different_number_of_exchanges_so_far_is_an_error_on_every_rank(run_ranks):
@@ -158,7 +167,7 @@ def test_a_different_number_of_exchanges_so_far_is_an_error_on_every_rank(run_ra
 
 
 def test_rows_of_different_lengths_are_an_error(run_ranks):
-    message = _raised(run_ranks, 2, lambda comm, one: one.meet(Purpose.ROWS, 3 + comm.rank))
+    message = _raised(run_ranks, 2, lambda comm, agreement: agreement.meet(Purpose.ROWS, 3 + comm.rank))
     assert "Received: details [3, 4] of a rows." in message
 
 
@@ -207,15 +216,18 @@ def test_an_agreement_is_one_row_of_48_bytes(run_ranks):
     def on_rank(comm):
         agreement = Agreement(comm)
         before = comm.sent.bytes
-        _gradients(agreement, kinds=KINDS * 100)
+        _gradients(agreement, descriptions=GRADIENTS * 100)
         return comm.sent.messages, comm.sent.bytes - before
 
     assert run_ranks(4, on_rank) == [(2, 3 * 48)] * 4  # log2(4) messages, one row for each other rank
 
 
 def test_a_signature_is_that_of_the_list_and_its_order():
-    assert signature(KINDS) == signature(tuple(KINDS))
-    assert len({signature(kinds) for kinds in ([], ["ab"], ["a", "b"], ["b", "a"], ["a"], ["a", "", "b"])}) == 6
+    assert signature(GRADIENTS) == signature(tuple(GRADIENTS))
+    assert (
+        len({signature(descriptions) for descriptions in ([], ["ab"], ["a", "b"], ["b", "a"], ["a"], ["a", "", "b"])})
+        == 6
+    )
     assert all(-(2**63) <= signature([str(number)]) < 2**63 for number in range(100))
 
 

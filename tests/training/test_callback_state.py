@@ -11,8 +11,8 @@ import pytest
 
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.training import callback_state
+from easyscale.training.broadcast_arrays import broadcast_arrays
 from easyscale.training.checkpoint_contents import check_contents
-from easyscale.training.shared_arrays import share_arrays
 
 
 class Own(keras.callbacks.Callback):
@@ -132,7 +132,7 @@ def test_arrays_of_any_type_reach_other_ranks(run_ranks):
         "numbers": np.arange(6, dtype=">i2").reshape(2, 3),
         "one": np.array(3.0),
     }
-    for found in run_ranks(3, lambda comm: share_arrays(comm, given if comm.rank == 1 else {}, giver=1)):
+    for found in run_ranks(3, lambda comm: broadcast_arrays(comm, given if comm.rank == 1 else {}, root=1)):
         for name, array in given.items():
             assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
             np.testing.assert_array_equal(found[name], array)

@@ -10,7 +10,7 @@ import tensorflow as tf
 import easyscale
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.errors import EasyScaleError, EasyScaleWarning
-from easyscale.training.shared_arrays import share_arrays
+from easyscale.training.broadcast_arrays import broadcast_arrays
 
 pytestmark = pytest.mark.timeout(120)
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
@@ -236,7 +236,7 @@ def test_gradients_that_ranks_accumulate_are_all_in_a_checkpoint(run_ranks):
         (mine,) = inner._accumulated_gradients
         mine.assign(np.full((2, 3), comm.rank + 1.0))
         values = optimizer.collect_state(SnapshotMemory())
-        values = share_arrays(comm, {str(index): value for index, value in enumerate(values)}, giver=0)
+        values = broadcast_arrays(comm, {str(index): value for index, value in enumerate(values)}, root=0)
         optimizer.set_state(list(values.values()))
         return keras.ops.convert_to_numpy(mine)
 

@@ -50,7 +50,7 @@ class CompiledUpdate:
                 a multiplication and an addition for each state becomes one loop over memory. Defaults to `False`.
         """
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        compiles = compiles and not any(isinstance(one, tf.IndexedSlices) for one in gradients)
+        compiles = compiles and not any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
         compiles = compiles and sum(math.prod(variables[index].shape) for index in present) >= XLA_FROM
         # A strategy of the user's own, which one process may have, sums up gradients in `apply`: in its graph only.
         compiles = compiles and (self._has_copies or not tf.distribute.has_strategy())

@@ -11,7 +11,7 @@ __all__ = ["are_rows", "keep_in_order"]
 def are_rows(tensors: Sequence[Any]) -> bool:
     """Return whether all of these are tensors of numbers, with a row for each sample."""
     return bool(tensors) and all(
-        isinstance(one, tf.Tensor) and one.shape.rank and one.dtype != tf.string for one in tensors
+        isinstance(tensor, tf.Tensor) and tensor.shape.rank and tensor.dtype != tf.string for tensor in tensors
     )
 
 

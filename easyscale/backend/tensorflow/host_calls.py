@@ -31,7 +31,7 @@ class HostCalls:
         inputs: Sequence[Any],
         results: Sequence[tuple[Sequence[int | None], np.dtype]],
     ) -> list[tf.Tensor]:
-        tensors = [tf.convert_to_tensor(one, tf.float64 if isinstance(one, float) else None) for one in inputs]
+        tensors = [tf.convert_to_tensor(value, tf.float64 if isinstance(value, float) else None) for value in inputs]
 
         def call(*arrays: np.ndarray) -> Any:
             _keep_thread()
@@ -44,8 +44,8 @@ class HostCalls:
             self._order.assign_add(1)
         if not results:
             return []
-        for one, (shape, _) in zip(called, results, strict=True):
-            one.set_shape(shape)
+        for tensor, (shape, _) in zip(called, results, strict=True):
+            tensor.set_shape(shape)
         return called
 
 

@@ -14,11 +14,11 @@ __all__ = ["elements_of", "scaled", "sums_of_squares"]
 def elements_of(rows: tf.IndexedSlices, part: slice) -> tf.IndexedSlices:
     """Return the rows' elements that are in a part of the flat variable, as rows of one element."""
     width = tf.size(rows.values, tf.int64) // tf.maximum(tf.size(rows.indices, tf.int64), 1)
-    places = tf.reshape(rows.indices[:, None] * width + tf.range(width)[None], [-1])
-    inside = (places >= part.start) & (places < part.stop)
+    positions = tf.reshape(rows.indices[:, None] * width + tf.range(width)[None], [-1])
+    inside = (positions >= part.start) & (positions < part.stop)
     values = tf.boolean_mask(tf.reshape(rows.values, [-1]), inside)
     return tf.IndexedSlices(
-        values, tf.boolean_mask(places, inside) - part.start, tf.constant(length_of(part), tf.int64)
+        values, tf.boolean_mask(positions, inside) - part.start, tf.constant(length_of(part), tf.int64)
     )
 
 
@@ -32,4 +32,6 @@ def scaled(gradient: Gradient, factor: Any) -> Gradient:
 
 def sums_of_squares(gradients: Sequence[Gradient]) -> tf.Tensor:
     """Return the sum of the squares of each gradient. Float64."""
-    return tf.stack([tf.reduce_sum(tf.square(tf.cast(getattr(one, "values", one), tf.float64))) for one in gradients])
+    return tf.stack(
+        [tf.reduce_sum(tf.square(tf.cast(getattr(gradient, "values", gradient), tf.float64))) for gradient in gradients]
+    )

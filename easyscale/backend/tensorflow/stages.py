@@ -35,7 +35,7 @@ class Passes(StagePasses):
         signature = [tf.TensorSpec(shape, tf.as_dtype(dtype)) for shape, dtype in inputs]
         # Of one function in several stages, or layers, TensorFlow would count the traces together, and warn of many.
         self._run = tf.function(functools.partial(_call, run), input_signature=signature, autograph=False)
-        self._watched, self._dtypes = list(watched), [one.dtype for one in signature]
+        self._watched, self._dtypes = list(watched), [spec.dtype for spec in signature]
         self._variables = [native_of(variable) for variable in variables]
         self._kept: dict[int, tuple[tf.GradientTape, list, list]] = {}
         self._sums: list[Any] = [None] * len(self._variables)
@@ -45,17 +45,21 @@ class Passes(StagePasses):
         self._run.get_concrete_function()
 
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        tensors = [tf.convert_to_tensor(one, dtype) for one, dtype in zip(arrays, self._dtypes, strict=True)]
+        tensors = [tf.convert_to_tensor(array, dtype) for array, dtype in zip(arrays, self._dtypes, strict=True)]
         watched = [tensors[index] for index in self._watched]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([*watched, *self._variables])
             outputs = self._run(*tensors)
         self._kept[number] = tape, watched, outputs
-        return [view_of(one) for one in outputs]
+        return [view_of(output) for output in outputs]
 
     def backward(self, number: int, gradients: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         tape, watched, outputs = self._kept.pop(number)
-        given = [(one, tf.convert_to_tensor(by)) for one, by in zip(outputs, gradients, strict=True) if by is not None]
+        given = [
+            (output, tf.convert_to_tensor(gradient))
+            for output, gradient in zip(outputs, gradients, strict=True)
+            if gradient is not None
+        ]
         targets, by_targets = zip(*given, strict=True)
         found = tape.gradient(targets, [*watched, *self._variables], output_gradients=by_targets)
         for index in reversed(range(len(self._variables))):
@@ -81,8 +85,8 @@ class Passes(StagePasses):
         taken, self._sums = self._sums, [None] * len(self._variables)
         for index in whole:
             taken[index] = None if taken[index] is None else tf.convert_to_tensor(taken[index])
-        self._rows |= {index for index, one in enumerate(taken) if isinstance(one, tf.IndexedSlices)}
-        return [self._nothing(index) if one is None else one for index, one in enumerate(taken)]
+        self._rows |= {index for index, gradient in enumerate(taken) if isinstance(gradient, tf.IndexedSlices)}
+        return [self._nothing(index) if gradient is None else gradient for index, gradient in enumerate(taken)]
 
     def _nothing(self, index: int) -> Any:
         variable = self._variables[index]

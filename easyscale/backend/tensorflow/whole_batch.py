@@ -35,13 +35,13 @@ class BatchOfWorkers(BatchOfProcesses):
 
         @tf.custom_gradient
         def united(mean: tf.Tensor, variance: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable]:
-            rows = [tf.reshape(tf.cast(one, tf.float64), [-1]) for one in (count, mean, variance)]
+            rows = [tf.reshape(tf.cast(moment, tf.float64), [-1]) for moment in (count, mean, variance)]
             results = self._shared.call(
                 lambda row: statistics.unite(self._shared.gather_rows(row)),
                 [tf.concat(rows, 0)],
                 [(mean.shape, _FLOAT64), (mean.shape, _FLOAT64), ((), _FLOAT64)],
             )
-            joint_mean, joint_variance, all_data = (tf.cast(one, mean.dtype) for one in results)
+            joint_mean, joint_variance, all_data = (tf.cast(result, mean.dtype) for result in results)
             share = tf.cast(tf.math.divide_no_nan(count, results[2]), mean.dtype)
 
             def gradient(by_mean: tf.Tensor, by_variance: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -66,6 +66,8 @@ class BatchOfWorkers(BatchOfProcesses):
 
     def beginnings(self, tensors: Sequence[Any]) -> list[tf.Tensor]:
         numbers = [
-            one for one in tensors if isinstance(one, tf.Tensor) and (one.dtype.is_floating or one.dtype.is_integer)
+            tensor
+            for tensor in tensors
+            if isinstance(tensor, tf.Tensor) and (tensor.dtype.is_floating or tensor.dtype.is_integer)
         ]
-        return [tf.reshape(one, [-1])[:COMPARED] for one in numbers]
+        return [tf.reshape(tensor, [-1])[:COMPARED] for tensor in numbers]

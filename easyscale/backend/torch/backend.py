@@ -74,7 +74,7 @@ class Torch(Backend):
         variables.assign(variable, value)
 
     def sums_of_squares(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.stack([one.to(torch.float64).square().sum() for one in gradients])
+        return torch.stack([gradient.to(torch.float64).square().sum() for gradient in gradients])
 
     def scaled(self, gradient: torch.Tensor, factor: Any) -> torch.Tensor:
         return gradient * factor

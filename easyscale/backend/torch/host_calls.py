@@ -23,4 +23,4 @@ class HostCalls:
         returned = function(*map(array_of, inputs))
         if not results:
             return []
-        return [tensor_of(np.asarray(one, dtype)) for one, (_, dtype) in zip(returned, results, strict=True)]
+        return [tensor_of(np.asarray(value, dtype)) for value, (_, dtype) in zip(returned, results, strict=True)]

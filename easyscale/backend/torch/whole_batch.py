@@ -23,7 +23,7 @@ class BatchOfWorkers(BatchOfProcesses):
         raise NotImplementedError("Keras has no synchronized batch normalization on torch, which alone asks for it")
 
     def count_samples(self, tensors: Sequence[Any]) -> float:
-        return next((len(one) for one in tensors if one is not None and len(one.shape)), 1.0)
+        return next((len(tensor) for tensor in tensors if tensor is not None and len(tensor.shape)), 1.0)
 
     def beginnings(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
-        return [one.reshape(-1)[:COMPARED] for one in tensors if isinstance(one, torch.Tensor)]
+        return [tensor.reshape(-1)[:COMPARED] for tensor in tensors if isinstance(tensor, torch.Tensor)]

@@ -59,10 +59,10 @@ def _calls(graph: Graph) -> list[tuple[keras.layers.Layer, list[tuple], bool]]:
     found: dict[int, tuple[Any, list[tuple], bool]] = {}
     for node in graph.nodes:
         layer = node.operation
-        has_gradient = any(id(one) in trained for one in node.input_tensors)
+        has_gradient = any(id(tensor) in trained for tensor in node.input_tensors)
         if has_gradient or list(getattr(layer, "trainable_variables", [])):
             trained.update(map(id, node.outputs))
         _, shapes, had_gradient = found.get(id(layer), (layer, [], False))
-        shapes = [*shapes, *(tuple(one.shape) for one in node.outputs)]
+        shapes = [*shapes, *(tuple(tensor.shape) for tensor in node.outputs)]
         found[id(layer)] = layer, shapes, had_gradient or has_gradient
     return list(found.values())

@@ -12,7 +12,7 @@ from easyscale.parallel.split.trip import Trip
 from easyscale.step.agreement import Purpose
 from easyscale.step.shared import Shared
 
-__all__ = ["Part", "Passage", "Place"]
+__all__ = ["CallPart", "Part", "Passage"]
 
 _CALLS = 1 << 16  # of a layer in a step, at most
 
@@ -25,7 +25,7 @@ class Part(enum.IntEnum):
     INPUTS = 2  # and those by the rows back, if something before the layer needs them
 
 
-class Place(NamedTuple):
+class CallPart(NamedTuple):
     """Where in a step ranks meet, the same on all of them.
 
     Attributes:
@@ -35,8 +35,8 @@ class Place(NamedTuple):
 
     Example:
 
-    >>> Place.of(Place(3, 1, Part.BACKWARD).detail)
-    Place(layer=3, call=1, part=<Part.BACKWARD: 1>)
+    >>> CallPart.of(CallPart(3, 1, Part.BACKWARD).detail)
+    CallPart(layer=3, call=1, part=<Part.BACKWARD: 1>)
     """
 
     layer: int
@@ -49,8 +49,8 @@ class Place(NamedTuple):
         return (self.layer * _CALLS + self.call) * len(Part) + self.part
 
     @classmethod
-    def of(cls, detail: int) -> "Place":
-        """Return the place that a number stands for."""
+    def of(cls, detail: int) -> "CallPart":
+        """Return the part of a call that a number stands for."""
         number, part = divmod(detail, len(Part))
         return cls(*divmod(number, _CALLS), Part(part))
 
@@ -68,7 +68,7 @@ class Passage:
     Args:
         kind: `Kind`.
         trip: `Trip`, of this call.
-        layer: Int. The number of the layer: see `Place`.
+        layer: Int. The number of the layer: see `CallPart`.
         call: Int. That of the call.
         shared: The `Shared` of the communicator.
     """
@@ -125,7 +125,7 @@ class Passage:
                 f"a split layer computes in the steps and validations of a `fit()`. Received: a call of '{layer.name}' "
                 "in it by one worker alone. Call `model.predict` or `model.evaluate`, or wait for the end of `fit()`"
             )
-        return self._shared.meet(Purpose.ACTIVATIONS, Place(self._layer, self._call, part).detail, weight).share
+        return self._shared.meet(Purpose.ACTIVATIONS, CallPart(self._layer, self._call, part).detail, weight).share
 
     def _to_owners(self, rows: np.ndarray) -> list[np.ndarray]:
         self._meet(Part.FORWARD)

@@ -103,7 +103,7 @@ def _cheaper(model: keras.Model, ranks: int, samples: int | None) -> list[Kind]:
             "arrays, or a batched `tf.data.Dataset`, or name the layers"
         )
     offers = cheapest(model, samples, ranks)
-    return [one.kind for one in offers if one.sent < one.whole and not any(_refusals(one.kind, ranks))]
+    return [offer.kind for offer in offers if offer.sent < offer.whole and not any(_refusals(offer.kind, ranks))]
 
 
 def _kind(layer: keras.layers.Layer, way: str, ranks: int) -> Kind:

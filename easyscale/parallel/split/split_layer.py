@@ -45,7 +45,7 @@ class SplitLayer:
     ):
         self._kind, self._number, self._communicator = kind, number, communicator
         self._shared, self._backend, self._step = shared, backend, step
-        self.variables = [SlicedVariable(one, axis, communicator, backend) for one, axis in kind.slices]
+        self.variables = [SlicedVariable(variable, axis, communicator, backend) for variable, axis in kind.slices]
         self._context: StepContext | None = None  # of the step that calls the layer
         self._calls = 0  # of the layer in this step
         self._passes: StagePasses | None = None
@@ -86,7 +86,7 @@ class SplitLayer:
         """Take part in a call of the layer that other ranks make in a step. All that have no batch do this.
 
         Args:
-            call: Int. The number of the call: see `Place`.
+            call: Int. The number of the call: see `CallPart`.
             part: `Part`. What they do now.
         """
         if part is Part.FORWARD:
@@ -107,7 +107,7 @@ class SplitLayer:
         if self._passes is None:
             shape, dtype = map(trip.width_at_owner, self._kind.row_shape), np.dtype(self._kind.row_dtype)
             watched = [0] if dtype.kind == "f" else []
-            variables = [one.variable for one in self.variables]
+            variables = [sliced.variable for sliced in self.variables]
             self._passes = self._backend.stage_passes(
                 lambda tensors: [self._kind.compute(tensors[0])], [((None, *shape), dtype)], watched, variables
             )

@@ -1,6 +1,6 @@
 """How the rows of all workers come to the owners of a layer's slices, and results back. NumPy only.
 
-A row is what a layer computes something of: a sample, or a place in a sequence. Worker `r` has `m_r` of them.
+A row is what a layer computes something of: a sample, or a position in a sequence. Worker `r` has `m_r` of them.
 """
 
 import abc
@@ -199,12 +199,12 @@ class Lookup(Trip):
 
     def _move(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Send rows to each rank in turn, as many as `counts` has, by sender and receiver; return those that come."""
-        rank, size = self._communicator.rank, self._communicator.size
+        rank = self._communicator.rank
         starts, ends = _ranges(counts[rank].tolist()), _ranges(counts[:, rank].tolist())
         result = np.empty((ends[-1].stop, *rows.shape[1:]), rows.dtype)
         sent = np.ascontiguousarray(rows)
         result[ends[rank]] = sent[starts[rank]]
-        others = [one for one in range(size) if one != rank]
+        others = _others(self._communicator)
         _transfer(self._communicator, {r: sent[starts[r]] for r in others}, {r: result[ends[r]] for r in others})
         return result
 
@@ -220,8 +220,8 @@ def _columns(bounds: Bounds) -> list[slice]:
 
 def _transfer(communicator: Communicator, sent: dict[int, np.ndarray], received: dict[int, np.ndarray]) -> None:
     """Send each other rank an array, and receive one from each; empty ones do not travel."""
-    requests: list[Request] = [communicator.ireceive(one, rank) for rank, one in received.items() if one.size]
-    requests += [communicator.isend(np.ascontiguousarray(one), rank) for rank, one in sent.items() if one.size]
+    requests: list[Request] = [communicator.ireceive(array, rank) for rank, array in received.items() if array.size]
+    requests += [communicator.isend(np.ascontiguousarray(array), rank) for rank, array in sent.items() if array.size]
     for request in requests:
         request.wait()
 
@@ -232,20 +232,20 @@ def _others(communicator: Communicator) -> list[int]:
 
 def _gather(communicator: Communicator, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     """Return the rows of all ranks, one below the other."""
-    own, places = communicator.rank, _ranges(counts)
+    own, ranges = communicator.rank, _ranges(counts)
     whole = np.empty((sum(counts), *rows.shape[1:]), rows.dtype)
-    whole[places[own]] = rows
+    whole[ranges[own]] = rows
     others = _others(communicator)
-    _transfer(communicator, dict.fromkeys(others, rows), {rank: whole[places[rank]] for rank in others})
+    _transfer(communicator, dict.fromkeys(others, rows), {rank: whole[ranges[rank]] for rank in others})
     return whole
 
 
 def _sum_rows(communicator: Communicator, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     """Return the sum of what all ranks have of this rank's rows, added in the order of ranks."""
-    own, places, others = communicator.rank, _ranges(counts), _others(communicator)
+    own, ranges, others = communicator.rank, _ranges(counts), _others(communicator)
     arrived = {rank: np.empty((counts[own], *rows.shape[1:]), rows.dtype) for rank in others}
-    _transfer(communicator, {rank: rows[places[rank]] for rank in others}, arrived)
-    arrived[own] = rows[places[own]]
+    _transfer(communicator, {rank: rows[ranges[rank]] for rank in others}, arrived)
+    arrived[own] = rows[ranges[own]]
     total = arrived[0].copy()
     for rank in range(1, communicator.size):
         total += arrived[rank]
@@ -254,19 +254,19 @@ def _sum_rows(communicator: Communicator, rows: np.ndarray, counts: Sequence[int
 
 def _part_columns(communicator: Communicator, rows: np.ndarray, counts: Sequence[int], bounds: Bounds) -> np.ndarray:
     """Give each rank its columns of this rank's rows; return this rank's columns of the rows of all."""
-    own, places, columns = communicator.rank, _ranges(counts), _columns(bounds)
+    own, ranges, columns = communicator.rank, _ranges(counts), _columns(bounds)
     others = _others(communicator)
     result = np.empty((sum(counts), bounds[own + 1] - bounds[own]), rows.dtype)
-    result[places[own]] = rows[:, columns[own]]
+    result[ranges[own]] = rows[:, columns[own]]
     sent = {rank: rows[:, columns[rank]] for rank in others}
-    _transfer(communicator, sent, {rank: result[places[rank]] for rank in others})
+    _transfer(communicator, sent, {rank: result[ranges[rank]] for rank in others})
     return result
 
 
 def _join_columns(communicator: Communicator, rows: np.ndarray, counts: Sequence[int], bounds: Bounds) -> np.ndarray:
     """Give each rank its rows of this rank's columns; return all columns of this rank's rows."""
-    own, places, others = communicator.rank, _ranges(counts), _others(communicator)
+    own, ranges, others = communicator.rank, _ranges(counts), _others(communicator)
     arrived = {rank: np.empty((counts[own], bounds[rank + 1] - bounds[rank]), rows.dtype) for rank in others}
-    _transfer(communicator, {rank: rows[places[rank]] for rank in others}, arrived)
-    arrived[own] = rows[places[own]]
+    _transfer(communicator, {rank: rows[ranges[rank]] for rank in others}, arrived)
+    arrived[own] = rows[ranges[own]]
     return np.concatenate([arrived[rank] for rank in range(communicator.size)], axis=1)

@@ -12,8 +12,8 @@ import keras
 
 from easyscale.backend import dataset_of
 from easyscale.communicator import Communicator
+from easyscale.training.broadcast_arrays import broadcast_arrays
 from easyscale.training.keras_fit import locals_of_fit
-from easyscale.training.shared_arrays import share_arrays
 from easyscale.training.stateful import State
 from easyscale.training.training_state import TrainingState
 
@@ -31,18 +31,20 @@ def rehearse(train_function: Callable, model: keras.Model) -> None:
             train_function(iter(data))
 
 
-def give_state(state: TrainingState, communicator: Communicator, giver: int, has_joined: bool) -> None:
-    """Give newcomers the state of the rank `giver`, beside the variables. All workers call this together.
+def give_state(state: TrainingState, communicator: Communicator, root: int, has_joined: bool) -> None:
+    """Give newcomers the state of the rank `root`, beside the variables. All workers call this together.
 
     Args:
         state: The `TrainingState`.
         communicator: The `Communicator`.
-        giver: Int. The rank.
+        root: Int. This rank.
         has_joined: Bool. Whether this worker is a newcomer.
     """
-    given: dict[str, State] = state.state({*_TAKEN, "seeds"}) if communicator.rank == giver else {}
-    about = communicator.all_gather_object({name: one.about for name, one in given.items()})[giver]
-    arrays = share_arrays(communicator, {name: a for one in given.values() for name, a in one.arrays.items()}, giver)
+    given: dict[str, State] = state.state({*_TAKEN, "seeds"}) if communicator.rank == root else {}
+    about = communicator.all_gather_object({name: part.about for name, part in given.items()})[root]
+    arrays = broadcast_arrays(
+        communicator, {name: array for part in given.values() for name, array in part.arrays.items()}, root
+    )
     if has_joined:
         state.load({name: State(about[name], arrays) for name in _TAKEN})
         state.seeds.derive(State(about["seeds"]))

@@ -9,7 +9,7 @@ from easyscale.replication.replication import Replication
 from easyscale.training.fit_progress import FitProgress
 from easyscale.training.training_state import TrainingState
 
-__all__ = ["Recovery", "leave_out"]
+__all__ = ["Recovery", "shrink"]
 
 
 class _Left(NamedTuple):
@@ -19,12 +19,12 @@ class _Left(NamedTuple):
     """
 
     lost: list[int]
-    first_ranks: list[int]
+    initial_ranks: list[int]
     joined: list[int] = []
     again: bool = False
 
 
-def leave_out(communicator: Communicator, again: bool = False) -> _Left:
+def shrink(communicator: Communicator, again: bool = False) -> _Left:
     """Leave the ranks that have failed out of a communicator. All ranks that are left must call this alike.
 
     Args:
@@ -35,9 +35,9 @@ def leave_out(communicator: Communicator, again: bool = False) -> _Left:
         PeerError: If the others cannot go on without them.
     """
     membership, workers, has_servers = communicator.membership, communicator.workers, communicator.servers > 0
-    first_ranks = membership.initial_ranks
+    initial_ranks = membership.initial_ranks
     lost, joined, again = membership.regroup(again)
-    needed = [first_ranks[rank] for rank in lost if rank >= workers or (rank == 0 and has_servers)]
+    needed = [initial_ranks[rank] for rank in lost if rank >= workers or (rank == 0 and has_servers)]
     if needed:
         raise PeerError(
             f"an elastic job with servers needs them and its chief. Received: rank {needed[0]} has failed. "
@@ -48,7 +48,7 @@ def leave_out(communicator: Communicator, again: bool = False) -> _Left:
             f"an elastic job needs as many workers as --min-workers says, {membership.least_workers}. Received: "
             f"{communicator.workers} are left. Start it with `--restarts`, and `Distribute(checkpoint=...)`"
         )
-    return _Left(lost, [first_ranks[rank] for rank in lost], joined, again)
+    return _Left(lost, [initial_ranks[rank] for rank in lost], joined, again)
 
 
 class Recovery:
@@ -58,7 +58,7 @@ class Recovery:
     optimizer's state of the worker that has come furthest, and go on. So what is lost is at most the step under way.
 
     Args:
-        workers: The replication's view of all workers.
+        replication: The `Replication`, all workers as one of them sees them.
         state: The `TrainingState`.
         progress: The `FitProgress`.
         renew: Function. Takes the number of exchanges of gradients that count as done, and has what moves them know the
@@ -71,7 +71,7 @@ class Recovery:
 
     def __init__(
         self,
-        workers: Replication,
+        replication: Replication,
         state: TrainingState,
         progress: FitProgress,
         renew: Callable[[int], None],
@@ -79,7 +79,7 @@ class Recovery:
         report: Callable[[list[int]], None],
         welcome: Callable[[int, bool], None],
     ):
-        self._workers, self._state, self._progress = workers, state, progress
+        self._replication, self._state, self._progress = replication, state, progress
         self._renew, self._settled, self._report, self._welcome = renew, settled, report, welcome
 
     def survives(self, error: Exception, steps: int | None = None) -> bool:
@@ -89,15 +89,15 @@ class Recovery:
             error: What was raised.
             steps: Int. The steps that count as done then. Defaults to `None`: those that are done.
         """
-        if not isinstance(self._workers.steps.failure or error, LostError):
+        if not isinstance(self._replication.steps.failure or error, LostError):
             return False
         if steps is not None:
             self._progress.settle(steps)
-        self._workers.steps.interrupt()
-        self.leave_out(again=True)
+        self._replication.steps.interrupt()
+        self.shrink(again=True)
         return True
 
-    def leave_out(self, again: bool = False) -> bool:
+    def shrink(self, again: bool = False) -> bool:
         """Leave out the workers that have failed since this was last called; return whether anything has changed.
 
         All workers must call this alike; for those that `interrupt` has reached it is what follows.
@@ -105,22 +105,22 @@ class Recovery:
         Args:
             again: Bool. Whether this worker could not go on with what all did. Defaults to `False`.
         """
-        some, first_ranks = False, []
+        has_changed, initial_ranks = False, []
         while True:
-            left = leave_out(self._workers.communicator, again)
-            if not (left.lost or left.joined or left.again):
-                return some
-            some, again = True, False
-            first_ranks += left.first_ranks
+            change = shrink(self._replication.communicator, again)
+            if not (change.lost or change.joined or change.again):
+                return has_changed
+            has_changed, again = True, False
+            initial_ranks += change.initial_ranks
             try:
                 self.agree()
             except LostError:
-                self._workers.steps.interrupt()
+                self._replication.steps.interrupt()
                 again = True
             else:
-                if first_ranks:
-                    self._report(first_ranks)
-                first_ranks = []
+                if initial_ranks:
+                    self._report(initial_ranks)
+                initial_ranks = []
 
     def agree(self) -> None:
         """Make all workers' state that of the one that has come furthest. They do this together.
@@ -130,18 +130,18 @@ class Recovery:
         """
         progress = self._progress
         has_joined = progress.exchanges < 0
-        all_ranks = self._workers.communicator.all_gather_object(
-            [self._workers.steps.exchanges, progress.exchanges, progress.steps]
+        all_ranks = self._replication.communicator.all_gather_object(
+            [self._replication.steps.exchanges, progress.exchanges, progress.steps]
         )
-        begun, done, steps = ([theirs[index] for theirs in all_ranks] for index in range(3))
+        begun, done, steps = ([row[index] for row in all_ranks] for index in range(3))
         furthest = done.index(max(done))
         if done[furthest] < 0:
             raise PeerError(
                 "workers that replace others need one that has trained. Received: the last one has failed before they "
                 "had joined it. Start the job with `--restarts`, and `Distribute(checkpoint=...)`"
             )
-        self._renew(max(one for one, so_far in zip(begun, done, strict=True) if so_far >= 0))
-        self._workers.replicas.start_equal(self._state.variables, root=furthest)
+        self._renew(max(count for count, so_far in zip(begun, done, strict=True) if so_far >= 0))
+        self._replication.replicas.start_equal(self._state.variables, root=furthest)
         if min(done) < 0:
             self._welcome(next(rank for rank, so_far in enumerate(done) if so_far >= 0), has_joined)
         progress.note_exchanges()
@@ -170,6 +170,6 @@ class Recovery:
                 if not self.survives(error):
                     raise
             else:
-                if not self.leave_out():
+                if not self.shrink():
                     return result
             restore()

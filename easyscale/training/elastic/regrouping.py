@@ -52,13 +52,15 @@ class Regrouping:
         trace_anew: Callable[[], None],
         take_over: Callable[[dict[str, list], int, int | None], list | None],
     ):
-        self._model, self._optimizers, self._workers = replicated.model, replicated.optimizers, replicated.workers
+        self._model, self._optimizers, self._replication = replicated.model, replicated.optimizers, replicated.workers
         self._replicated, self._progress = replicated, progress
         self._state, self._meetings, self._data, self._callbacks = state, meetings, data, callbacks
         self._checkpointing, self._console = checkpointing, console
         self._trace_anew, self._take_over = trace_anew, take_over
-        self._communicator = self._workers.communicator
-        self._recovery = Recovery(self._workers, state, progress, self._renew, self._settle, self._lose, self._welcome)
+        self._communicator = self._replication.communicator
+        self._recovery = Recovery(
+            self._replication, state, progress, self._renew, self._settle, self._lose, self._welcome
+        )
         meetings.register(Purpose.BACKUP, lambda _: self._send_backups())
         self._has_joined = False  # and not begun an epoch since
         self._is_stale = False  # what has been traced, because each worker has another part of the state
@@ -122,11 +124,11 @@ class Regrouping:
             self._send_backups()
 
     def _send_backups(self) -> None:
-        """Have each worker's part of the optimizers' state in two places. All workers call this together."""
+        """Have each worker's part of the optimizers' state on two workers. All workers call this together."""
         for optimizer in self._optimizers:
             optimizer.back_up()
 
-    def _lose(self, first_ranks: list[int]) -> None:
+    def _lose(self, initial_ranks: list[int]) -> None:
         """Workers have failed."""
         progress = self._progress
         if self._communicator.is_chief and not self._was_chief:
@@ -138,9 +140,9 @@ class Regrouping:
                 self._callbacks.change(callbacks)
             if self._checkpointing is not None:
                 self._checkpointing.take_over(progress.steps)
-        who, size = ", ".join(f"rank {one}" for one in first_ranks), self._communicator.size
+        who, size = ", ".join(f"rank {rank}" for rank in initial_ranks), self._communicator.size
         until = " until it is replaced" if self._replace() else ""
-        part = f"{len(first_ranks)}/{size + len(first_ranks)} of each step"
+        part = f"{len(initial_ranks)}/{size + len(initial_ranks)} of each step"
         becomes = f"is not trained on{until}"
         if self._data.keeps_global_batch:
             becomes = "is divided among them"
@@ -175,10 +177,10 @@ class Regrouping:
             self._communicator.membership.admit(newcomers)
             self._recovery.agree()
 
-    def _welcome(self, giver: int, has_joined: bool) -> None:
+    def _welcome(self, root: int, has_joined: bool) -> None:
         """Give newcomers what they need beside the variables: of the chief, or who comes next if it has failed."""
         communicator, progress = self._communicator, self._progress
-        joining.give_state(self._state, communicator, giver, has_joined)
+        joining.give_state(self._state, communicator, root, has_joined)
         own = communicator.membership.initial_ranks[communicator.rank] if has_joined else None
         numbers = communicator.all_gather_object(own)
         if has_joined:
@@ -195,7 +197,7 @@ class Regrouping:
         """Join the others in this `fit()`, as one that replaces a worker; return whether it is not over for them."""
         communicator, number = self._communicator, self._progress.number
         if communicator.membership.note["fit"] == number:
-            with communicator.membership.rehearsing(), self._workers.steps.explained(lambda: None):
+            with communicator.membership.rehearsing(), self._replication.steps.explained(lambda: None):
                 joining.rehearse(train_function, self._model)
         if communicator.membership.note["fit"] != number or not communicator.membership.join(number):
             return False

@@ -30,7 +30,7 @@ def mean_statistics(model: keras.Model, communicator: Communicator) -> list[tupl
     """
     moving = moving_statistics(model)
     means = average(moving, communicator)
-    return [(one, mean.astype(one.dtype)) for one, mean in zip(moving, means, strict=True)]
+    return [(variable, mean.astype(variable.dtype)) for variable, mean in zip(moving, means, strict=True)]
 
 
 def synchronize(model: keras.Model) -> None:
@@ -46,7 +46,11 @@ def synchronize(model: keras.Model) -> None:
 
 def _layers(model: keras.layers.Layer) -> list[keras.layers.BatchNormalization]:
     layers = keras_internals.layers_of(model)
-    return [one for one in layers if isinstance(one, keras.layers.BatchNormalization) and one.trainable and one.built]
+    return [
+        layer
+        for layer in layers
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.built
+    ]
 
 
 def _moments(layer: keras.layers.BatchNormalization, original: Callable, inputs: Any, mask: Any) -> tuple[Any, Any]:

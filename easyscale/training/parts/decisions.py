@@ -69,4 +69,4 @@ class Decisions:
 def _optimizers_with_rates(optimizers: Sequence[DistributedOptimizer]) -> list[keras.optimizers.Optimizer]:
     """Return the inner optimizers; of a `MultiOptimizer`, which has no learning rate, those in it."""
     inner = [unscaled(optimizer.inner_optimizer) for optimizer in optimizers]
-    return [part for one in inner for part in getattr(one, "optimizers", [one])]
+    return [part for optimizer in inner for part in getattr(optimizer, "optimizers", [optimizer])]

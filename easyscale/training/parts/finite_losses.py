@@ -16,8 +16,8 @@ _OF_PREDICTIONS = keras.metrics.MeanMetricWrapper
 
 def totals(model: keras.Model) -> list[keras.Variable]:
     """Return variables that are finite as long as the losses of this epoch are: the totals of their means."""
-    means = [one for metric in model.metrics for one in leaves(metric) if isinstance(one, keras.metrics.Mean)]
-    return [one.total for one in means if one.name.endswith("loss") and not isinstance(one, _OF_PREDICTIONS)]
+    means = [leaf for metric in model.metrics for leaf in leaves(metric) if isinstance(leaf, keras.metrics.Mean)]
+    return [mean.total for mean in means if mean.name.endswith("loss") and not isinstance(mean, _OF_PREDICTIONS)]
 
 
 class FiniteLosses:
@@ -26,19 +26,19 @@ class FiniteLosses:
     Under loss scaling nothing is told: it skips such a step, as is normal.
 
     Args:
-        workers: The replication's view of all workers.
+        replication: The `Replication`, all workers as one of them sees them.
     """
 
-    def __init__(self, workers: Replication):
-        self._workers, self._has_warned = workers, False
-        workers.steps.expect_finite()
+    def __init__(self, replication: Replication):
+        self._replication, self._has_warned = replication, False
+        replication.steps.expect_finite()
 
     def check(self, steps: int) -> None:
         """Warn, on the chief, if a loss was not finite in one of the first `steps` steps of this `fit()`."""
-        if self._has_warned or not (ranks := self._workers.steps.not_finite):
+        if self._has_warned or not (ranks := self._replication.steps.not_finite):
             return
-        self._has_warned, size = True, self._workers.communicator.workers
-        if self._workers.communicator.rank > 0:
+        self._has_warned, size = True, self._replication.communicator.workers
+        if self._replication.communicator.rank > 0:
             return
         whose = f"of rank {', '.join(map(str, ranks))} of {size}: its data are the first to look at"
         if len(ranks) == size > 1:

@@ -30,7 +30,7 @@ def merge_logs(
     own = model.get_metrics_result()
     differ = _merge(model.metrics, communicator, set(logs) != set(own), may_be_whole)
     merged = model.get_metrics_result()
-    return _share_logs(logs, own, merged, communicator) if differ or communicator.servers else merged
+    return _gather_logs(logs, own, merged, communicator) if differ or communicator.servers else merged
 
 
 def _merge(
@@ -78,7 +78,7 @@ class MetricStates:
 
         Names are without what Keras numbers by itself.
         """
-        return [[type(one).__name__, re.sub(r"_\d+$", "", one.name), int(_state(one).size)] for one in self._leaves]
+        return [[type(leaf).__name__, re.sub(r"_\d+$", "", leaf.name), int(_state(leaf).size)] for leaf in self._leaves]
 
     def state(self) -> State:
         """Return them, a row for each worker. All call this together."""
@@ -126,10 +126,10 @@ def average(values: Sequence[Any], communicator: Communicator) -> list[np.ndarra
     return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
-def _share_logs(logs: Mapping[str, Any], own: Mapping, merged: Mapping, communicator: Communicator) -> dict:
+def _gather_logs(logs: Mapping[str, Any], own: Mapping, merged: Mapping, communicator: Communicator) -> dict:
     """Return the logs of all workers, also on servers and on workers without data, which have none.
 
-    Where all that have logs have a metric's result, it is that of the merged metric; else it is the mean of theirs.
+    Where all that have logs have a metric's result, it is that of the merged metric; else it is the mean over workers.
 
     Args:
         logs: What this rank's steps have returned.
@@ -142,17 +142,17 @@ def _share_logs(logs: Mapping[str, Any], own: Mapping, merged: Mapping, communic
         name for name, value in local.items() if name in own and np.allclose(value, _number(own[name]), equal_nan=True)
     ]
     all_ranks = [
-        [theirs, names]
-        for theirs, names in communicator.all_gather_object([local, results])[: communicator.workers]
-        if theirs
+        [values, names]
+        for values, names in communicator.all_gather_object([local, results])[: communicator.workers]
+        if values
     ]
     shared = {}
     for name in all_ranks[0][0] if all_ranks else merged:
         if all(name in names for _, names in all_ranks):
             shared[name] = merged[name]
         else:
-            shared[name] = np.mean([theirs[name] for theirs, _ in all_ranks], axis=0)
-            if communicator.is_chief and any(theirs[name] != all_ranks[0][0][name] for theirs, _ in all_ranks):
+            shared[name] = np.mean([values[name] for values, _ in all_ranks], axis=0)
+            if communicator.is_chief and any(values[name] != all_ranks[0][0][name] for values, _ in all_ranks):
                 warnings.warn(
                     "what a step returns should be results of metrics, which are those of all data. Received: "
                     f"'{name}', of which the mean over workers is taken, each with its own data. Return the result of "
@@ -170,7 +170,7 @@ def _number(value: Any) -> np.ndarray:
 def leaves(metric: keras.metrics.Metric) -> list[keras.metrics.Metric]:
     """The metrics of which a metric consists: Keras puts those of `compile()` in one."""
     inner = getattr(metric, "metrics", None)
-    return [leaf for one in inner for leaf in leaves(one)] if isinstance(inner, (list, tuple)) else [metric]
+    return [leaf for child in inner for leaf in leaves(child)] if isinstance(inner, (list, tuple)) else [metric]
 
 
 def _state(metric: keras.metrics.Metric) -> np.ndarray:

@@ -38,16 +38,16 @@ class Seeds:
 
     Args:
         model: The model.
-        workers: The `Replication` of one of its optimizers.
+        replication: The `Replication` of one of its optimizers.
     """
 
-    def __init__(self, model: keras.Model, workers: Replication):
-        self._model, self._workers = model, workers
+    def __init__(self, model: keras.Model, replication: Replication):
+        self._model, self._replication = model, replication
 
     def _copies(self) -> list[list[tuple[int, Any]]]:
         """Return each generator's state, as a variable of each of this worker's devices, with the device's number."""
         states = [variable for variable in self._model.variables if variable.name == "seed_generator_state"]
-        return [self._workers.replicas.copies_of(state) for state in states]
+        return [self._replication.replicas.copies_of(state) for state in states]
 
     def differ(self) -> None:
         """Give every worker's layers random numbers of their own. All workers call this together.
@@ -55,7 +55,7 @@ class Seeds:
         The chief's go on as they are. Another worker's seeds are made from the chief's and its number, so that one
         `keras.utils.set_random_seed` on the chief makes all of them come again.
         """
-        communicator = self._workers.communicator
+        communicator = self._replication.communicator
         self.derive(State(communicator.all_gather_object(self.state().about)[0]))
         backends.get().differ(communicator)
 

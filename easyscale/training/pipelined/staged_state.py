@@ -14,6 +14,7 @@ from easyscale.layout.specs import Spec, specs_of
 from easyscale.mesh import Mesh
 from easyscale.optimizers.nested import all_variables
 from easyscale.parallel.pipeline.cut import Cut
+from easyscale.training.broadcast_arrays import broadcast_arrays
 from easyscale.training.callback_state import CallbackStates
 from easyscale.training.data_position import DataPosition
 from easyscale.training.fit_progress import FitProgress
@@ -21,7 +22,6 @@ from easyscale.training.parts.metrics import MetricStates
 from easyscale.training.parts.randomness import RandomState, mix
 from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole
 from easyscale.training.pipelined.whole_model import WholeModel
-from easyscale.training.shared_arrays import share_arrays
 from easyscale.training.state_parts import StateParts
 from easyscale.training.stateful import State, Stateful
 from easyscale.training.variable_states import Weights, classes_of
@@ -185,7 +185,7 @@ class StagedMetrics:
         """Return them, a row for each pipeline."""
         own = self._states.state()
         about = self._along.all_gather_object(own.about)[self._last]
-        return State(about, share_arrays(self._along, dict(own.arrays), giver=self._last))
+        return State(about, broadcast_arrays(self._along, dict(own.arrays), root=self._last))
 
     def load(self, state: State) -> None:
         """Set what `state` has returned; see `MetricStates.load`."""

@@ -36,8 +36,8 @@ def check_arguments(options: Mapping[str, Any], checkpoint: str | os.PathLike | 
 
 def check_job(optimizers: list[DistributedOptimizer]) -> None:
     """Raise `ValueError` if layers cannot be split over the workers of these optimizers of a model."""
-    workers = optimizers[0].workers
-    communicator, exchange = workers.communicator, workers.gradients.exchange
+    replication = optimizers[0].workers
+    communicator, exchange = replication.communicator, replication.gradients.exchange
     for is_so, rule, received, remedy in (
         (
             not optimizers[0].is_synchronous,

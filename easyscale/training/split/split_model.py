@@ -12,7 +12,7 @@ from easyscale import backend as backends
 from easyscale.errors import EasyScaleWarning
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Split
-from easyscale.parallel.split.passage import Place
+from easyscale.parallel.split.passage import CallPart
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.split_layer import SplitLayer
 from easyscale.step.shared import Shared
@@ -36,7 +36,7 @@ class SplitModel:
         split: The same.
         optimizer: The same.
         active: Bool. Whether layers are split now.
-        said: String. Which layers are split, and how.
+        summary: String. Which layers are split, and how.
     """
 
     def __init__(self, model: keras.Model, split: Split, optimizer: DistributedOptimizer):
@@ -44,7 +44,7 @@ class SplitModel:
         self._communicator, self._gradients = optimizer.workers.communicator, optimizer.workers.gradients
         self._layers: list[SplitLayer] = []
         self._collect_on_all = self._gradients.on_state(self._collect)
-        self.active, self.said = False, ""
+        self.active, self.summary = False, ""
 
     @property
     def _variables(self) -> list[SlicedVariable]:
@@ -61,18 +61,18 @@ class SplitModel:
         if not self._layers:
             self._layers = self._make_layers()
         for layer in self._layers:
-            for index, one in enumerate(layer.variables):
-                self._gradients.slices.add(one.variable, one.sliced, functools.partial(layer.take, index))
-        for one in self._variables:
-            one.slice()
+            for index, part in enumerate(layer.variables):
+                self._gradients.slices.add(part.variable, part.sliced, functools.partial(layer.take, index))
+        for variable in self._variables:
+            variable.slice()
         self._set_calls(is_split=True)
         self.active = True
 
     def _make_layers(self) -> list[SplitLayer]:
         communicator, backend = self._communicator, backends.get()
-        told = communicator.all_gather_object(sum(local_batch(self._model, communicator).values()))
-        kinds = self.split.kinds(self._model, communicator.size, samples=max(told) or None)
-        self.said = ", ".join(f"{kind.layer.name} by {kind.way}" for kind in kinds) or "no layer, which sends less"
+        samples = communicator.all_gather_object(sum(local_batch(self._model, communicator).values()))
+        kinds = self.split.kinds(self._model, communicator.size, samples=max(samples) or None)
+        self.summary = ", ".join(f"{kind.layer.name} by {kind.way}" for kind in kinds) or "no layer, which sends less"
         shared = Shared.of(communicator, backend)
         return [
             SplitLayer(kind, number, communicator, shared, backend, workers_of_graph)
@@ -93,8 +93,8 @@ class SplitModel:
         """
         if not self.active:
             return
-        for one in self._variables:
-            one.unite(one.collect() if complete else one.unknown())
+        for variable in self._variables:
+            variable.unite(variable.collect() if complete else variable.unknown())
         self._gradients.slices.clear()
         self._set_calls(is_split=False)
         self.active = False
@@ -108,13 +108,13 @@ class SplitModel:
 
     def join(self, detail: int) -> None:
         """Take part in a call of a layer, on a worker that has no batch in this step."""
-        place = Place.of(detail)
-        self._layers[place.layer].join(place.call, place.part)
+        call_part = CallPart.of(detail)
+        self._layers[call_part.layer].join(call_part.call, call_part.part)
 
     # What one worker does alone
 
     def _collect(self) -> list[np.ndarray]:
-        return [one.collect() for one in self._variables]
+        return [variable.collect() for variable in self._variables]
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
@@ -123,14 +123,14 @@ class SplitModel:
             yield
             return
         wholes = self._collect_on_all()
-        for one, whole in zip(self._variables, wholes, strict=True):
-            one.show(whole)
+        for variable, whole in zip(self._variables, wholes, strict=True):
+            variable.show(whole)
         functions = self._model.test_function, self._model.predict_function
         self._set_calls(is_split=False)
         try:
             yield
         finally:
-            for one in self._variables:
-                one.hide()
+            for variable in self._variables:
+                variable.hide()
             self._set_calls(is_split=True)
             self._model.test_function, self._model.predict_function = functions

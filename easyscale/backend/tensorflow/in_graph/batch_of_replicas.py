@@ -40,7 +40,9 @@ class BatchOfReplicas(BatchOfWorkers):
             return super().total(vector)
 
         def merged(_: tf.distribute.Strategy, vectors: Any) -> tf.Tensor:
-            total = tf.add_n([tf.cast(one, tf.float64) for one in self._strategy.experimental_local_results(vectors)])
+            total = tf.add_n(
+                [tf.cast(vector, tf.float64) for vector in self._strategy.experimental_local_results(vectors)]
+            )
             with outside():
                 return super(BatchOfReplicas, self).total(total)
 

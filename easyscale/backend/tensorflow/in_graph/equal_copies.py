@@ -17,7 +17,7 @@ def check_equal_copies(variables: Sequence[Variable], devices: Sequence[str], st
     def fingerprint(copy: Variable) -> int:
         return int(equality.fingerprint(backends.get(), [copy])[0])
 
-    copies = [strategies.copies_of(one) for one in variables]
+    copies = [strategies.copies_of(variable) for variable in variables]
     for number in range(1, max(map(len, copies), default=1)):
         for variable, both in zip(variables, copies, strict=True):
             if len(both) > 1 and fingerprint(both[0]) != fingerprint(both[number]):

@@ -3,7 +3,7 @@
 The replicas' gradients are summed inside the process first. What follows happens once for all of them, outside of
 TensorFlow's strategy: the exchange between processes, if there are several, and the update, in which Keras sees an
 optimizer of one device. So clipping, loss scaling and accumulation mean what they mean there. The update writes to the
-first device's copies of the weights, from which all others get theirs.
+first device's copies of the weights, from which all others are updated.
 """
 
 import concurrent.futures
@@ -113,7 +113,7 @@ class InGraph(BetweenGraph):
             return step(data)
         hold_losses(model, functools.partial(LossesOfReplicas, self.strategy))
         has_data = tf.cast(samples, tf.int64) > 0
-        before = [tf.identity(one) for one in model.metrics_variables]
+        before = [tf.identity(variable) for variable in model.metrics_variables]
         result = step(tf.nest.map_structure(_fill, data))
         for state, value in zip(model.metrics_variables, before, strict=True):
             state.assign(tf.where(has_data, state, value))
@@ -144,9 +144,9 @@ class InGraph(BetweenGraph):
 
         def merged(_: tf.distribute.Strategy, flat: Any, rows: Any, weight: Any, data: Any) -> None:
             weight = tf.add_n(self._locals(weight))
-            data = [one for of_replicas in data for one in self._locals(of_replicas)]
+            data = [values for of_replicas in data for values in self._locals(of_replicas)]
             scale = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), weight)
-            sums = {dtype: self.devices.sum(self._locals(one)) for dtype, one in flat.items()}
+            sums = {dtype: self.devices.sum(self._locals(vectors)) for dtype, vectors in flat.items()}
             means = _unpack(sums, scale, [*tensors, *moving])
             whole = list(gradients)
             for index in dense:
@@ -228,7 +228,7 @@ def _pack(tensors: Sequence[tf.Tensor], weight: tf.Tensor) -> dict[str, tf.Tenso
 
 def _unpack(flat: dict[str, tf.Tensor], scale: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return tensors `like` those that were packed, times `scale`."""
-    like = [(tuple(one.shape), tf.as_dtype(one.dtype)) for one in like]
+    like = [(tuple(gradient.shape), tf.as_dtype(gradient.dtype)) for gradient in like]
     parts = {}
     for name, vector in flat.items():
         sizes = [math.prod(shape) for shape, dtype in like if _wide(dtype).name == name]

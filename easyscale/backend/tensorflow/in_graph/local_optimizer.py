@@ -26,6 +26,6 @@ def make_local(optimizer: keras.optimizers.Optimizer) -> None:
         variable.assign(value)
     replace(optimizer, new)
     inner = getattr(optimizer, "inner_optimizer", None)
-    for one in [optimizer, inner, *getattr(inner or optimizer, "optimizers", [])]:
-        if one is not None:
-            take_general_steps(one, Everywhere)
+    for part in [optimizer, inner, *getattr(inner or optimizer, "optimizers", [])]:
+        if part is not None:
+            take_general_steps(part, Everywhere)

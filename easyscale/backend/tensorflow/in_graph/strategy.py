@@ -40,10 +40,10 @@ class CrossDevice(tf.distribute.ReductionToOneDevice):
         self, reduce_op: tf.distribute.ReduceOp, per_replica_value: Any, destinations: Any, options: Any
     ) -> Any:
         values = getattr(per_replica_value, "values", (per_replica_value,))
-        static = all(isinstance(one, tf.Tensor) and one.shape.is_fully_defined() for one in values)
+        static = all(isinstance(value, tf.Tensor) and value.shape.is_fully_defined() for value in values)
         if len(values) != len(self.exchange.devices) or not static:
             return super().reduce_implementation(reduce_op, per_replica_value, destinations, options)
-        sums = self.exchange.allreduce([tf.reshape(one, [-1]) for one in values])
+        sums = self.exchange.allreduce([tf.reshape(value, [-1]) for value in values])
         results = []
         for device, total, value in zip(self.exchange.devices, sums, values, strict=True):
             with tf.device(device):
@@ -86,7 +86,7 @@ class Replicas(tf.distribute.MirroredStrategy):
         def divide(*elements: Any) -> Any:
             batch = elements[0] if len(elements) == 1 and not isinstance(dataset.element_spec, tuple) else elements
             return tf.nest.map_structure(
-                lambda one: of_replicas([_cut(one, part, count) for part in range(count)]), batch
+                lambda tensor: of_replicas([_cut(tensor, part, count) for part in range(count)]), batch
             )
 
         options = tf.data.Options()
@@ -100,30 +100,30 @@ class Replicas(tf.distribute.MirroredStrategy):
 
     def reduce(self, reduce_op: tf.distribute.ReduceOp, value: Any, axis: int | None) -> Any:
         parts = list(self.experimental_local_results(value))
-        shapes = [[getattr(one, "shape", None) for one in tf.nest.flatten(part)] for part in parts]
-        if axis is None and any(one != shapes[0] for one in shapes):
+        shapes = [[getattr(element, "shape", None) for element in tf.nest.flatten(part)] for part in parts]
+        if axis is None and any(shape != shapes[0] for shape in shapes):
             return parts[-1]  # of a batch that does not divide, the longest: Keras wants to know its form
         return super().reduce(reduce_op, value, axis)
 
 
-def _cut(one: Any, part: int, count: int) -> Any:
+def _cut(tensor: Any, part: int, count: int) -> Any:
     """Return the `part`-th of `count` parts of a batch's tensor."""
-    if isinstance(one, (tf.experimental.Optional, tf.data.Dataset)) or not one.shape.rank:
-        return one
-    if isinstance(one, tf.SparseTensor):
-        length = one.dense_shape[0]
-        start, rest = length * part // count, one.dense_shape[1:]
+    if isinstance(tensor, (tf.experimental.Optional, tf.data.Dataset)) or not tensor.shape.rank:
+        return tensor
+    if isinstance(tensor, tf.SparseTensor):
+        length = tensor.dense_shape[0]
+        start, rest = length * part // count, tensor.dense_shape[1:]
         begin, size = tf.concat([[start], rest * 0], 0), length * (part + 1) // count - start
-        return tf.sparse.slice(one, begin, tf.concat([[size], rest], 0))
-    length = one.nrows(tf.int64) if isinstance(one, tf.RaggedTensor) else tf.shape(one, tf.int64)[0]
-    return one[length * part // count : length * (part + 1) // count]
+        return tf.sparse.slice(tensor, begin, tf.concat([[size], rest], 0))
+    length = tensor.nrows(tf.int64) if isinstance(tensor, tf.RaggedTensor) else tf.shape(tensor, tf.int64)[0]
+    return tensor[length * part // count : length * (part + 1) // count]
 
 
-def _of_any_length(one: Any) -> Any:
+def _of_any_length(tensor: Any) -> Any:
     """Return a tensor that is known to be empty, as one that may have samples: layers and losses count on some."""
-    if not isinstance(one, tf.Tensor) or not one.shape.rank or one.shape[0] != 0:
-        return one
-    return tf.compat.v1.placeholder_with_default(one, [None, *one.shape[1:]])
+    if not isinstance(tensor, tf.Tensor) or not tensor.shape.rank or tensor.shape[0] != 0:
+        return tensor
+    return tf.compat.v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
 
 
 class Everywhere:
@@ -162,7 +162,7 @@ def on_first_device(variables: Sequence[Any]) -> Iterator[None]:
     So an update reads, computes and writes once, and may be compiled. TensorFlow's own way goes over all devices at
     each assignment, which takes longer to trace than all the rest.
     """
-    mirrored = [(one, one.value) for one in variables if len(copies_of(one)) > 1]
+    mirrored = [(variable, variable.value) for variable in variables if len(copies_of(variable)) > 1]
     for variable, value in mirrored:
         set_native(variable, value.values[0])
     try:
@@ -217,14 +217,16 @@ def exchange_for(
 def _check_server(device: str | None) -> None:
     if device is None:
         return
-    valid = [f"/{one.device_type}:{one.name.rpartition(':')[2]}" for one in tf.config.list_logical_devices()]
+    valid = [
+        f"/{logical.device_type}:{logical.name.rpartition(':')[2]}" for logical in tf.config.list_logical_devices()
+    ]
     if not isinstance(device, str) or f"/{device.upper().removeprefix('/').removeprefix('DEVICE:')}" not in valid:
         raise ValueError(f"`servers_device` must be one of {valid}. Received: servers_device={device!r}")
 
 
 def _devices() -> list[str]:
-    said = Settings.read().devices
-    kind, count = (said.kind, said.count) if said is not None else ("", 0)
+    setting = Settings.read().devices
+    kind, count = (setting.kind, setting.count) if setting is not None else ("", 0)
     comm = communicators.get()
     gpus = tf.config.list_physical_devices("GPU")
     count = count or max(1, len(gpus) // comm.local_size)

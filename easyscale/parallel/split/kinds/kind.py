@@ -68,7 +68,7 @@ class Kind(abc.ABC):
 
     def cost_whole(self, rows: int, ranks: int) -> float:
         """Return the bytes that a rank sends in a step if the layer is not split: gradients, and weights back."""
-        return 2 * (ranks - 1) / ranks * self._itemsize * sum(math.prod(one.shape) for one in self.layer.weights)
+        return 2 * (ranks - 1) / ranks * self._itemsize * sum(math.prod(weight.shape) for weight in self.layer.weights)
 
     @property
     def _itemsize(self) -> int:

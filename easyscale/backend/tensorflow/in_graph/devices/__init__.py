@@ -23,5 +23,5 @@ def get(name: str) -> "type[DeviceExchange] | None":
     if name not in available():
         return None
     module = importlib.import_module(f"{__name__}.{name}")
-    classes = [one for one in vars(module).values() if isinstance(one, type)]
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
     return next(cls for cls in classes if cls.__module__ == module.__name__)

@@ -34,9 +34,9 @@ class Ring(DeviceExchange):
         for owner in range(count):
             total = parts[(owner + 1) % count][owner]
             for step in range(2, count + 1):  # from behind its owner once around to it
-                place = (owner + step) % count
-                with tf.device(self.devices[place]):
-                    total = total + parts[place][owner]
+                index = (owner + step) % count
+                with tf.device(self.devices[index]):
+                    total = total + parts[index][owner]
             sums.append(total)
         return sums
 
@@ -45,10 +45,10 @@ class Ring(DeviceExchange):
         arrived = [[None] * count for _ in range(count)]
         for owner, part in enumerate(parts):
             for step in range(count):
-                place = (owner + step) % count
-                with tf.device(self.devices[place]):
+                index = (owner + step) % count
+                with tf.device(self.devices[index]):
                     part = tf.identity(part)
-                arrived[place][owner] = part
+                arrived[index][owner] = part
         wholes = []
         for device, pieces in zip(self.devices, arrived, strict=True):
             with tf.device(device):

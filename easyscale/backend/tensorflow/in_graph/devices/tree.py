@@ -34,18 +34,18 @@ class Tree(DeviceExchange):
     def reduce(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         sums, count = list(vectors), len(self.devices)
         for distance in self._distances():
-            for place in range(0, count - distance, 2 * distance):
-                with tf.device(self.devices[place]):
-                    sums[place] = sums[place] + sums[place + distance]
+            for index in range(0, count - distance, 2 * distance):
+                with tf.device(self.devices[index]):
+                    sums[index] = sums[index] + sums[index + distance]
         return sums[:1]
 
     def gather(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         count = len(self.devices)
         wholes = [parts[0], *[None] * (count - 1)]
         for distance in reversed(self._distances()):
-            for place in range(0, count - distance, 2 * distance):
-                with tf.device(self.devices[place + distance]):
-                    wholes[place + distance] = tf.identity(wholes[place])
+            for index in range(0, count - distance, 2 * distance):
+                with tf.device(self.devices[index + distance]):
+                    wholes[index + distance] = tf.identity(wholes[index])
         return wholes
 
     def _distances(self) -> list[int]:
