@@ -92,14 +92,19 @@ class PipelineSteps:
         samples = next(one.shape[0] for one in keras.tree.flatten(x) if one is not None)
         return x, Labels(y, sample_weight), int(samples)
 
-    def check_first(self, samples: int) -> None:
-        """Raise `ValueError` if the first batch of all has fewer samples than there are micro-batches."""
-        if samples < self._pipeline.microbatches:
-            raise ValueError(
-                "the first batch of a worker must have a sample for each micro-batch. Received: "
-                f"{samples} samples, microbatches={self._pipeline.microbatches}. Use fewer micro-batches, or a larger "
-                "batch"
-            )
+    def refusal_of_first(self, samples: list[int]) -> str | None:
+        """Return what to say if a worker's first batch has fewer samples than there are micro-batches, else `None`.
+
+        Args:
+            samples: For each rank of the world the samples of its first batch; 0 if it has none.
+        """
+        least = min(filter(None, samples), default=0)
+        if least >= self._pipeline.microbatches:
+            return None
+        return (
+            f"the first batch of a worker must have a sample for each micro-batch. Received: {least} samples, "
+            f"microbatches={self._pipeline.microbatches}. Use fewer micro-batches, or a larger batch"
+        )
 
     def step(self, batch: tuple[Any, Labels, int], samples: list[int], on_begin: Callable[[], None]) -> dict[str, Any]:
         """Make a step; return the results of the metrics so far.
