@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from fuzz.dimension import Dimension
 from fuzz.dimensions.distribution import waits
+from fuzz.dimensions.losses import LOSSES
 
 # Which layers are split, and how: arguments of `Split`. All heads are called "one" and "two".
 LAYERS = {
@@ -82,11 +83,8 @@ def _refused_of_pipelines(case):
 def _refused_of_split(case):
     workers, layers = int(case["workers"]), case["split"]
     has_first, splits_first = case["body"] in _MATCHED, layers not in ("auto", "head by rows", "head by columns")
-    units = {"LogCosh": 1, "BinaryFocalCrossentropy": 1, "Huber": 2, "BinaryCrossentropy": 2, "Hinge": 2}
-    units |= dict.fromkeys(("MeanSquaredError", "MeanAbsoluteError", "CosineSimilarity", "CategoricalFocalCrossentropy"), 3)
-    too_few = "columns" in layers.removeprefix("first by columns").removeprefix("columns, then") and (
-        units.get(case["loss"], 4) < workers
-    )
+    by_columns = layers in ("head by columns", "rows, then columns")
+    too_few = by_columns and LOSSES[case["loss"]][2] < workers
     too_few |= case["body"] == "attention" and splits_first and workers > 2  # it has two heads
     return {
         "split": too_few or (splits_first and not has_first),
