@@ -36,6 +36,14 @@ _by_pair = {
 }
 EACH_PAIR = sorted(_by_pair.values())
 
+# Some of two workers that divide the model; of more, marked `full`.
+PARALLEL = [draw(seed, {"model_parallel": "pipeline"}) for seed in (800002, 800003, 800004)] + [
+    draw(seed, {"model_parallel": "split"}) for seed in (810002, 810006, 810013)
+]
+PARALLEL_OF_MORE = [draw(seed, {"model_parallel": "pipeline"}) for seed in (800000, 800001)] + [
+    draw(seed, {"model_parallel": "split"}) for seed in (810008, 810011, 810019)
+]
+
 # Cases that differed once. The last ones are run always, the others are marked `full`.
 ALWAYS = 11
 FOUND = [
@@ -201,6 +209,8 @@ def pool():
     "cases",
     [
         pytest.param([_drawn(seed) for seed in EACH_PAIR], marks=on_ranks, id="each-exchange-and-update"),
+        pytest.param(PARALLEL, marks=on_ranks, id="pipelines-and-splits"),
+        pytest.param(PARALLEL_OF_MORE, marks=[*on_ranks, pytest.mark.full], id="pipelines-and-splits-of-more"),
         pytest.param([Case.parse(case) for case in FOUND[-ALWAYS:]], marks=on_ranks, id="found"),
         pytest.param(
             [Case.parse(case) for case in FOUND[:-ALWAYS]], marks=[*on_ranks, pytest.mark.full], id="found before"
