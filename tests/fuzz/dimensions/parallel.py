@@ -65,9 +65,12 @@ def refused(case) -> Iterator[str]:
 def _refused_of_pipelines(case):
     scales = case["scaled"] == "yes" or case["precision"] == "mixed_float16" or case["clip"] == "global norm"
     layers = _LAYERS_WITH_WEIGHTS.get(case["body"], 2) + (case["norm"] not in _WITHOUT_WEIGHTS)
+    whole = case["optimizer"] in _WHOLE_WEIGHTS or case["gradient_accumulation_steps"] != "none"
+    whole |= case["scaled"] == "yes" or case["precision"] == "mixed_float16"
     layers += (case["outputs"] != "one") + (case["inputs"] == "two") - (case["frozen"] != "nothing")
     return {
         "workers": layers < stages(case),
+        "update": case["update"] == "sharded" and whole,
         "wrapped": case["wrapped"] == "by hand",
         "body": case["body"] == "words",
         "frozen": layers < 2,
