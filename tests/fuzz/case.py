@@ -5,8 +5,11 @@ import random
 from collections.abc import Mapping
 
 from fuzz.dimensions import DIMENSIONS
+from fuzz.dimensions.parallel import refused
 
 __all__ = ["Case", "draw"]
+
+_ACCEPTED = 0.85
 
 
 class Case(Mapping):
@@ -74,6 +77,8 @@ class Case(Mapping):
 def draw(seed: int, fixed: Mapping[str, str] | None = None) -> Case:
     """Return the case of a seed. In each dimension all values but the simplest are equally likely.
 
+    Where workers divide the model, most cases do without what is refused there.
+
     Args:
         seed: Int.
         fixed: Dict. Values that are not drawn. Defaults to `None`.
@@ -84,4 +89,8 @@ def draw(seed: int, fixed: Mapping[str, str] | None = None) -> Case:
         others = [value for value in dimension.values if value != dimension.simplest]
         if others and generator.random() < dimension.chance:
             chosen[name] = generator.choice(others)
-    return Case(seed, {**chosen, **(fixed or {})})
+    fixed = fixed or {}
+    case = Case(seed, {**chosen, **fixed})
+    if random.Random(f"refused {seed}").random() < _ACCEPTED:
+        case = case.but(**{name: DIMENSIONS[name].simplest for name in refused(case) if name not in fixed})
+    return case

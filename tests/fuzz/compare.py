@@ -9,6 +9,7 @@ import numpy as np
 from fuzz.case import Case
 from fuzz.dimensions.distribution import NOT_WAITING, waits
 from fuzz.dimensions.models import unsynchronized
+from fuzz.dimensions.parallel import pipelines
 from fuzz.dimensions.resume import is_cut_off
 
 __all__ = ["TOLERANCE", "Difference", "compare", "compare_ranks", "compare_resumed"]
@@ -29,12 +30,16 @@ def compare(case: Case, reference: Mapping, several: Mapping, tolerance: float |
 
     `tolerance` is that of the case's precision if it is `None`.
     """
-    if case["workers"] != "1" and (unsynchronized(case) or not waits(case)):
+    if case["workers"] != "1" and (_normalizes_parts(case) or not waits(case)):
         return None  # another training, on purpose
     tolerance = TOLERANCE[case["precision"]] if tolerance is None else tolerance
     ours, others = dict(_leaves(reference)), dict(_leaves(several))
     if case["exchange"] in NOT_WAITING:  # one process with a server of its own, which counts
         others = {path: value for path, value in others.items() if not {*path} & {"staleness", "staleness_max"}}
+    if pipelines(case) > 1 and case["validation"] == "uneven data":
+        ours, others = (
+            {path: value for path, value in leaves.items() if not _counts_by_batches(path)} for leaves in (ours, others)
+        )
     if list(ours) != list(others):
         other = sorted({*ours} ^ {*others}, key=str)
         return Difference(f"{_name(other[0])} is there on one side only" if other else "results have another order")
@@ -47,6 +52,17 @@ def compare(case: Case, reference: Mapping, several: Mapping, tolerance: float |
     if not off:
         return None
     return Difference(f"{_name(off[0])} differs by {gaps[off[0]]:.1e} (tolerance {tolerance:.0e})", max(gaps.values()))
+
+
+def _normalizes_parts(case: Case) -> bool:
+    """Whether batches are normalized by parts: those of workers, or micro-batches."""
+    return unsynchronized(case) and (pipelines(case) != 1 or case["microbatches"] != "1")
+
+
+def _counts_by_batches(path: tuple) -> bool:
+    """Whether it is the loss of one of several outputs in a validation: docs/pipeline.md."""
+    evaluated = any(str(name).endswith("evaluate") for name in path)
+    return any(str(name).endswith(("one_loss", "two_loss")) and (evaluated or name[:4] == "val_") for name in path)
 
 
 def compare_ranks(case: Case, results: Mapping[int, Mapping]) -> str:

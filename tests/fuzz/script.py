@@ -4,7 +4,7 @@ import textwrap
 
 from fuzz.case import Case
 from fuzz.dimensions.data import GLOBAL_BATCH
-from fuzz.sources import calls, data, model, resume
+from fuzz.sources import calls, data, model, parallel, resume
 from fuzz.sources.forms import in_scope
 
 __all__ = ["environment", "launch_options", "render"]
@@ -36,7 +36,7 @@ def {begin}:
     keras.config.set_dtype_policy("{policy}")
     keras.utils.set_random_seed({seed})
     generator = np.random.default_rng({seed})
-    batch = easyscale.local_batch({batch}) if easyscale else {batch}
+{parallel}    batch = easyscale.local_batch({batch}) if easyscale else {batch}
     seen = {{}}
 '''
 
@@ -92,6 +92,7 @@ def render(case: Case, perturbed: int = 0) -> str:
         policy=precision,
         seed=case.seed,
         batch=GLOBAL_BATCH,
+        parallel=textwrap.indent(parallel.parallel(case).lstrip("\n"), "    "),
     )
     compiled_from = case.source("compiled")
     parts = [

@@ -12,6 +12,7 @@ from rich.console import Console
 from fuzz.case import Case, draw
 from fuzz.compare import compare, compare_ranks, compare_resumed
 from fuzz.dimensions import DIMENSIONS
+from fuzz.dimensions.parallel import is_pipelined, is_split, pipelines, refused
 from fuzz.pool import Broken, Job, Pool
 from fuzz.script import launch_options, render
 from fuzz.search import Search
@@ -23,7 +24,7 @@ on_ranks = [pytest.mark.xdist_group("fuzz"), pytest.mark.timeout(900)]
 
 
 def _drawn(seed):
-    return draw(seed, {"workers": "2", "replication": "between_graph", "servers": "0"})
+    return draw(seed, {"workers": "2", "replication": "between_graph", "servers": "0", "model_parallel": "none"})
 
 
 # Of the first cases one for each exchange and update that meet, which has the most; the others are marked `full`.
@@ -35,8 +36,16 @@ _by_pair = {
 }
 EACH_PAIR = sorted(_by_pair.values())
 
+# Some of two workers that divide the model; of more, marked `full`.
+PARALLEL = [draw(seed, {"model_parallel": "pipeline"}) for seed in (800002, 800003, 800004)] + [
+    draw(seed, {"model_parallel": "split"}) for seed in (810002, 810006, 810013)
+]
+PARALLEL_OF_MORE = [draw(seed, {"model_parallel": "pipeline"}) for seed in (800000, 800001)] + [
+    draw(seed, {"model_parallel": "split"}) for seed in (810008, 810011, 810019)
+]
+
 # Cases that differed once. The last ones are run always, the others are marked `full`.
-ALWAYS = 11
+ALWAYS = 12
 FOUND = [
     '{"seed": 20068, "body": "attention", "outputs": "dict", "loss": "LogCosh", "optimizer": "Adam", "samples": "31", '
     '"reduction": "mean_with_sample_weight", "weights": "random"}',
@@ -64,6 +73,7 @@ FOUND = [
     '{"seed": 160844, "workers": "3", "replication": "in_graph", "regularizer": "l2", "samples": "2"}',
     '{"seed": 500428, "steps_per_epoch": "1", "resume": "fewer epochs"}',
     '{"seed": 500428, "steps_per_epoch": "1", "epochs": "3", "samples": "25", "resume": "behind step 2", "every": "1"}',
+    '{"seed": 840000, "model_parallel": "pipeline", "optimizer": "Adafactor", "second": "fit"}',
 ]
 
 # Draws
@@ -77,6 +87,15 @@ def test_a_seed_draws_the_same_case_again():
 def test_every_value_is_drawn():
     drawn = {item for seed in range(6000) for item in draw(seed).items()}
     assert drawn == {(name, value) for name, dimension in DIMENSIONS.items() for value in dimension.values}
+
+
+def test_most_drawn_pipelines_and_splits_have_nothing_that_is_refused():
+    cases = [draw(seed) for seed in range(2000)]
+    for chosen, least in ((is_pipelined, 200), (is_split, 100)):
+        drawn = list(filter(chosen, cases))
+        assert len(drawn) > least
+        assert sum(any(refused(case)) for case in drawn) < len(drawn) / 4
+    assert {pipelines(case) for case in cases} == {0, 1, 2}
 
 
 def test_every_case_is_a_script_and_a_line_that_says_which():
@@ -108,6 +127,14 @@ def test_differences_are_those_that_are_not_promised():
     assert difference.text == "fit / weights / 0 / 1 differs by 2.5e-01 (tolerance 1e-08)"
     assert compare(case.but(norm="batch"), seen, far) is None
     both = {"uninterrupted": seen, "resumed": near}
+    pipelined = case.but(norm="batch", model_parallel="pipeline")
+    assert compare(pipelined, seen, far).gap == 0.25
+    assert compare(pipelined.but(microbatches="2"), seen, far) is None
+    assert compare(pipelined.but(workers="4"), seen, far) is None
+    by_batches = case.but(model_parallel="pipeline", outputs="dict", validation="uneven data")
+    held, other = ({"history": {"loss": [1.0], "val_one_loss": [value]}} for value in (1.0, 2.0))
+    assert compare(by_batches, held, other).gap == 1.0
+    assert compare(by_batches.but(workers="4"), held, other) is None
     assert compare_resumed(case, both) == ""
     assert (
         compare_resumed(case.but(resume="behind step 1"), both)
@@ -183,6 +210,8 @@ def pool():
     "cases",
     [
         pytest.param([_drawn(seed) for seed in EACH_PAIR], marks=on_ranks, id="each-exchange-and-update"),
+        pytest.param(PARALLEL, marks=on_ranks, id="pipelines-and-splits"),
+        pytest.param(PARALLEL_OF_MORE, marks=[*on_ranks, pytest.mark.full], id="pipelines-and-splits-of-more"),
         pytest.param([Case.parse(case) for case in FOUND[-ALWAYS:]], marks=on_ranks, id="found"),
         pytest.param(
             [Case.parse(case) for case in FOUND[:-ALWAYS]], marks=[*on_ranks, pytest.mark.full], id="found before"

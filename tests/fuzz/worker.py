@@ -71,6 +71,8 @@ def main(address: str) -> None:
             gc.collect()
             if easyscale:
                 compiled_update.XLA_FROM = compiled_from  # which a script may set
+                easyscale.mesh.set_ranks_of_worker(1)
+                easyscale.called.names.clear()
             connection.send(_train(task, easyscale, os.path.join(folder, f"case{number}.py")))
 
 

@@ -46,12 +46,12 @@ class StageOptimizer:
     def build(self, model: keras.Model) -> None:
         """Make the state for the variables."""
         self.distributed.build(self._variables)
-        self._keys = list(keyed(self.distributed.inner_optimizer, model))
+        self._keys = list(keyed(self.distributed.inner_optimizer, model, self._variables))
         self.load(model)
 
     def load(self, model: keras.Model) -> None:
         """Take the state of the model's optimizer, if that is built."""
-        known = keyed(model.optimizer, model) if model.optimizer.built else {}
+        known = keyed(model.optimizer, model, model.trainable_variables) if model.optimizer.built else {}
         for key, state in zip(self._keys, _states(self.distributed.inner_optimizer), strict=True):
             if key in known:
                 state.assign(known[key])
@@ -101,21 +101,48 @@ def _states(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     return [variable for variable in all_variables(optimizer) if id(variable) not in progress]
 
 
-def keyed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> dict[str, keras.Variable]:
-    """Return an optimizer's state by the number of the variable that it belongs to, and what it is of it.
+def keyed(
+    optimizer: keras.optimizers.Optimizer, model: keras.Model, variables: list[keras.Variable]
+) -> dict[str, keras.Variable]:
+    """Return an optimizer's state by the number that the model gives the variable it belongs to, and what it is of it.
 
-    Names begin with a variable's path, in which the model's may be another one on each rank. Those that belong to none
-    have no names of their own.
+    An optimizer has lists of what belongs to its variables. Other states have names that begin with a variable's path,
+    in which the model's may be another one on each rank; those that belong to none have no names of their own.
+
+    Args:
+        optimizer: The optimizer. It is built.
+        model: The model.
+        variables: The variables of the model that the optimizer trains.
     """
-    paths = [variable.path.replace("/", "_") + "_" for variable in model.trainable_variables]
+    known = {id(variable): number for number, variable in enumerate(model.trainable_variables)}
+    numbers = [known[id(variable)] for variable in variables]
+    paths = [variable.path.replace("/", "_") + "_" for variable in variables]
+    listed = _listed(optimizer, len(variables))
     found: dict[str, keras.Variable] = {}
     of_none = 0
     for state in _states(optimizer):
+        index, what = listed.get(id(state), (-1, ""))
         fits = [number for number, path in enumerate(paths) if state.name.startswith(path)]
-        if fits:
-            number = max(fits, key=lambda number: len(paths[number]))
-            found[f"{number} {state.name[len(paths[number]) :]}"] = state
+        if what:
+            found[f"{numbers[index]} {what}"] = state
+        elif fits:
+            index = max(fits, key=lambda number: len(paths[number]))
+            found[f"{numbers[index]} {state.name[len(paths[index]) :]}"] = state
         else:
             found[f"- {of_none}"] = state
             of_none += 1
     return found
+
+
+def _listed(optimizer: keras.optimizers.Optimizer, count: int) -> dict[int, tuple[int, str]]:
+    """Return, for each state in a list that has one for each variable, by identity, the variable's index and the list.
+
+    Names do not tell: layers of two parts of a model may have one name, and Adafactor's state has the variable's.
+    """
+    return {
+        id(state): (index, name)
+        for one in [optimizer, *inside(optimizer)]
+        for name, states in vars(one).items()
+        if isinstance(states, list) and len(states) == count and name not in ("_variables", "_trainable_variables")
+        for index, state in enumerate(states)
+    }

@@ -90,7 +90,7 @@ class WholeModel:
             return
         self._has_state = True
         build_whole(self._model)
-        variables = keyed(self._model.optimizer, self._model)
+        variables = keyed(self._model.optimizer, self._model, self._model.trainable_variables)
         forms: list[list[Any]] = [[name, list(value.shape), value.dtype.name] for name, value in state.items()]
         for stage, all_forms in enumerate(self._communicator.all_gather_object(forms)):
             for name, shape, dtype in all_forms:

@@ -2,6 +2,7 @@
 
 from fuzz.dimension import Dimension
 from fuzz.dimensions.optimizers import is_constant
+from fuzz.dimensions.parallel import pipelines
 
 CALLBACKS = {
     "none": "",
@@ -71,6 +72,8 @@ def _next_fits(name):
         if step == "train_on_batch, fit":  # documented: there workers weigh the same, and losses are their own
             plain = case["reduction"] in ("", "mean") and case["weights"] == "none" and case["class_weight"] == "none"
             masks = case["body"] in ("masked", "words") or "ignoring" in case["loss"]
+            if pipelines(case) > 1:  # each steps by itself
+                return False
             return plain and not masks and not case["norm"].startswith("sync") and case["outputs"] == "one"
         return True
 

@@ -6,6 +6,7 @@ from fuzz.case import Case
 from fuzz.dimensions.data import GLOBAL_BATCH
 from fuzz.dimensions.losses import LOSSES
 from fuzz.dimensions.optimizers import OPTIMIZERS
+from fuzz.sources import parallel
 from fuzz.sources.forms import in_scope, structure
 from fuzz.sources.resume import in_fit
 
@@ -81,7 +82,7 @@ def fit(case: Case) -> str:
     # What the first start of a script has written stays until the second writes it again.
     files = '"files": files(),\n        ' if saves and case["resume"] == "no" else ""
     resumed = in_fit(case)
-    arguments = ", ".join(filter(None, [arguments, resumed.argument]))
+    arguments = ", ".join(filter(None, [arguments, parallel.argument(case), resumed.argument]))
     begin, before, behind = (
         f"{line}\n    " if line else "" for line in (resumed.begin, resumed.before, resumed.behind)
     )
@@ -92,7 +93,9 @@ def fit(**options):
         callbacks.append(easyscale.callbacks.Distribute({arguments}))
     options = dict(epochs={case["epochs"]}, shuffle=False, verbose=0{options}{case.arguments_of("fit")}) | options
     {before}history = model.fit(**{{**feed(*data), **options}}, callbacks=callbacks)
-    {behind}optimizer = model.optimizer.inner_optimizer if easyscale else model.optimizer
+    {behind}optimizer = model.optimizer
+    if easyscale and isinstance(optimizer, easyscale.DistributedOptimizer):
+        optimizer = optimizer.inner_optimizer
     seen[f"after {{len(seen)}} others, fit"] = {{
         {files}"history": {{name: history.history[name] for name in sorted(history.history)}},
         "weights": model.get_weights(),
@@ -118,13 +121,13 @@ def own(x, y, sample_weight=None):
     ] * any(word in said for word in ("evaluate()", "predict()", "train_on_batch()"))
     if "evaluate()" in said:
         parts += [
-            """
+            f"""
 def evaluate():
     x, y, sample_weight = own(*held)
-    callbacks = [easyscale.callbacks.Distribute()] if easyscale else []
-    options = {"batch_size": batch, "verbose": 0, "callbacks": callbacks, "return_dict": True}
+    callbacks = [easyscale.callbacks.Distribute({parallel.argument(case)})] if easyscale else []
+    options = {{"batch_size": batch, "verbose": 0, "callbacks": callbacks, "return_dict": True}}
     logs = model.evaluate(x, y, sample_weight=sample_weight, **options)
-    seen[f"after {len(seen)} others, evaluate"] = {name: logs[name] for name in sorted(logs)}
+    seen[f"after {{len(seen)}} others, evaluate"] = {{name: logs[name] for name in sorted(logs)}}
 """
         ]
     if "predict()" in said:

@@ -1,0 +1,117 @@
+"""Whether the workers divide the model as well: a pipeline's stages, or split layers."""
+
+from collections.abc import Iterator
+
+from fuzz.dimension import Dimension
+from fuzz.dimensions.distribution import waits
+from fuzz.dimensions.losses import LOSSES
+
+# Which layers are split, and how: arguments of `Split`. All heads are called "one" and "two".
+LAYERS = {
+    "auto": '"auto"',
+    "head by rows": '{"one": "rows"}',
+    "head by columns": '{"one": "columns"}',
+    "first by rows": '{"dense.*|embedding.*|attention_output.*": "rows"}',
+    "first by columns": '{"dense.*|embedding.*|query.*": "columns"}',
+    "columns, then rows": '{"dense.*|embedding.*|query.*|key.*|value.*": "columns", "one|attention_output.*": "rows"}',
+    "rows, then columns": '{"dense.*|embedding.*|attention_output.*": "rows", "one": "columns"}',
+}
+
+# Those whose first layer can be split.
+_MATCHED = ("dense", "deep", "embedding", "large embedding", "attention", "masked", "words")
+_WHOLE_WEIGHTS = ("Lamb", "Muon", "Adafactor", "LARS", "easyscale.SGD")
+# Layers with weights to train, in a model of one input, one output and nothing between.
+_LAYERS_WITH_WEIGHTS = {"deep": 4, "separable": 3, "attention": 3, "masked": 3, "words": 3}
+_WITHOUT_WEIGHTS = ("none", "unit")
+
+
+def is_pipelined(case):
+    """Whether several processes train stages."""
+    return case["model_parallel"].startswith("pipeline") and case["workers"] != "1"
+
+
+def is_split(case):
+    """Whether several processes have slices of layers."""
+    return case["model_parallel"] == "split" and case["workers"] != "1"
+
+
+def stages(case):
+    """The number of stages: as many as workers, or half as many, of pipelines side by side."""
+    return {"3": 3, "4": 2}.get(case["workers"], 2)
+
+
+def pipelines(case):
+    """The number of pipelines; 0 without."""
+    return int(case["workers"]) // stages(case) if is_pipelined(case) else 0
+
+
+def refused(case) -> Iterator[str]:
+    """Yield the dimensions by whose values EasyScale refuses the case: docs/pipeline.md and docs/split.md, in code."""
+    found = {}
+    if is_pipelined(case):
+        found = _refused_of_pipelines(case)
+    elif is_split(case):
+        found = _refused_of_split(case)
+    if found:
+        found |= {
+            "replication": case["replication"] == "in_graph",
+            "servers": case["servers"] != "0",
+            "exchange": not waits(case),
+            "use_ema": case["use_ema"] == "yes",
+        }
+    yield from (name for name, is_refused in found.items() if is_refused)
+
+
+def _refused_of_pipelines(case):
+    scales = case["scaled"] == "yes" or case["precision"] == "mixed_float16" or case["clip"] == "global norm"
+    layers = _LAYERS_WITH_WEIGHTS.get(case["body"], 2) + (case["norm"] not in _WITHOUT_WEIGHTS)
+    whole = case["optimizer"] in _WHOLE_WEIGHTS or case["gradient_accumulation_steps"] != "none"
+    whole |= case["scaled"] == "yes" or case["precision"] == "mixed_float16"
+    layers += (case["outputs"] != "one") + (case["inputs"] == "two") - (case["frozen"] != "nothing")
+    return {
+        "workers": layers < stages(case),
+        "update": case["update"] == "sharded" and whole,
+        "wrapped": case["wrapped"] == "by hand",
+        "body": case["body"] == "words",
+        "frozen": layers < 2,
+        "norm": case["norm"].startswith("synchronized"),
+        "style": case["style"] in ("unbuilt", "subclassed"),
+        "step": case["step"] != "Keras's",
+        "gradient_accumulation_steps": case["gradient_accumulation_steps"] != "none" and scales,
+        "steps_per_execution": case["steps_per_execution"] != "1",
+        "microbatches": int(case["samples"]) < int(case["microbatches"]) * pipelines(case),
+    }
+
+
+def _refused_of_split(case):
+    workers, layers = int(case["workers"]), case["split"]
+    has_first, splits_first = case["body"] in _MATCHED, layers not in ("auto", "head by rows", "head by columns")
+    by_columns = layers in ("head by columns", "rows, then columns")
+    too_few = by_columns and LOSSES[case["loss"]][2] < workers
+    too_few |= case["body"] == "attention" and splits_first and workers > 2  # it has two heads
+    return {
+        "split": too_few or (splits_first and not has_first),
+        "update": case["update"] == "replicated",
+        "style": layers == "auto" and case["style"] == "subclassed",
+        "source": layers == "auto" and case["source"] not in ("arrays", "tensors", "batched dataset"),
+        "regularizer": splits_first and case["regularizer"] != "none",
+        "frozen": splits_first and case["frozen"] != "nothing",
+        "constraint": case["constraint"] != "none",
+        "optimizer": case["optimizer"] in _WHOLE_WEIGHTS,
+        "gradient_accumulation_steps": case["gradient_accumulation_steps"] != "none",
+        "scaled": case["scaled"] == "yes",
+        "precision": case["precision"].startswith("mixed"),
+        "resume": case["resume"] != "no",
+    }
+
+
+DIMENSIONS = [
+    Dimension("model_parallel", {"none": "", "pipeline": "1f1b", "pipeline, gpipe": "gpipe", "split": "split"}, 0.25),
+    Dimension(
+        "microbatches",
+        {"1": "1", "2": "2", "4": "4"},
+        0.75,
+        fits=lambda case: case["model_parallel"].startswith("pipeline"),
+    ),
+    Dimension("split", LAYERS, 0.75, fits=lambda case: case["model_parallel"] == "split"),
+]

@@ -1,0 +1,25 @@
+"""How a drawn script says that its workers divide the model."""
+
+from fuzz.case import Case
+from fuzz.dimensions.parallel import stages
+
+__all__ = ["argument", "parallel"]
+
+
+def parallel(case: Case) -> str:
+    """Return the source of `parallel`, from which on `shard` and `local_batch` know how data are divided."""
+    if case["model_parallel"] == "none":
+        return ""
+    given = f"Split({case.source('split')})"
+    if case["model_parallel"] != "split":
+        given = f'Pipeline({stages(case)}, {case["microbatches"]}, "{case.source("model_parallel")}")'
+    return f"""
+parallel = easyscale.parallel.{given} if easyscale else None
+if easyscale:
+    easyscale.callbacks.Distribute(model_parallel=parallel)
+"""
+
+
+def argument(case: Case) -> str:
+    """Return the argument of `Distribute`."""
+    return "" if case["model_parallel"] == "none" else "model_parallel=parallel"
