@@ -98,18 +98,18 @@ def _learns(graph: Graph) -> set[int]:
     return found
 
 
-def check_crossing(one: Crossing) -> None:
+def check_crossing(crossing: Crossing) -> None:
     """Raise `ValueError` if a tensor cannot cross: its rows have no fixed shape, or are no numbers."""
-    tensor = one.tensor
-    what = f"`{tensor.name}` of shape {tuple(tensor.shape)} from stage {one.source} to {one.target}"
+    tensor = crossing.tensor
+    received = f"`{tensor.name}` of shape {tuple(tensor.shape)} from stage {crossing.source} to {crossing.target}"
     if getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False):
-        raise ValueError(f"what crosses a cut must be a dense tensor. Received: {what}. Cut at another layer")
-    if one.dtype.hasobject:
-        raise ValueError(f"what crosses a cut must be numbers. Received: {what}, of text. Cut behind what uses it")
+        raise ValueError(f"what crosses a cut must be a dense tensor. Received: {received}. Cut at another layer")
+    if crossing.dtype.hasobject:
+        raise ValueError(f"what crosses a cut must be numbers. Received: {received}, of text. Cut behind what uses it")
     if not tensor.shape or tensor.shape[0] is not None or None in tensor.shape[1:]:
         raise ValueError(
-            f"what crosses a cut must have a row of a fixed shape for each sample. Received: {what}. Cut at another "
-            "layer, or give `keras.Input` the whole shape"
+            f"what crosses a cut must have a row of a fixed shape for each sample. Received: {received}. Cut at "
+            "another layer, or give `keras.Input` the whole shape"
         )
 
 

@@ -66,7 +66,7 @@ class StagePart:
     @property
     def borrowed(self) -> list[keras.Variable]:
         """The variables that its layers use and an earlier stage trains."""
-        return [one.variable for one in self.tied if self.number in one.users]
+        return [tied.variable for tied in self.tied if self.number in tied.users]
 
     @property
     def weights(self) -> int:
@@ -109,8 +109,11 @@ class Cut:
                 number,
                 graph.nodes[bounds[number] : bounds[number + 1]],
                 of_stage,
-                receives=[one for one in crossings if one.target == number],
-                sends=sorted((one for one in crossings if one.source == number), key=lambda one: one.target),
+                receives=[crossing for crossing in crossings if crossing.target == number],
+                sends=sorted(
+                    (crossing for crossing in crossings if crossing.source == number),
+                    key=lambda crossing: crossing.target,
+                ),
                 variables=[variable for variable, stages in users.values() if stages[0] == number],
                 tied=self.tied,
             )
@@ -124,16 +127,16 @@ class Cut:
             names = [layer.name for layer in stage.layers]
             shown = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"
             sent: dict[int, int] = {}
-            for one in stage.sends:
-                sent[one.target] = sent.get(one.target, 0) + one.nbytes
+            for crossing in stage.sends:
+                sent[crossing.target] = sent.get(crossing.target, 0) + crossing.nbytes
             sends = ", ".join(f"{nbytes:,} bytes to {target}" for target, nbytes in sent.items()) or "-"
             rows.append((str(stage.number), shown, f"{stage.weights:,}", sends))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         lines += [
-            f"`{one.variable.path}` of stage {one.owner} is also on {', '.join(map(str, one.users))}: its gradient and "
-            "value travel once a step"
-            for one in self.tied
+            f"`{tied.variable.path}` of stage {tied.owner} is also on {', '.join(map(str, tied.users))}: its gradient "
+            "and value travel once a step"
+            for tied in self.tied
         ]
         return "\n".join(line.rstrip() for line in lines)
 
@@ -164,23 +167,23 @@ def cut_model(model: keras.Model, stages: int | None = None, names: Sequence[str
     cut = Cut(graph, bounds)
     _check_moving(cut)
     for stage in cut.stages:
-        for one in stage.receives:
-            check_crossing(one)
+        for crossing in stage.receives:
+            check_crossing(crossing)
     return cut
 
 
 def _graph_of(model: keras.Model) -> keras_internals.Graph:
-    what = f"{type(model).__name__} '{model.name}'"
+    name = f"{type(model).__name__} '{model.name}'"
     graph = keras_internals.graph_of(model)
     if graph is None and isinstance(model, keras.Sequential):
         raise ValueError(
-            f"a model that is cut into stages must know its inputs. Received: {what}, which does not. "
+            f"a model that is cut into stages must know its inputs. Received: {name}, which does not. "
             "Give it a `keras.Input(shape)` as its first layer"
         )
     if graph is None:
         raise ValueError(
             "a model that is cut into stages must be Sequential or Functional, so that its layers are known. "
-            f"Received: {what}, a subclass with a `call` of its own. Build it as `keras.Model(inputs, outputs)`"
+            f"Received: {name}, a subclass with a `call` of its own. Build it as `keras.Model(inputs, outputs)`"
         )
     return graph
 
@@ -204,8 +207,12 @@ def _new_weights(graph: keras_internals.Graph) -> list[int]:
     seen: set[int] = set()
     counts = []
     for node in graph.nodes:
-        new = {id(one): one for one in getattr(node.operation, "trainable_variables", ()) if id(one) not in seen}
-        counts.append(sum(math.prod(one.shape) for one in new.values()))
+        new = {
+            id(variable): variable
+            for variable in getattr(node.operation, "trainable_variables", ())
+            if id(variable) not in seen
+        }
+        counts.append(sum(math.prod(variable.shape) for variable in new.values()))
         seen.update(new)
     return counts
 
@@ -249,7 +256,11 @@ def _check_moving(cut: Cut) -> None:
     seen: dict[int, int] = {}
     for stage in cut.stages:
         for layer in stage.layers:
-            moves = [one for one in getattr(layer, "non_trainable_variables", ()) if one.name != "seed_generator_state"]
+            moves = [
+                variable
+                for variable in getattr(layer, "non_trainable_variables", ())
+                if variable.name != "seed_generator_state"
+            ]
             if moves and layer.trainable and seen.setdefault(id(layer), stage.number) != stage.number:
                 raise ValueError(
                     f"a layer that keeps something between calls must be on one stage. Received: '{layer.name}' on "

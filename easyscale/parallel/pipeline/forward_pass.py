@@ -35,8 +35,8 @@ class ForwardPass:
         self._part, self._loss, self._labels = cut.stages[stage], loss, labels
         self._graph, self._is_last = cut.graph, stage == len(cut.stages) - 1
         own = cut.graph.inputs if stage == 0 else []
-        self.inputs = [*own, *(one.tensor for one in self._part.receives)]
-        self.outputs = list({id(one.tensor): one.tensor for one in self._part.sends}.values())
+        self.inputs = [*own, *(crossing.tensor for crossing in self._part.receives)]
+        self.outputs = list({id(crossing.tensor): crossing.tensor for crossing in self._part.sends}.values())
         self.adds_loss = False
 
     def __call__(self, tensors: list) -> list:
@@ -57,12 +57,16 @@ class ForwardPass:
             *of_others, numbers = others[self._labels :]
             return [self._loss(outputs_of(self._graph, known), others[: self._labels], numbers, [*added, *of_others])]
         self.adds_loss = bool(added)
-        return [*(known[id(one)] for one in self.outputs), *([sum(added)] if added else [])]
+        return [*(known[id(tensor)] for tensor in self.outputs), *([sum(added)] if added else [])]
 
     def _weight_losses(self) -> list:
         """What regularizers make of the weights that the stage trains."""
-        regularized = [one for one in self._part.trainable_variables if getattr(one, "regularizer", None) is not None]
-        return [one.regularizer(one) for one in regularized]
+        regularized = [
+            variable
+            for variable in self._part.trainable_variables
+            if getattr(variable, "regularizer", None) is not None
+        ]
+        return [variable.regularizer(variable) for variable in regularized]
 
 
 def call(node: Any, known: dict[int, Any]) -> None:

@@ -58,7 +58,9 @@ class Stage:
         self._backend, self._tied, self._own = backend, self._part.tied, self._part.trainable_variables
         self._variables = [*self._own, *self._part.borrowed]
         self._number_of = {id(variable): number for number, variable in enumerate(self._variables)}
-        self._whole = [self._number_of[id(one.variable)] for one in self._tied if id(one.variable) in self._number_of]
+        self._whole = [
+            self._number_of[id(tied.variable)] for tied in self._tied if id(tied.variable) in self._number_of
+        ]
         self._adding: list[int] = []  # the other stages whose layers add to the loss
         if not self._is_last:
             self._passes = self._make_passes()
@@ -76,7 +78,7 @@ class Stage:
         if self._is_last:
             specs += [*[_numbers()] * len(self._adding), _numbers(2 + self._totals)]
         own = len(self._forward.inputs) - len(self._receives)
-        watched = [own + number for number, one in enumerate(self._receives) if one.has_gradient]
+        watched = [own + number for number, crossing in enumerate(self._receives) if crossing.has_gradient]
         passes = self._backend.stage_passes(self._forward, specs, watched, self._variables)
         passes.trace()
         return passes
@@ -116,26 +118,26 @@ class Stage:
 
     def share_tied(self) -> None:
         """Give the stages that use a weight which this one trains its new value, and take those of others."""
-        for one in self._tied:
-            if one.owner == self._communicator.rank:
-                for user in one.users:
-                    self._send(self._backend.view(one.variable), user)
-            elif self._communicator.rank in one.users:
-                (value,) = _arrived(self._receive([_form(one)], one.owner))
-                one.variable.assign(value)
+        for tied in self._tied:
+            if tied.owner == self._communicator.rank:
+                for user in tied.users:
+                    self._send(self._backend.view(tied.variable), user)
+            elif self._communicator.rank in tied.users:
+                (value,) = _arrived(self._receive([_form(tied)], tied.owner))
+                tied.variable.assign(value)
         self._finish_sending()
 
     def _sum_tied(self, gradients: list) -> list:
         """Return the gradients of this stage's own weights, those of other stages for them added."""
-        for one in self._tied:
-            if one.owner == self._communicator.rank:
-                number = self._number_of[id(one.variable)]
-                for user in one.users:
-                    (gradient,) = _arrived(self._receive([_form(one)], user))
+        for tied in self._tied:
+            if tied.owner == self._communicator.rank:
+                number = self._number_of[id(tied.variable)]
+                for user in tied.users:
+                    (gradient,) = _arrived(self._receive([_form(tied)], user))
                     gradients[number] = gradients[number] + gradient
-            elif self._communicator.rank in one.users:
-                gradient = gradients[self._number_of[id(one.variable)]]
-                self._send(keras.ops.convert_to_numpy(gradient), one.owner)
+            elif self._communicator.rank in tied.users:
+                gradient = gradients[self._number_of[id(tied.variable)]]
+                self._send(keras.ops.convert_to_numpy(gradient), tied.owner)
         return gradients[: len(self._own)]
 
     def _finish_sending(self) -> None:
@@ -145,7 +147,7 @@ class Stage:
 
     def _inputs(self, batch: Batch, number: int, came: list[np.ndarray]) -> list[np.ndarray]:
         if self._is_first:
-            came = [one[batch.part(number)] for one in batch.inputs]
+            came = [array[batch.part(number)] for array in batch.inputs]
         if self._is_last:
             totals = came.pop() if self._totals else batch.totals
             came.append(np.array([batch.sizes[number], batch.all_samples, *totals], keras.config.floatx()))
@@ -159,13 +161,13 @@ class Stage:
 
     def _send(self, array: np.ndarray, to: int) -> None:
         array = np.ascontiguousarray(array)
-        self._under_way = [one for one in self._under_way if not one[0].done()]
+        self._under_way = [sending for sending in self._under_way if not sending[0].done()]
         self._under_way.append((self._communicator.isend(array, to), array))
 
     def _receive_forward(self, size: int) -> list[tuple[Request, np.ndarray]]:
         came = []
-        for one in self._receives:
-            came += self._receive([((size, *one.shape), one.dtype)], one.source)
+        for crossing in self._receives:
+            came += self._receive([((size, *crossing.shape), crossing.dtype)], crossing.source)
         if self._is_last:
             came += self._receive([((size, *shape), dtype) for shape, dtype in self._labels], 0)
             for source in self._adding:
@@ -176,8 +178,8 @@ class Stage:
 
     def _send_forward(self, batch: Batch, number: int, outputs: list[np.ndarray]) -> None:
         by_tensor = dict(zip(map(id, self._forward.outputs), outputs, strict=False))
-        for one in self._sends:
-            self._send(by_tensor[id(one.tensor)], one.target)
+        for crossing in self._sends:
+            self._send(by_tensor[id(crossing.tensor)], crossing.target)
         if self._is_first:
             for label in batch.labels:
                 self._send(label[batch.part(number)], self._communicator.size - 1)
@@ -188,8 +190,8 @@ class Stage:
 
     def _receive_backward(self, size: int) -> list[tuple[Request, np.ndarray]]:
         came = []
-        for one in self._learning(self._sends):
-            came += self._receive([((size, *one.shape), one.dtype)], one.target)
+        for crossing in self._learning(self._sends):
+            came += self._receive([((size, *crossing.shape), crossing.dtype)], crossing.target)
         return came
 
     def _by_outputs(self, came: list[np.ndarray], by_loss: float) -> list[np.ndarray | None]:
@@ -198,18 +200,18 @@ class Stage:
         if self._is_last:
             return losses
         sums: dict[int, np.ndarray] = {}
-        for one, gradient in zip(self._learning(self._sends), came, strict=True):
-            known = sums.get(id(one.tensor))
-            sums[id(one.tensor)] = gradient if known is None else known + gradient
+        for crossing, gradient in zip(self._learning(self._sends), came, strict=True):
+            known = sums.get(id(crossing.tensor))
+            sums[id(crossing.tensor)] = gradient if known is None else known + gradient
         return [*(sums.get(id(tensor)) for tensor in self._forward.outputs), *losses * self._forward.adds_loss]
 
     def _send_backward(self, gradients: list[np.ndarray]) -> None:
-        for one, gradient in zip(self._learning(self._receives), gradients, strict=True):
-            self._send(gradient, one.source)
+        for crossing, gradient in zip(self._learning(self._receives), gradients, strict=True):
+            self._send(gradient, crossing.source)
 
     @staticmethod
     def _learning(crossings: Sequence[Crossing]) -> list[Crossing]:
-        return [one for one in crossings if one.has_gradient]
+        return [crossing for crossing in crossings if crossing.has_gradient]
 
 
 def _arrived(transfers: list[tuple[Request, np.ndarray]]) -> list[np.ndarray]:

@@ -59,7 +59,7 @@ class Divisors:
         """
         own = np.zeros(self.count)
         if inputs:
-            tensors = [[keras.ops.convert_to_tensor(one) for one in arrays] for arrays in (inputs, labels)]
+            tensors = [[keras.ops.convert_to_tensor(array) for array in arrays] for arrays in (inputs, labels)]
             own = keras.ops.convert_to_numpy(self._run(*tensors)).astype("float64")
             self.count = own.size
         return self._communicator.all_gather_rows(own).sum(axis=0) if self.count else own

@@ -62,7 +62,7 @@ class StageOptimizer:
         if self.distributed.is_sharded:
             return dict(zip(self._keys, values[len(values) - len(self._keys) :], strict=True)) if values else {}
         by_id = dict(zip(map(id, all_variables(inner)), values, strict=False))
-        return {key: by_id[id(one)] for key, one in zip(self._keys, _states(inner), strict=True)} if values else {}
+        return {key: by_id[id(state)] for key, state in zip(self._keys, _states(inner), strict=True)} if values else {}
 
     def own_state(self) -> dict[str, np.ndarray]:
         """Return the state by key, where it is not divided. Keys are the same on all ranks."""
@@ -96,8 +96,8 @@ def build_whole(model: keras.Model) -> None:
 def _states(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Return an optimizer's variables but for steps so far and learning rates, with those that Keras does not list."""
     progress: set[int] = set()
-    for one in [optimizer, *inside(optimizer)]:
-        progress |= {id(variable) for variable in one.variables} - {id(variable) for variable in states_of(one)}
+    for part in [optimizer, *inside(optimizer)]:
+        progress |= {id(variable) for variable in part.variables} - {id(variable) for variable in states_of(part)}
     return [variable for variable in all_variables(optimizer) if id(variable) not in progress]
 
 
@@ -121,10 +121,10 @@ def keyed(
     found: dict[str, keras.Variable] = {}
     of_none = 0
     for state in _states(optimizer):
-        index, what = listed.get(id(state), (-1, ""))
+        index, name = listed.get(id(state), (-1, ""))
         fits = [number for number, path in enumerate(paths) if state.name.startswith(path)]
-        if what:
-            found[f"{numbers[index]} {what}"] = state
+        if name:
+            found[f"{numbers[index]} {name}"] = state
         elif fits:
             index = max(fits, key=lambda number: len(paths[number]))
             found[f"{numbers[index]} {state.name[len(paths[index]) :]}"] = state
@@ -141,8 +141,8 @@ def _listed(optimizer: keras.optimizers.Optimizer, count: int) -> dict[int, tupl
     """
     return {
         id(state): (index, name)
-        for one in [optimizer, *inside(optimizer)]
-        for name, states in vars(one).items()
+        for part in [optimizer, *inside(optimizer)]
+        for name, states in vars(part).items()
         if isinstance(states, list) and len(states) == count and name not in ("_variables", "_trainable_variables")
         for index, state in enumerate(states)
     }

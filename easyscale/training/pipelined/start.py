@@ -55,7 +55,7 @@ def agree(model: keras.Model, mesh: Mesh, plan: Sequence[Any], hooks: list[str],
     Raises:
         DesyncError: If the ranks' plans differ.
     """
-    looking = [one for one in callbacks if _looks_at_weights(one)]
+    looking = [callback for callback in callbacks if _looks_at_weights(callback)]
     own = [list(plan), keras_internals.initial_epoch(model), hooks, bool(looking), bool(deciding_hooks(looking))]
     told = mesh.communicator.all_gather_object([*own, model.optimizer.built])
     plans, first_epochs, all_hooks, look, look_in_steps, built = zip(*told, strict=True)
@@ -68,7 +68,7 @@ def agree(model: keras.Model, mesh: Mesh, plan: Sequence[Any], hooks: list[str],
     keras_internals.set_initial_epoch(model, first_epochs[0])  # which BackupAndRestore may have set, on the chief
     if any(built):
         build_whole(model)
-    return Agreed({hook for theirs in all_hooks for hook in theirs}, any(look), any(look_in_steps))
+    return Agreed({hook for hooks_of_rank in all_hooks for hook in hooks_of_rank}, any(look), any(look_in_steps))
 
 
 def start_equal(model: keras.Model, mesh: Mesh) -> None:

@@ -89,7 +89,7 @@ class PipelineSteps:
     def read(self, iterator: Iterator) -> tuple[Any, Labels, int]:
         """Return the inputs of the next batch, its labels, and its number of samples."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(next(iterator))
-        samples = next(one.shape[0] for one in keras.tree.flatten(x) if one is not None)
+        samples = next(array.shape[0] for array in keras.tree.flatten(x) if array is not None)
         return x, Labels(y, sample_weight), int(samples)
 
     def refusal_of_first(self, samples: list[int]) -> str | None:
@@ -125,7 +125,7 @@ class PipelineSteps:
             )
         inputs = []
         if self._is_first:
-            inputs = [keras.ops.convert_to_numpy(one) for one in keras_internals.standardized(self.cut.graph, x)]
+            inputs = [keras.ops.convert_to_numpy(array) for array in keras_internals.standardized(self.cut.graph, x)]
         stage = self._stage_for(labels, inputs) if self.count == 0 else self._begun
         whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
         if self._divisors is not None:
