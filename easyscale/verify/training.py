@@ -18,17 +18,19 @@ import numpy as np
 from easyscale import backend as backends
 from easyscale.communicator import Communicator
 from easyscale.errors import show_in_one_line
-from easyscale.keras_internals import layers_of, trained_by
+from easyscale.keras_internals import trained_by
+from easyscale.layout.sliced import Sliced
 from easyscale.layout.specs import Spec
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.shared import Shared
 from easyscale.training.callback_list import WRITERS
-from easyscale.training.parts.metrics import leaves
+from easyscale.training.pipelined.distribution import PipelineDistribution
+from easyscale.training.pipelined.steps import PipelineSteps
+from easyscale.verify.contents import describe, metrics_of, states_of, unsynchronized
+from easyscale.verify.pipelines import PipelineWatch, is_pipelined
 from easyscale.verify.recorder import Recorder
 
 __all__ = ["watch"]
-
-_SEED = "seed_generator_state"  # what Keras calls the state of random numbers
 
 
 def watch(recorder: Recorder, seed: int, floatx: str) -> None:
@@ -49,6 +51,8 @@ def watch(recorder: Recorder, seed: int, floatx: str) -> None:
     for owner, name, replacement in (
         (DistributedOptimizer, "apply", watching.apply),
         (keras.Model, "fit", watching.fit),
+        (PipelineSteps, "read", watching.pipeline.read),
+        (PipelineDistribution, "end_step", watching.pipeline.end_step),
         (keras.Model, "save", watching.save),
         (keras.Model, "save_weights", watching.save),
         (keras.Model, "export", watching.save),
@@ -91,8 +95,11 @@ class _Watch:
         self._model: keras.Model | None = None  # whose fit() is running
         self._in_step = False
         self._communicator: Communicator | None = None  # of the optimizer that was applied last in this step
+        self.pipeline = PipelineWatch(recorder)
 
     def apply(self, original: Callable, optimizer: DistributedOptimizer, *args: Any, **kwargs: Any) -> None:
+        if self._model is not None and is_pipelined(self._model):  # a stage's: its step is recorded as a whole
+            return original(optimizer, *args, **kwargs)
         wrapper: Any = optimizer  # Keras does not type what it has
         self._communicator = communicator = wrapper.workers.communicator
         number = self._number(optimizer)
@@ -101,7 +108,8 @@ class _Watch:
         original(optimizer, *args, **kwargs)
         variables = trained_by(wrapper)
         self._recorder.describe_optimizer(number, wrapper.name, [variable.path for variable in variables])
-        _observe(communicator, functools.partial(self._recorder.update, number), variables)
+        slices = wrapper.workers.gradients.slices.of(variables)
+        _observe(communicator, lambda *values: self._recorder.update(number, *_wholes(values, slices)), variables)
         if self._model is not None and not self._in_step:  # a rank without data takes part in the others' step
             self._end_step(self._model)
 
@@ -157,19 +165,11 @@ class _Watch:
 
     def _end_step(self, model: keras.Model) -> None:
         assert self._communicator is not None  # an optimizer has been applied
-        layers = layers_of(model)
-        for layer in layers:
-            if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized:
-                self._recorder.note("unsynchronized", layer.name)
-        metrics = [leaf for metric in model.metrics for leaf in leaves(metric) if not hasattr(leaf, "merge_state")]
-        frozen = {id(variable) for layer in layers if not layer.trainable for variable in layer.variables}
-        states = [
-            variable
-            for variable in model.non_trainable_variables
-            if id(variable) not in frozen and variable.name != _SEED
-        ]
+        for name in unsynchronized(model):
+            self._recorder.note("unsynchronized", name)
+        metrics, states = metrics_of(model), states_of(model)
         number = self._recorder.describe_model(
-            [_describe(metric) for metric in metrics], [variable.path for variable in states]
+            [describe(metric) for metric in metrics], [variable.path for variable in states]
         )
         variables = [variable for metric in metrics for variable in metric.variables]
         record = functools.partial(self._recorder.end_step, number)
@@ -214,13 +214,9 @@ def _observe(communicator: Communicator, function: Callable, variables: Sequence
     Shared.of(communicator, backends.get()).call(call, variables, [Spec((), np.dtype("int64"))])
 
 
-def _describe(metric: keras.metrics.Metric) -> dict:
-    """How the states of a metric on several ranks become one, and whether they are the total and count of a mean."""
-    return {
-        "name": metric.name,
-        "aggregations": [str(getattr(variable, "aggregation", "sum")) for variable in metric.variables],
-        "is_mean": isinstance(metric, keras.metrics.Mean),
-    }
+def _wholes(values: Sequence[np.ndarray], slices: Sequence[Sliced | None]) -> list[np.ndarray]:
+    """Return values of weights with those whole that are slices, which all ranks put together."""
+    return [value if sliced is None else sliced.collect(value) for value, sliced in zip(values, slices, strict=True)]
 
 
 def _draws(layer: keras.layers.Layer) -> bool:

@@ -254,6 +254,13 @@ def test_the_second_fit_is_compared_and_a_loss_over_a_whole_batch_is_told_from_w
             "10 steps of 2 optimizers in 2 fits, 8 weights of 322 elements in float64",
             marks=pytest.mark.full,  # it compares with a ring by itself
         ),
+        (["pipeline.py"], "5 steps, 10 weights of 32,945 elements in float64"),
+        pytest.param(
+            ["pipeline.py", "-n", "4", "--", "--stages", "2"],
+            "5 steps, 10 weights of 32,945 elements in float64",
+            marks=pytest.mark.full,
+        ),
+        (["hybrid.py"], "5 steps, 10 weights of 535,242 elements in float64"),
         (["linear_regression.py", "--exchange", "tree"], "5 steps, 2 weights of 2 elements in float64"),
         (["allreduce_without_keras.py", "-n", "3", "--", "--points", "3000"], "5 allreduces of 60 elements in float64"),
     ],

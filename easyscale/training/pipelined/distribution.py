@@ -85,6 +85,16 @@ class PipelineDistribution:
         self._checkpoint, self._mesh = checkpoint, _mesh(communicator, pipeline.stages)
 
     @property
+    def model(self) -> keras.Model:
+        """The model."""
+        return self._model
+
+    @property
+    def stages(self) -> Communicator:
+        """The ranks of this pipeline, of which each has one stage."""
+        return self._mesh["model"]
+
+    @property
     def is_chief(self) -> bool:
         return self._mesh.communicator.is_chief
 
@@ -176,15 +186,16 @@ class PipelineDistribution:
         told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
         logs = steps.step(batch, met.samples, on_begin=self._part)
         told.activity = Activity.STEPS
-        self._end_step()
+        self.end_step()
         if checkpointing is not None:
             checkpointing.count_step()
         return logs
 
-    def _end_step(self) -> None:
+    def end_step(self) -> None:
+        """Take in that a step is done, also one of other pipelines."""
         self._progress.count(1)
         if self._agreed.looks_in_steps:
-            self._make_whole()
+            self.make_whole()
 
     @property
     def _begun(self) -> PipelineSteps:
@@ -211,11 +222,11 @@ class PipelineDistribution:
             if met.kind is Kind.STEP:
                 self._part()
                 self._begun.idle_step()
-                self._end_step()
+                self.end_step()
             elif met.kind is Kind.CHECKPOINT:
                 self._meetings.join_checkpoint(self._progress.steps)
         if self._agreed.looks:
-            self._make_whole()
+            self.make_whole()
         merged: dict[str, Any] = {}
         along = self._mesh["model"]
         if along.rank == along.size - 1:
@@ -228,7 +239,7 @@ class PipelineDistribution:
         self._whole.release()
         self._is_whole = False
 
-    def _make_whole(self) -> None:
+    def make_whole(self) -> None:
         """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this."""
         if not self._is_whole:
             self._whole.gather_weights()
@@ -276,7 +287,7 @@ class PipelineDistribution:
 
     def evaluate(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
         if self._training and keras_internals.OF_FIT in kwargs:  # all ranks validate
-            self._make_whole()
+            self.make_whole()
         return original(*args, **kwargs)
 
     def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:

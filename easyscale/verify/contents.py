@@ -1,0 +1,41 @@
+"""What a model has at the end of a step beside trained weights: metrics, and variables that move by themselves."""
+
+import keras
+
+from easyscale.keras_internals import layers_of
+from easyscale.training.parts.metrics import leaves
+
+__all__ = ["describe", "metrics_of", "states_of", "unsynchronized"]
+
+_SEED = "seed_generator_state"  # what Keras calls the state of random numbers
+
+
+def metrics_of(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Return the metrics whose states become one by sums, or means, over ranks."""
+    return [leaf for metric in model.metrics for leaf in leaves(metric) if not hasattr(leaf, "merge_state")]
+
+
+def describe(metric: keras.metrics.Metric) -> dict:
+    """Return, for JSON, how a metric's states become one, and whether they are the total and count of a mean."""
+    return {
+        "name": metric.name,
+        "aggregations": [str(getattr(variable, "aggregation", "sum")) for variable in metric.variables],
+        "is_mean": isinstance(metric, keras.metrics.Mean),
+    }
+
+
+def states_of(model: keras.Model) -> list[keras.Variable]:
+    """Return the variables that steps change and no optimizer trains, but for random numbers."""
+    frozen = {id(variable) for layer in layers_of(model) if not layer.trainable for variable in layer.variables}
+    return [
+        variable for variable in model.non_trainable_variables if id(variable) not in frozen and variable.name != _SEED
+    ]
+
+
+def unsynchronized(model: keras.Model) -> list[str]:
+    """Return the names of the layers that normalize by the part of a batch that a rank has."""
+    return [
+        layer.name
+        for layer in layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized
+    ]

@@ -1,0 +1,63 @@
+"""What is recorded of steps by a pipeline: the whole model behind each, which its stages put together."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import backend as backends
+from easyscale.training.pipelined.distribution import PipelineDistribution
+from easyscale.training.pipelined.loss import Labels
+from easyscale.training.pipelined.steps import PipelineSteps
+from easyscale.verify.contents import describe, metrics_of, states_of, unsynchronized
+from easyscale.verify.recorder import Recorder
+
+__all__ = ["PipelineWatch", "is_pipelined"]
+
+
+def is_pipelined(model: keras.Model) -> bool:
+    """Return whether a model is trained by several stages."""
+    return "_easyscale_pipeline" in vars(model)
+
+
+class PipelineWatch:
+    """Looks on from outside of the graphs, of which each stage has its own.
+
+    The metrics are those of the last stage; for the comparison they are the first one's, and the others have nothing.
+
+    Args:
+        recorder: `Recorder`. Writes down what is seen.
+    """
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+        self._batch: list[np.ndarray] = []
+
+    def read(self, original: Callable, steps: PipelineSteps, iterator: Iterator) -> tuple[Any, Labels, int]:
+        """Keep the samples of the next step."""
+        x, labels, samples = original(steps, iterator)
+        inputs = [keras.ops.convert_to_numpy(tensor) for tensor in keras.tree.flatten(x) if tensor is not None]
+        self._batch = [*inputs, *labels.arrays]
+        return x, labels, samples
+
+    def end_step(self, original: Callable, distribution: PipelineDistribution) -> None:
+        """Record a step, also one of other pipelines. All ranks come here."""
+        original(distribution)
+        distribution.make_whole()
+        model, stages, recorder = distribution.model, distribution.stages, self._recorder
+        weights = model.trainable_variables
+        recorder.describe_optimizer(0, model.optimizer.name, [variable.path for variable in weights])
+        recorder.update(0, *map(backends.view_of, weights))
+        if stages.rank == 0 and self._batch:
+            recorder.batch(*self._batch)
+        self._batch = []
+        for name in unsynchronized(model):
+            recorder.note("unsynchronized", name)
+        metrics, states = metrics_of(model), states_of(model)
+        values = [backends.value_of(variable).tolist() for metric in metrics for variable in metric.variables]
+        of_all = stages.all_gather_object([[describe(metric) for metric in metrics], values])
+        descriptions, values = of_all[-1]
+        number = recorder.describe_model(descriptions, [variable.path for variable in states])
+        arrays = [np.array(value, "float64") * (stages.rank == 0) for value in values]
+        recorder.end_step(number, *arrays, *map(backends.view_of, states))
