@@ -8,7 +8,7 @@ import click
 from easyscale.cli import options
 from easyscale.cli.bench.models import MODELS
 from easyscale.cli.group import Command
-from easyscale.cli.quantities import parse_bandwidth, parse_count, parse_flops, parse_seconds
+from easyscale.cli.quantities import parse_bandwidth, parse_bytes, parse_count, parse_flops, parse_seconds
 
 __all__ = ["command"]
 
@@ -19,7 +19,10 @@ _PARSERS: dict[str, Callable[[str], float]] = {
     "flops": parse_flops,
     "compute": parse_seconds,
     "weights": parse_count,
+    "activations": parse_bytes,
 }
+
+_LEAST = (("batch_size", 1), ("ranks_per_node", 1), ("servers", 0), ("spread", 0), ("stages", 1), ("microbatches", 1))
 
 
 @click.command(cls=Command)
@@ -41,6 +44,18 @@ _PARSERS: dict[str, Callable[[str], float]] = {
 )
 @click.option("--spread", type=float, default=0.02, show_default=True, help="Of compute times: deviation over mean.")
 @click.option("--ranks-per-node", type=int, default=1, show_default=True, metavar="N")
+@click.option(
+    "--stages", type=int, default=1, show_default=True, metavar="S",
+    help="Cut the model into pipelines of S ranks, which are one worker each.",
+)  # fmt: skip
+@click.option(
+    "--microbatches", type=int, default=8, show_default=True, metavar="M",
+    help="With --stages: parts of a worker's batch.",
+)  # fmt: skip
+@click.option(
+    "--activations", default="4KB", show_default=True, metavar="BYTES",
+    help="With --stages: what crosses a cut for one sample, as 64KB.",
+)  # fmt: skip
 @click.option("--servers", type=int, default=0, show_default=True, metavar="K", help="Ranks that only serve.")
 @click.option("--exchanges", metavar="NAME,NAME,...", help="Defaults to all whose cost is known.")
 @click.option(
@@ -66,7 +81,7 @@ def command(
         raise click.UsageError(f"--weights needs --compute, the time of a step. Received: --weights {given['weights']}")
     if wanted["compute"] == 0:
         raise click.UsageError(f"--compute must be a time above 0. Received: --compute {given['compute']}")
-    for option, least in (("batch_size", 1), ("ranks_per_node", 1), ("servers", 0), ("spread", 0)):
+    for option, least in _LEAST:
         options.check_least("--" + option.replace("_", "-"), wanted[option], least)
     if wanted["servers"] > max(wanted["ranks"]):
         raise click.UsageError(
@@ -79,6 +94,26 @@ def command(
         raise click.UsageError(
             f"--ranks must fill nodes of --ranks-per-node {wanted['ranks_per_node']}. Received: --ranks {ranks}"
         )
+    _check_pipelines(wanted, measured)
     names = options.parse_exchanges(exchanges)
     options.check_files(json_file, plot_file)
     planning.run(wanted, names, exchanges is not None, measured, json_file, plot_file)
+
+
+def _check_pipelines(wanted: dict, measured: tuple[str, ...]) -> None:
+    stages, given = wanted["stages"], ",".join(map(str, wanted["ranks"]))
+    if stages == 1:
+        return
+    if bad := [size for size in wanted["ranks"] if size > 1 and size % stages]:
+        raise click.UsageError(
+            f"--ranks must be multiples of --stages, or 1. Received: --ranks {given} and --stages {stages}; "
+            f"{bad[0]} is none"
+        )
+    if wanted["microbatches"] > wanted["batch_size"]:
+        raise click.UsageError(
+            f"--microbatches must be no more than the samples of a batch. Received: --microbatches "
+            f"{wanted['microbatches']} and --batch-size {wanted['batch_size']}"
+        )
+    for option, is_given in (("--servers", wanted["servers"]), ("--measured", measured)):
+        if is_given:
+            raise click.UsageError(f"--stages are planned without {option}. Received: both. Leave one of them out")

@@ -5,8 +5,14 @@
     slowest  = compute * (1 + spread * z(P))                          z(P): the expected largest of P normal numbers
     step     = slowest + exchange - hidden
 
+With pipelines of S stages and M micro-batches, S ranks are one worker (`Pipelines`):
+
+    compute  = compute / S * (M + S - 1) / M + 2 * (S - 1) * crossing of a micro-batch
+    exchange : of 1 / S of the weights, between as many ranks as there are pipelines
+
 Reference: Hockney, "The communication challenge for MPP", 1994, for alpha and beta; Thakur, Rabenseifner and Gropp,
-"Optimization of collective communication operations in MPICH", 2005, for all three.
+"Optimization of collective communication operations in MPICH", 2005, for all three; Huang et al., "GPipe", 2019, for
+pipelines.
 """
 
 import statistics
@@ -17,7 +23,9 @@ from easyscale.exchange.exchange import Exchange, Path
 
 __all__ = [
     "ALONE",
+    "ONE_PIPELINE",
     "Machine",
+    "Pipelines",
     "Step",
     "crossover_bytes",
     "crossovers",
@@ -28,6 +36,7 @@ __all__ = [
 ]
 
 ALONE = "one rank"
+ONE_PIPELINE = "one pipeline"
 Measured = Callable[[str, int, int], float | None]  # takes the name of an exchange, a number of ranks and of bytes
 
 
@@ -53,6 +62,44 @@ class Machine(NamedTuple):
     spread: float = 0.0
     ranks_per_node: int = 1
     servers: int = 0
+
+
+class Pipelines(NamedTuple):
+    """How a model is cut. Stages compute equally long.
+
+    Attributes:
+        stages: Int.
+        microbatches: Int.
+        activations: Float. Bytes of a worker's batch that cross from one stage to the next. Defaults to `0`.
+    """
+
+    stages: int
+    microbatches: int
+    activations: float = 0.0
+
+    @property
+    def bubble(self) -> float:
+        """The part of a step in which a stage waits.
+
+        Example:
+
+        >>> round(Pipelines(2, 8).bubble, 3)
+        0.111
+        """
+        return (self.stages - 1) / (self.microbatches + self.stages - 1)
+
+    def machine(self, machine: Machine) -> Machine:
+        """Return what a step of a whole pipeline runs on, as if it were a rank: its neighbours share their link."""
+        on_node = min(self.stages, machine.ranks_per_node)
+        speed = machine.memory if machine.ranks_per_node >= self.stages else machine.bandwidth
+        crossing = machine.latency + self.activations / self.microbatches / speed
+        compute = machine.compute / self.stages / (1 - self.bubble) + 2 * (self.stages - 1) * crossing
+        return machine._replace(
+            compute=compute,
+            bandwidth=machine.bandwidth / on_node,
+            memory=machine.memory / on_node,
+            ranks_per_node=max(1, machine.ranks_per_node // self.stages),
+        )
 
 
 class Step(NamedTuple):
@@ -90,6 +137,7 @@ def plan(
     nbytes: int,
     machine: Machine,
     seconds_of: Measured | None = None,
+    pipelines: Pipelines | None = None,
 ) -> list[Step]:
     """Return the planned steps, by ranks and exchange; an exchange that cannot be used is left out.
 
@@ -100,21 +148,31 @@ def plan(
         machine: The `Machine`.
         seconds_of: Callable. Takes a name, a number of ranks and of bytes; returns what was measured, or `None` to work
             it out. Defaults to `None`.
+        pipelines: `Pipelines`, of which each is a worker; `ranks` are multiples of its stages, or 1. Defaults to
+            `None`: a rank is.
     """
-    steps = []
+    steps, alone = [], machine.compute
+    stages, worker = 1, machine
+    if pipelines is not None:
+        stages, worker = pipelines.stages, pipelines.machine(machine)
     for size in ranks:
         if size == 1:
-            steps.append(Step(1, ALONE, machine.compute, 0.0, 0.0, 0.0, 1.0, 1.0))
+            steps.append(Step(1, ALONE, alone, 0.0, 0.0, 0.0, 1.0, 1.0))
+            continue
+        workers = size // stages
+        if workers == 1:
+            speedup = alone / worker.compute
+            steps.append(Step(size, ONE_PIPELINE, worker.compute, 0.0, 0.0, 0.0, speedup, speedup / size))
             continue
         for name, exchange in exchanges.items():
-            taken = _seconds(name, exchange, size, nbytes, machine, seconds_of)
+            taken = _seconds(name, exchange, workers, nbytes // stages, worker, seconds_of)
             if taken is None:
                 continue
-            hidden = min(machine.overlap * taken, 2 / 3 * machine.compute)
-            waiting = machine.compute * machine.spread * slowest(size) * exchange.is_synchronous
-            step = machine.compute + waiting + taken - hidden
-            efficiency = machine.compute / step
-            steps.append(Step(size, name, step, taken, hidden, waiting, efficiency * size, efficiency))
+            hidden = min(worker.overlap * taken, 2 / 3 * worker.compute) if pipelines is None else 0.0
+            waiting = worker.compute * worker.spread * slowest(workers) * exchange.is_synchronous
+            step = worker.compute + waiting + taken - hidden
+            speedup = workers * alone / step
+            steps.append(Step(size, name, step, taken, hidden, waiting, speedup, speedup / size))
     return steps
 
 

@@ -7,7 +7,7 @@ from easyscale.cli import reports
 from easyscale.cli.bench.models import MODELS
 from easyscale.cli.plan import measured as reading
 from easyscale.cli.plan import report
-from easyscale.cli.plan.model import Machine, Step, crossover_bytes, crossovers, plan
+from easyscale.cli.plan.model import Machine, Pipelines, Step, crossover_bytes, crossovers, plan
 from easyscale.errors import EasyScaleError
 
 __all__ = ["run"]
@@ -56,22 +56,26 @@ def run(
     node = reading.Node(exchanges, rows)
     if any(measurement["benchmark"] == "exchange" for measurement in found):
         _check_measured(node, rows, wanted)
-    steps = plan(exchanges, wanted["ranks"], weights * BYTES, machine, node.seconds)
+    pipelines = None
+    if wanted["stages"] > 1:
+        pipelines = Pipelines(wanted["stages"], wanted["microbatches"], wanted["activations"] * batch)
+    steps = plan(exchanges, wanted["ranks"], weights * BYTES, machine, node.seconds, pipelines)
     _check_chosen(names if are_chosen else [], steps, wanted)
     scanned = [
         size
         for size in _SCANNED
         if (size <= wanted["ranks_per_node"] or size % wanted["ranks_per_node"] == 0)
         and (size > node.most or node.knows(size))
+        and (size > wanted["stages"] and size % wanted["stages"] == 0)
     ]
-    changes = crossovers(plan(exchanges, scanned, weights * BYTES, machine, node.seconds))
+    changes = crossovers(plan(exchanges, scanned, weights * BYTES, machine, node.seconds, pipelines))
     by_size = {}
-    if {"ring", "tree"} <= set(exchanges):
+    if {"ring", "tree"} <= set(exchanges) and pipelines is None:
         ring, tree = exchanges["ring"], exchanges["tree"]
         beyond = [size for size in wanted["ranks"] if size > max(2, node.most)]
         by_size = {size: crossover_bytes(ring, tree, size, machine) for size in beyond}
     checked = reading.left_out(rows)
-    title = _title(wanted, weights, compute, found, node.most)
+    title = _title(wanted, weights, compute, found, node.most, pipelines)
     console = rich.console.Console()
     console.print(report.table(steps, title))
     for line in report.lines_of_crossovers(changes, by_size):
@@ -118,7 +122,7 @@ def _check_measured(node: reading.Node, rows: list[dict], wanted: dict) -> None:
 def _check_chosen(names: list[str], steps: list[Step], wanted: dict) -> None:
     """Refuse an exchange that was asked for and cannot be planned for any of the ranks."""
     for name in names:
-        if any(size > 1 for size in wanted["ranks"]) and not any(
+        if any(size > wanted["stages"] for size in wanted["ranks"]) and not any(
             step.exchange == name and step.ranks > 1 for step in steps
         ):
             raise EasyScaleError(
@@ -128,9 +132,11 @@ def _check_chosen(names: list[str], steps: list[Step], wanted: dict) -> None:
             )
 
 
-def _title(wanted: dict, weights: int, compute: float, found: list[dict], most: int) -> str:
+def _title(
+    wanted: dict, weights: int, compute: float, found: list[dict], most: int, pipelines: Pipelines | None
+) -> str:
     name = "a model" if wanted["weights"] else wanted["model"]
-    size = f"{weights / 1e6:,.1f} M weights, batch {wanted['batch_size']} of a rank"
+    size = f"{weights / 1e6:,.1f} M weights, batch {wanted['batch_size']} of a {'worker' if pipelines else 'rank'}"
     parts = [f"{name}, {size}, {1e3 * compute:,.1f} ms of compute"]
     machines = [measurement["machine"] for measurement in found if measurement["benchmark"] == "exchange"]
     if machines:
@@ -138,5 +144,16 @@ def _title(wanted: dict, weights: int, compute: float, found: list[dict], most: 
     if not machines or max(wanted["ranks"]) > most:
         speed = f"{wanted['bandwidth'] * 8 / 1e9:g} Gbit/s, {1e6 * wanted['latency']:g} µs"
         parts.append(f"{'beyond: ' * bool(machines)}{speed}, {wanted['ranks_per_node']} rank(s) on a node")
-    parts.append(f"overlap {wanted['overlap']:g}, spread {wanted['spread']:g}")
+    parts.append(f"overlap {0 if pipelines else wanted['overlap']:g}, spread {wanted['spread']:g}")
+    if pipelines is not None:
+        crossing = f"{wanted['activations'] / 1e3:,.1f} KB of a sample cross each cut"
+        parts.append(
+            f"pipelines of {pipelines.stages} stages, {pipelines.microbatches} micro-batches: a stage waits for "
+            f"{pipelines.bubble:.0%} of a pass; {crossing}"
+        )
+        parts.append(f"a rank has {_megabytes(weights / pipelines.stages)} of {_megabytes(weights)} of weights")
     return "\n".join(parts)
+
+
+def _megabytes(weights: float) -> str:
+    return f"{weights * BYTES / 1e6:,.1f} MB"

@@ -6,7 +6,15 @@ import pytest
 
 from easyscale import exchange
 from easyscale.cli.plan import measured
-from easyscale.cli.plan.model import Machine, crossover_bytes, crossovers, exchange_seconds, plan, slowest
+from easyscale.cli.plan.model import (
+    Machine,
+    Pipelines,
+    crossover_bytes,
+    crossovers,
+    exchange_seconds,
+    plan,
+    slowest,
+)
 from easyscale.exchange.exchange import Path
 
 SLOW = Machine(compute=1.0, latency=0.001, bandwidth=1e6, memory=1e7)
@@ -63,6 +71,35 @@ def test_workers_that_nobody_waits_for_wait_for_nobody():
     machine = SLOW._replace(spread=0.1, servers=1)
     steps = plan(_named("parameter_server", "parameter_server:async"), [4], 1000, machine)
     assert [step.waiting > 0 for step in steps] == [True, False]
+
+
+def test_a_step_of_pipelines_by_hand():
+    machine = Machine(compute=1.2, latency=0.001, bandwidth=1e6, memory=1e9, overlap=0.5)
+    pipelines = Pipelines(stages=3, microbatches=4, activations=8000)
+    alone, one, ring = plan(_named("ring"), [1, 3, 6], 300_000, machine, pipelines=pipelines)
+    assert (alone.ranks, alone.speedup, pipelines.bubble) == (1, 1.0, pytest.approx(1 / 3))
+    # A third of the work, in 4 of 6 turns; two crossings of 2000 bytes on the way there and two back.
+    passes = 1.2 / 3 * 6 / 4 + 4 * (0.001 + 0.002)
+    assert (one.exchange, one.seconds) == ("one pipeline", pytest.approx(passes))
+    assert one.efficiency == pytest.approx(1.2 / passes / 3)
+    path = exchange.get("ring").critical_path(2, 100_000)
+    assert ring.exchange_seconds == pytest.approx(exchange_seconds(path, machine))
+    assert ring.seconds == pytest.approx(passes + ring.exchange_seconds)
+    assert ring.speedup == pytest.approx(2 * 1.2 / ring.seconds)
+
+
+def test_stages_of_one_node_share_its_link_and_cross_in_memory():
+    machine = Machine(compute=1.0, latency=0.0, bandwidth=1e6, memory=1e9, ranks_per_node=4)
+    worker = Pipelines(stages=2, microbatches=1, activations=1000).machine(machine)
+    assert (worker.bandwidth, worker.ranks_per_node) == (5e5, 2)
+    assert worker.compute == pytest.approx(1.0 + 2 * 1e-6)
+
+
+def test_a_plan_of_pipelines(cli):
+    done = cli("plan", "--stages", "4", "--ranks", "1,4,8", "--model", "vgg16", "--activations", "400KB")
+    assert "pipelines of 4 stages, 8 micro-batches: a stage waits for 27% of a pass" in done.stdout
+    assert "a rank has 138.4 MB of 553.4 MB of weights" in done.stdout
+    assert "one pipeline" in done.stdout
 
 
 def test_the_tree_wins_where_messages_are_short():
@@ -233,6 +270,11 @@ def test_what_was_measured_must_be_what_is_planned(cli, tmp_path):
         (["--ranks", "9" * 5000], "--ranks must be numbers from 1 to 999999999"),
         (["--ranks", "²"], "--ranks must be numbers from 1 to 999999999"),
         (["--ranks", "4", "--servers", "5"], "--servers must be no more than the workers. Received: --servers 5"),
+        (["--stages", "2", "--ranks", "1,4,7"], "--ranks must be multiples of --stages, or 1. Received: --ranks 1,4,7"),
+        (["--stages", "2", "--ranks", "4", "--microbatches", "64"], "--microbatches must be no more than the samples"),
+        (["--stages", "2", "--ranks", "4", "--servers", "1"], "--stages are planned without --servers"),
+        (["--stages", "0"], "--stages must be 1 or more. Received: --stages 0"),
+        (["--activations", "x"], "--activations: a size must be a number and a unit. Received: 'x'"),
         (["--spread", "nan"], "--spread must be 0 or more. Received: --spread nan"),
         (["--batch-size", "many"], "'many' is not a valid integer"),
         (
