@@ -42,7 +42,6 @@ def test_stages_take_the_state_of_their_weights_and_give_it_back(make, build):
     whole = {}
     for variables in (model.trainable_variables[:2], model.trainable_variables[2:]):
         stage = StageOptimizer(model, variables, communicator.get("local"), {})
-        stage.build(model)
         for key, value in stage.own_state().items():
             whole.setdefault(key, value.copy())
     for one in states:
@@ -59,5 +58,4 @@ def test_a_stage_of_layers_of_one_name_has_the_state_of_each():
     model = layers_of_one_name()
     model.compile(keras.optimizers.Adam(), "mse")
     optimizer = StageOptimizer(model, model.trainable_variables, communicator.get("local"), {})
-    optimizer.build(model)
     assert len(optimizer.own_state()) == 8

@@ -150,10 +150,6 @@ class PipelineDistribution:
                 "an exchange between pipelines must wait for all of them. Received: "
                 f"exchange='{self._optimizer.distributed.workers.gradients.exchange.name}'. Use 'ring'"
             )
-        if not self._agreed.looks:  # weights that the state may have the memory of
-            self._whole.release_weights()
-            self._is_whole = False
-        self._optimizer.build(model)
         return PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -181,7 +177,6 @@ class PipelineDistribution:
         batch = steps.read(iterator)
         met = self._meetings.meet(Kind.STEP, batch[2])
         if self._progress.steps == 0 and (refusal := steps.refusal_of_first(met.samples)) is not None:
-            self._whole.gather_weights()  # nothing else has changed
             raise ValueError(refusal)
         told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
         logs = steps.step(batch, met.samples, on_begin=self._part)

@@ -19,7 +19,7 @@ __all__ = ["StageOptimizer", "build_whole", "keyed"]
 
 
 class StageOptimizer:
-    """The optimizer of one stage. It counts steps, and learns, by the variables of the model's. `build` comes first.
+    """The optimizer of one stage. It counts steps, and learns, by the variables of the model's.
 
     Args:
         model: The model. If its optimizer is built, its state is taken.
@@ -41,12 +41,8 @@ class StageOptimizer:
         inner = _copy_for_stage(model.optimizer)
         self.distributed = DistributedOptimizer(inner, communicator=communicator, **options)
         self.distributed.starts_equal = False  # the whole model does
-        self._variables = variables
-
-    def build(self, model: keras.Model) -> None:
-        """Make the state for the variables."""
-        self.distributed.build(self._variables)
-        self._keys = list(keyed(self.distributed.inner_optimizer, model, self._variables))
+        self.distributed.build(variables)
+        self._keys = list(keyed(inner, model, variables))
         self.load(model)
 
     def load(self, model: keras.Model) -> None:

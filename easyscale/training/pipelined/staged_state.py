@@ -64,7 +64,7 @@ class StagedState(StateParts):
         memory = SnapshotMemory()
         self.weights = StagedWeights(model, mesh, whole, memory)
         self.optimizers = StagedOptimizer(model, mesh, whole, optimizer, memory)
-        self.metrics, self.seeds = StagedMetrics(model, mesh), StageSeeds(model, cut, mesh, whole)
+        self.metrics, self.seeds = StagedMetrics(model, mesh), StageSeeds(model, cut, mesh)
         others: dict[str, Stateful] = {
             "metrics": self.metrics,
             "random": RandomState(backends.get()),
@@ -105,9 +105,7 @@ class StagedWeights:
 
     def load(self, state: State) -> None:
         """Set what `state` has returned."""
-        for number, variable in enumerate(self._weights.variables):
-            if self._whole.has(variable):
-                variable.assign(state.arrays[f"weight/{number}"])
+        self._weights.load(state)
 
 
 class StagedOptimizer:
@@ -220,11 +218,10 @@ class StageSeeds:
         model: The model.
         cut: Its `Cut`.
         mesh: The `Mesh`.
-        whole: The `WholeModel`.
     """
 
-    def __init__(self, model: keras.Model, cut: Cut, mesh: Mesh, whole: WholeModel):
-        self._mesh, self._whole = mesh, whole
+    def __init__(self, model: keras.Model, cut: Cut, mesh: Mesh):
+        self._mesh = mesh
         stage_of = {id(variable): stage.number for stage in cut.stages for variable in stage.variables}
         generators = [variable for variable in model.variables if variable.name == "seed_generator_state"]
         self._generators = [(variable, stage_of.get(id(variable), 0)) for variable in generators]
@@ -238,15 +235,13 @@ class StageSeeds:
     def load(self, state: State) -> None:
         """Set what `state` has returned."""
         for (variable, _), (value, *_) in zip(self._generators, state.about, strict=True):
-            if self._whole.has(variable):
-                variable.assign(value)
+            variable.assign(value)
 
     def derive(self, state: State) -> None:
         """Make this pipeline's random numbers those that follow from another's: the first goes on as it is."""
         number = self._mesh["data"].rank
         for (variable, _), ((seed, count), *_) in zip(self._generators, state.about, strict=True):
-            if self._whole.has(variable):
-                variable.assign([mix(seed, number) if number > 0 else seed, count])
+            variable.assign([mix(seed, number) if number > 0 else seed, count])
 
 
 class Stopping:

@@ -29,27 +29,19 @@ class WholeModel:
     def __init__(self, model: keras.Model, stages: Sequence[StagePart], communicator: Communicator):
         self._model, self._stages, self._communicator = model, stages, communicator
         self._backend = backends.get()
-        self._used = set(map(id, stages[communicator.rank].used))
-        self._others = [variable for stage in stages for variable in stage.variables if id(variable) not in self._used]
+        used = set(map(id, stages[communicator.rank].used))
+        self._others = [variable for stage in stages for variable in stage.variables if id(variable) not in used]
         self._has_others = self._has_state = True
 
     def release(self) -> None:
         """Let this rank have no memory for weights of other stages, nor for state that its stage's optimizer has."""
-        self.release_weights()
-        if self._has_state and not isinstance(self._model.optimizer, keras.optimizers.LossScaleOptimizer):
-            forget(self._model.optimizer)
-        self._has_state = False
-
-    def release_weights(self) -> None:
-        """Let this rank have no memory for weights of other stages."""
         if self._has_others:
             self._has_others = False
             for variable in self._others:
                 self._backend.hold(variable, None)
-
-    def has(self, variable: keras.Variable) -> bool:
-        """Return whether this rank has memory for a weight."""
-        return self._has_others or id(variable) in self._used
+        if self._has_state and not isinstance(self._model.optimizer, keras.optimizers.LossScaleOptimizer):
+            forget(self._model.optimizer)
+        self._has_state = False
 
     def abandon(self) -> None:
         """Give the weights of other stages a value again, without these: it is NaN."""
