@@ -75,3 +75,12 @@ def test_what_one_rank_wants_all_know(run_ranks):
 def test_ranks_that_do_different_things_are_told_so(run_ranks):
     with pytest.raises(DesyncError, match=r"step on rank 1, decision on rank 0\. Give all of them the same callbacks"):
         run_ranks(2, lambda comm: meet(comm, Kind.STEP if comm.rank else Kind.DECISION, 0, False, 0.1))
+
+
+def test_servers_are_no_stages(run_ranks):
+    def on_rank(comm):
+        comm.servers = 1
+        with pytest.raises(ValueError, match=r"have their weights themselves\. Received: 1 servers\. Start without"):
+            Distribute(communicator=comm, model_parallel=Pipeline(2))
+
+    run_ranks(3, on_rank)

@@ -44,8 +44,8 @@ class StagesOfRanks:
         self._options = {name: value for name, value in options.items() if name not in ("communicator", "replication")}
         self._too_early: set[str] = set()
         if pipeline is not None:
-            _check(pipeline, options)
-            self._communicator = communicators.get(communicator)
+            self._communicator = communicators.get(communicator)  # by which an error is one line
+            _check(pipeline, options, self._communicator)
             pipeline.check(max(self._communicator.size, 1) if self._communicator.size > 1 else pipeline.stages)
             self.pipeline = pipeline if self._communicator.size > 1 else None
         ranks = 1 if self.pipeline is None else self.pipeline.stages
@@ -74,7 +74,7 @@ class StagesOfRanks:
         return distribution
 
 
-def _check(pipeline: Any, options: Mapping[str, Any]) -> None:
+def _check(pipeline: Any, options: Mapping[str, Any], communicator: Communicator) -> None:
     if not isinstance(pipeline, Pipeline):
         raise ValueError(
             "`model_parallel` must be an `easyscale.parallel.Pipeline`, or `Split`. Received: "
@@ -83,4 +83,9 @@ def _check(pipeline: Any, options: Mapping[str, Any]) -> None:
     if replication.check(options["replication"]) != replication.DEFAULT:
         raise ValueError(
             "a pipeline has a process for each stage. Received: replication='in_graph'. Leave it, and `--devices`, out"
+        )
+    if communicator.servers:
+        raise ValueError(
+            f"the stages of pipelines have their weights themselves. Received: {communicator.servers} servers. Start "
+            "without --servers"
         )
