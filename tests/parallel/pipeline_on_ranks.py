@@ -20,8 +20,12 @@ PIPELINES = [
     {"stages": comm.size, "microbatches": microbatches, "schedule": schedule}
     for schedule, microbatches in itertools.product(SCHEDULES, [1, 4, 8])
 ]
+# `make test` has 3 ranks. There a model trains by each pipeline with one optimizer or the other, and the rest by one
+# pipeline in turns; other numbers of ranks, in `make test-all`, have all products.
+IS_SHORT = comm.size == 3
+OF_SGD, OF_ADAM = (PIPELINES[::2], PIPELINES[1::2]) if IS_SHORT else (PIPELINES, PIPELINES)
 SOME = [PIPELINES[1], PIPELINES[-1]]
-EACH = [PIPELINES[0], PIPELINES[4], PIPELINES[2]]  # each number of micro-batches, and both schedules
+_turns = itertools.cycle(SOME)
 
 
 def generator():
@@ -82,8 +86,9 @@ def tasks(count=50):
     return {name: one.astype("float32") for name, one in x.items()}, y
 
 
-def equal(make, data, pipelines=SOME, batch=24, epochs=2, tolerance=1e-5, validates=False, options=None, **more):
+def equal(make, data, pipelines=None, batch=24, epochs=2, tolerance=1e-5, validates=False, options=None, **more):
     """Train as one process, and as pipelines; compare weights, optimizer, history, and what comes afterwards."""
+    pipelines = pipelines or ([next(_turns)] if IS_SHORT else SOME)
     common = {"epochs": epochs, "shuffle": False, "verbose": 0, **more}
 
     def fit(model, data, batch, *callbacks):
@@ -136,27 +141,27 @@ def compare(model, history, reference, expected, tolerance):
 
 
 def check_sgd_of_a_dense_net():
-    return equal(classifier(sgd), classes(), PIPELINES, validates=True)
+    return equal(classifier(sgd), classes(), OF_SGD, validates=True)
 
 
 def check_adam_of_a_dense_net():
-    return equal(classifier(adam), classes(), EACH)
+    return equal(classifier(adam), classes(), OF_ADAM)
 
 
 def check_sgd_of_long_skips():
-    return equal(masks(sgd), images(), PIPELINES, batch=16)
+    return equal(masks(sgd), images(), OF_SGD, batch=16)
 
 
 def check_adam_of_long_skips():
-    return equal(masks(adam), images(), EACH, batch=16)
+    return equal(masks(adam), images(), OF_ADAM, batch=16)
 
 
 def check_sgd_of_two_inputs_and_two_outputs():
-    return equal(two_tasks(sgd), tasks(), PIPELINES, batch=16, validates=True)
+    return equal(two_tasks(sgd), tasks(), OF_SGD, batch=16, validates=True)
 
 
 def check_adam_of_two_inputs_and_two_outputs():
-    return equal(two_tasks(adam), tasks(), EACH, batch=16)
+    return equal(two_tasks(adam), tasks(), OF_ADAM, batch=16)
 
 
 def check_sample_weights():
@@ -172,7 +177,7 @@ def check_a_sum_of_losses():
 
 def check_losses_of_layers():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    deltas = [equal(compiled(losses_of_layers, sgd, loss=loss), classes(), SOME, validates=True)]
+    deltas = [equal(compiled(losses_of_layers, sgd, loss=loss), classes(), validates=True)]
     deltas.append(equal(compiled(losses_of_layers, adam, loss=loss, metrics=["accuracy"]), classes()))
     return max(deltas)
 
