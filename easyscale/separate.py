@@ -4,6 +4,8 @@ Each rank trains a model of its own then, and nothing else shows it. Rank 1 says
 `fit()`: one that only the chief calls is meant so. So is one of a script that asks for its rank and divides neither
 data nor batches, such as a search over hyperparameters, and one in a script that uses MPI by itself.
 
+An `evaluate()` of divided data without `Distribute` is told of by whoever sees it: `warn_of_evaluation`.
+
 Keras is watched from the moment the script imports it. Nothing heavy is imported here: `import easyscale` does.
 """
 

@@ -65,8 +65,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
             )
         devices, ranks = Devices(_workers(ranks, 0, hosts, cores)), 1
     workers = _workers(ranks, options.servers, hosts, cores)
-    said_so = replication == said.replication and options.replication is None
-    flag = None if said_so else replication
+    flag = options.replication or (None if said.replication else replication)
     own = scripts.settings(said, options.exchange, flag, options.servers, devices, workers + options.servers)
     own = replace(
         own,

@@ -13,12 +13,7 @@ from easyscale.training.pipelined.steps import PipelineSteps
 from easyscale.verify.contents import describe, metrics_of, states_of, unsynchronized
 from easyscale.verify.recorder import Recorder
 
-__all__ = ["PipelineWatch", "is_pipelined"]
-
-
-def is_pipelined(model: keras.Model) -> bool:
-    """Return whether a model is trained by several stages."""
-    return "_easyscale_pipeline" in vars(model)
+__all__ = ["PipelineWatch"]
 
 
 class PipelineWatch:

@@ -27,7 +27,7 @@ from easyscale.training.callback_list import WRITERS
 from easyscale.training.pipelined.distribution import PipelineDistribution
 from easyscale.training.pipelined.steps import PipelineSteps
 from easyscale.verify.contents import describe, metrics_of, states_of, unsynchronized
-from easyscale.verify.pipelines import PipelineWatch, is_pipelined
+from easyscale.verify.pipelines import PipelineWatch
 from easyscale.verify.recorder import Recorder
 
 __all__ = ["watch"]
@@ -98,7 +98,9 @@ class _Watch:
         self.pipeline = PipelineWatch(recorder)
 
     def apply(self, original: Callable, optimizer: DistributedOptimizer, *args: Any, **kwargs: Any) -> None:
-        if self._model is not None and is_pipelined(self._model):  # a stage's: its step is recorded as a whole
+        if self._model is not None and PipelineDistribution.trains(
+            self._model
+        ):  # a stage's: its step is recorded as a whole
             return original(optimizer, *args, **kwargs)
         wrapper: Any = optimizer  # Keras does not type what it has
         self._communicator = communicator = wrapper.workers.communicator

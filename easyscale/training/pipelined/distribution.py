@@ -60,9 +60,14 @@ class PipelineDistribution:
     @classmethod
     def of(cls, model: keras.Model) -> "PipelineDistribution":
         """Return the model's distribution; make it the first time."""
-        if "_easyscale_pipeline" not in vars(model):
+        if not cls.trains(model):
             object.__setattr__(model, "_easyscale_pipeline", cls(model))  # past Keras, which would track it
         return model._easyscale_pipeline
+
+    @staticmethod
+    def trains(model: keras.Model) -> bool:
+        """Return whether a model has a distribution: several stages train it."""
+        return "_easyscale_pipeline" in vars(model)
 
     def prepare(
         self,
