@@ -72,6 +72,8 @@ class Together(Protocol):
 
     def begin_epoch(self, epoch: int) -> None: ...
 
+    def skips(self) -> bool: ...
+
     def settle(self, hook: str) -> None: ...
 
     def decide(self, hook: str | None = None) -> None: ...
@@ -104,6 +106,8 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
     """Make of a worker's list of callbacks one that acts with those of the other workers.
 
     - On other workers than the chief, callbacks that only show or write are left out, until it becomes the chief.
+    - Of a step that was made before a checkpoint, and is skipped as training goes on from it, none hears again: what is
+      written behind a step would have other weights.
     - What callbacks decide (to stop, another learning rate) holds on all workers: at the begin and end of an epoch,
       and before or after each step if one of them may decide something then.
 
@@ -144,12 +148,19 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
         original(epoch, logs)
         distribution.decide()
 
+    skipped = False
+
     def on_train_batch_begin(original: Callable, batch: int, logs: dict | None = None) -> None:
+        nonlocal skipped
+        if skipped := distribution.skips():
+            return
         distribution.settle("on_train_batch_begin")
         original(batch, logs)
         distribution.decide("on_train_batch_begin")
 
     def on_train_batch_end(original: Callable, batch: int, logs: dict | None = None) -> None:
+        if skipped:
+            return
         distribution.settle("on_train_batch_end")
         original(batch, logs)
         distribution.decide("on_train_batch_end")

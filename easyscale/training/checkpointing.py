@@ -168,6 +168,11 @@ class Checkpointing:
         self._has_trained = True
         self._data.begin_epoch()
 
+    @property
+    def skips(self) -> bool:
+        """Whether the next step had been made before, and is skipped: callbacks have seen it."""
+        return self._resumed is not None and self._data.is_behind(self._model.steps_per_execution)
+
     def skip(self, iterator: Iterator) -> tuple[Iterator, bool]:
         """Return what to take data from, and whether a step was skipped that had been made before."""
         iterator = self._data.follow(iterator)

@@ -64,6 +64,13 @@ class DataPosition:
                 self._instead = _later(iterator, self._goal["iterators"] - 1)
         return iterator if self._instead is None else self._instead
 
+    def is_behind(self, count: int) -> bool:
+        """Return whether the next execution, of so many batches, had been made before."""
+        goal = self._goal
+        if goal is None or self._calls >= goal["calls"]:
+            return False
+        return self._batches + count <= goal["batches"]  # executions may have been shorter
+
     def skip(self, iterator: Iterator, count: int) -> bool:
         """Drop the batches of one execution that had been made before; return whether there was one.
 
@@ -75,8 +82,7 @@ class DataPosition:
             return False
         if self._calls == 0 and self._pass is not None:
             self._pass.go_on(goal["steps"] - goal["calls"] * count)
-        is_there = self._calls >= goal["calls"]
-        if is_there or self._batches + count > goal["batches"]:  # executions may have been shorter
+        if not self.is_behind(count):
             self._drop(iterator, goal["batches"] - self._batches)
             self._goal = None
             return False

@@ -188,6 +188,10 @@ class Distribution:
         """Take in that an epoch is over, also for its callbacks."""
         self._fit.progress.end_epoch()
 
+    def skips(self) -> bool:
+        """Return whether the step that begins was made before the checkpoint that training goes on from."""
+        return self._fit.skips
+
     def settle(self, hook: str) -> None:
         """Let the model have the weights of the last step if a callback of any worker may look at them in this hook."""
         if self._fit.decides_in(hook):

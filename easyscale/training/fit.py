@@ -178,6 +178,11 @@ class Fit:
         self.data.begin_epoch(epoch)
         self.progress.begin_epoch()
 
+    @property
+    def skips(self) -> bool:
+        """Whether the next step was made before the checkpoint that training goes on from."""
+        return self._served is None and self._checkpointing is not None and self._checkpointing.skips
+
     def step(self, train_function: TrainFunction, iterator: Iterator) -> Any:
         """Do one step, or `steps_per_execution`, by `train_function.function(iterator)`."""
         return self._steps.step(train_function, iterator)

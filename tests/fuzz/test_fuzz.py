@@ -45,7 +45,7 @@ PARALLEL_OF_MORE = [draw(seed, {"model_parallel": "pipeline"}) for seed in (8000
 ]
 
 # Cases that differed once. The last ones are run always, the others are marked `full`.
-ALWAYS = 12
+ALWAYS = 13
 FOUND = [
     '{"seed": 20068, "body": "attention", "outputs": "dict", "loss": "LogCosh", "optimizer": "Adam", "samples": "31", '
     '"reduction": "mean_with_sample_weight", "weights": "random"}',
@@ -74,6 +74,8 @@ FOUND = [
     '{"seed": 500428, "steps_per_epoch": "1", "resume": "fewer epochs"}',
     '{"seed": 500428, "steps_per_epoch": "1", "epochs": "3", "samples": "25", "resume": "behind step 2", "every": "1"}',
     '{"seed": 840000, "model_parallel": "pipeline", "optimizer": "Adafactor", "second": "fit"}',
+    '{"seed": 910206, "samples": "48", "callback": "ModelCheckpoint, after steps", '
+    '"resume": "raises as an epoch begins"}',
 ]
 
 # Draws

@@ -55,6 +55,37 @@ def test_a_fit_that_had_ended_goes_on_with_the_logs_of_one_that_had_not(tmp_path
     assert rest.history == whole.history
 
 
+def test_callbacks_do_not_hear_again_of_a_step_that_was_made_before(tmp_path):
+    heard = []
+
+    class EndedError(Exception):
+        pass
+
+    class Hears(keras.callbacks.Callback):
+        ends = True
+
+        def on_train_batch_begin(self, batch, logs=None):
+            heard.append(f"begin of {batch}")
+
+        def on_train_batch_end(self, batch, logs=None):
+            heard.append(f"end of {batch}")
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1 and self.ends:
+                raise EndedError
+
+    with pytest.raises(EndedError):  # the last checkpoint is that before the third step
+        fit(model(), tmp_path, Hears())
+    files = keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}-{batch}.keras", save_freq=1)
+    first, Hears.ends = list(heard), False
+    heard.clear()
+    fit(model(), tmp_path, Hears(), files)
+    assert first == [f"{hook} of {batch}" for batch in range(3) for hook in ("begin", "end")]
+    assert heard == first[4:] + first
+    written = sorted(path.stem for path in tmp_path.glob("*.keras"))
+    assert written == ["1-3", "2-1", "2-2", "2-3"]
+
+
 def test_metrics_that_are_others_are_said_and_count_the_rest_of_the_epoch(tmp_path):
     def with_metric(metric):
         made = model()

@@ -202,6 +202,10 @@ class PipelineDistribution:
         assert self._steps is not None  # Keras makes steps behind `begin`
         return self._steps
 
+    def skips(self) -> bool:
+        """Return whether the step that begins was made before the checkpoint that training goes on from."""
+        return self._checkpointing is not None and self._checkpointing.skips
+
     def settle(self, hook: str) -> None:
         """Take in that a callback may look at the weights: then they are whole behind each step."""
 
