@@ -74,6 +74,11 @@ FOUND = [
     '{"seed": 500428, "steps_per_epoch": "1", "resume": "fewer epochs"}',
     '{"seed": 500428, "steps_per_epoch": "1", "epochs": "3", "samples": "25", "resume": "behind step 2", "every": "1"}',
     '{"seed": 840000, "model_parallel": "pipeline", "optimizer": "Adafactor", "second": "fit"}',
+    '{"seed": 930032, "model_parallel": "pipeline", "body": "large embedding", "optimizer": "Adam", '
+    '"clip": "global norm"}',
+    '{"seed": 940024, "workers": "4", "model_parallel": "pipeline", "source": "mapped dataset", '
+    '"steps_per_epoch": "2"}',
+    '{"seed": 950000, "workers": "4", "model_parallel": "pipeline", "reduction": "sum", "validation": "data"}',
     '{"seed": 910206, "samples": "48", "callback": "ModelCheckpoint, after steps", '
     '"resume": "raises as an epoch begins"}',
 ]

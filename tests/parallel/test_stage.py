@@ -10,6 +10,7 @@ from easyscale import keras_internals
 from easyscale.parallel.pipeline import schedules
 from easyscale.parallel.pipeline.batch import Batch, sizes_of
 from easyscale.parallel.pipeline.cut import cut_model
+from easyscale.parallel.pipeline.forward_pass import ForwardPass
 from easyscale.parallel.pipeline.stage import Stage
 
 GENERATOR = np.random.default_rng(0)
@@ -113,3 +114,31 @@ def test_a_mask_crosses_with_what_it_masks(run_ranks):
     found = gradients_in_stages(run_ranks, model, [words], [label], 3, 2, "1f1b", masked)
     for (taken, _), expected in zip(found, gradients_of_whole(model, [words], [label], masked), strict=True):
         np.testing.assert_allclose(taken, expected, atol=1e-6)
+
+
+class Passes(keras.layers.Layer):
+    def call(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("last_of_first", "stage", "came"),
+    [("passes", 0, np.ones((6, 5), "int32")), ("words", 1, np.ones((6, 5, 4), "float32"))],
+)
+def test_a_layer_that_keeps_a_mask_of_another_stage_must_say_so(last_of_first, stage, came):
+    """Keras says that it loses the mask, and keeps it where the layer returns what it was given."""
+
+    def forward(supports_masking):
+        inputs = keras.Input((5,), dtype="int32")
+        passes = Passes(name="passes")
+        passes.supports_masking = supports_masking
+        x = passes(keras.layers.Embedding(10, 4, mask_zero=True, name="words")(inputs))
+        cut = cut_model(keras.Model(inputs, keras.layers.GRU(4)(x)), names=[last_of_first])
+        tensors = [keras.ops.convert_to_tensor(came)] * len(ForwardPass(cut, stage, squares, 0).inputs)
+        numbers = [keras.ops.zeros(2)] * stage
+        return ForwardPass(cut, stage, lambda *_: 0.0, 0)([*tensors, *numbers])
+
+    with pytest.warns(UserWarning, match="does not support masking"):
+        with pytest.raises(ValueError, match="must say that it supports its mask.*'passes'"):
+            forward(supports_masking=False)
+    assert forward(supports_masking=True)

@@ -50,6 +50,7 @@ class ForwardPass:
         added = self._weight_losses()
         for node in self._part.nodes:
             call(node, known)
+            self._check_masks(node, known)
             added += keras_internals.added_losses(node.operation)
         added = [keras.ops.cast(keras.ops.sum(loss), keras.config.floatx()) for loss in added]
         if self._is_last:
@@ -58,6 +59,24 @@ class ForwardPass:
             return [self._loss(outputs_of(self._graph, known), others[: self._labels], numbers, [*added, *of_others])]
         self.adds_loss = bool(added)
         return [*(known[id(tensor)] for tensor in self.outputs), *([sum(added)] if added else [])]
+
+    def _check_masks(self, node: Any, known: dict[int, Any]) -> None:
+        """Raise `ValueError` if a layer keeps a mask that the graph does not know of, and another stage needs it.
+
+        A layer that does not support masks loses them, as Keras says; but not if it returns its input as it is.
+        """
+        crosses = {id(tensor) for tensor in [*self.inputs, *self.outputs, *keras.tree.flatten(self._graph.outputs)]}
+        for output in node.outputs:
+            if keras_internals.mask_of(output) is not None:
+                continue
+            for tensor in node.input_tensors:
+                is_masked = any(keras_internals.mask_of(one) is not None for one in (tensor, known[id(tensor)]))
+                if is_masked and known[id(tensor)] is known[id(output)] and {id(tensor), id(output)} & crosses:
+                    raise ValueError(
+                        "a layer in a pipeline that returns its input as it is must say that it supports its mask. "
+                        f"Received: layer '{node.operation.name}' where two stages meet. Set `self.supports_masking = "
+                        "True` in its `__init__`"
+                    )
 
     def _weight_losses(self) -> list:
         """What regularizers make of the weights that the stage trains."""

@@ -42,15 +42,15 @@ class AllStages:
         most = unscaled(self._optimizer).global_clipnorm
         if not most and not isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
             return gradients
-        if most:
-            gradients = [keras.ops.convert_to_tensor(gradient) for gradient in gradients]
         squares = keras.ops.sum(total_of_squares(gradients))
         (total,) = self._call(self._over_stages, [squares], [((), np.dtype("float64"))])
         factor = 1.0 + (total - total)
-        if most:
-            norm = keras.ops.sqrt(total) / keras.ops.cast(scale, "float64")
-            factor *= most / keras.ops.maximum(norm, most)
-        return [self._backend.scaled(gradient, factor) for gradient in gradients]
+        if not most:
+            return [self._backend.scaled(gradient, factor) for gradient in gradients]
+        norm = keras.ops.sqrt(total) / keras.ops.cast(scale, "float64")
+        factor *= most / keras.ops.maximum(norm, most)
+        # Keras makes rows dense as it clips: an optimizer that squares then squares their sum.
+        return [gradient * keras.ops.cast(factor, gradient.dtype) for gradient in gradients]
 
     def _over_stages(self, squares: np.ndarray) -> list[np.ndarray]:
         rows = self._communicator.all_gather_rows(np.array([squares]))

@@ -14,6 +14,7 @@ from easyscale.training.checkpointing import Checkpointing
 from easyscale.training.console import Console
 from easyscale.training.data_position import DataPosition
 from easyscale.training.fit_progress import FitProgress
+from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.pipelined.meeting import Meetings
 from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole
 from easyscale.training.pipelined.staged_state import StagedState
@@ -64,6 +65,7 @@ def checkpointing_of(
     optimizer: StageOptimizer,
     meetings: Meetings,
     progress: FitProgress,
+    data_pass: DataPass,
     callbacks: list[keras.callbacks.Callback],
     console: Console,
     options: Mapping[str, Any],
@@ -78,11 +80,12 @@ def checkpointing_of(
         optimizer: The `StageOptimizer`.
         meetings: The `Meetings`.
         progress: The `FitProgress`.
+        data_pass: The `DataPass`.
         callbacks: List of this rank's callbacks.
         console: The `Console`.
         options: Dict. Arguments of `Checkpointing`.
     """
-    data = DataPosition(local_batch(model, mesh.communicator))
+    data = DataPosition(local_batch(model, mesh.communicator), data_pass)
     state = StagedState(model, steps.cut, mesh, whole, optimizer, progress, data, CallbackStates(callbacks))
     steps.on_stage = state.metrics.settle
     staged = StagedModel(model, AllRanks(mesh.communicator, meetings), [optimizer.distributed])

@@ -22,8 +22,10 @@ from easyscale.training.checkpointing import Checkpointing
 from easyscale.training.console import Console
 from easyscale.training.fit_progress import FitProgress
 from easyscale.training.parts import losses, metrics
+from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.pipelined import refusals
 from easyscale.training.pipelined.checkpoints import checkpointing_of
+from easyscale.training.pipelined.evaluation import Evaluation
 from easyscale.training.pipelined.loss import numbers_of
 from easyscale.training.pipelined.meeting import Kind, Meetings
 from easyscale.training.pipelined.optimizer import StageOptimizer
@@ -34,7 +36,7 @@ from easyscale.update.accumulated import unscaled
 
 __all__ = ["PipelineDistribution"]
 
-_REPLACED = ("evaluate", "save", "save_weights", "export")
+_REPLACED = ("test_step", "evaluate", "save", "save_weights", "export")
 
 
 class PipelineDistribution:
@@ -48,10 +50,12 @@ class PipelineDistribution:
         keras_internals.check()
         losses.install()
         self._model = model
-        self._training = self._evaluating = self._is_whole = False
+        self._training = self._is_whole = False
         self._backend = backends.get()
         self._steps: PipelineSteps | None = None
         self._made_for: list = []
+        self._evaluation: Evaluation | None = None
+        self._evaluates_for: tuple = ()
         self._checkpointing: Checkpointing | None = None
         for name in (*_REPLACED, keras_internals.LOGS):
             own = self._results if name == keras_internals.LOGS else getattr(self, name)
@@ -88,6 +92,8 @@ class PipelineDistribution:
         """
         self._pipeline, self._options, self._check_every = pipeline, dict(options), check_every
         self._checkpoint, self._mesh = checkpoint, _mesh(communicator, pipeline.stages)
+        if (made_for := (self._mesh, self._options)) != self._evaluates_for:
+            self._evaluation, self._evaluates_for = Evaluation(self._model, self._mesh["data"], options), made_for
 
     @property
     def model(self) -> keras.Model:
@@ -128,8 +134,10 @@ class PipelineDistribution:
         self._meetings, self._checkpointing = Meetings(model, world), None
         self._progress = FitProgress(self._optimizer.distributed.workers)
         self._progress.begin(params["epochs"])
+        self._pass = DataPass(model, world)
+        self._pass.begin()
         if self._checkpoint is not None:
-            parts = self._steps, self._whole, self._optimizer, self._meetings, self._progress
+            parts = self._steps, self._whole, self._optimizer, self._meetings, self._progress, self._pass
             self._checkpointing = checkpointing_of(model, self._mesh, *parts, callbacks, console, self._checkpoint)
             self._checkpointing.begin()
 
@@ -179,6 +187,7 @@ class PipelineDistribution:
             if skipped:
                 return {}
             checkpointing.before_step(self._progress.steps)
+        self._pass.check(1)
         batch = steps.read(iterator)
         met = self._meetings.meet(Kind.STEP, batch[2])
         if self._progress.steps == 0 and (refusal := steps.refusal_of_first(met.samples)) is not None:
@@ -216,8 +225,8 @@ class PipelineDistribution:
 
     def _results(self, original: Callable, logs: dict) -> dict:
         """Return the logs of all ranks' data, when this rank's have come to an end."""
-        if self._evaluating:
-            return metrics.merge_logs(self._model, self._mesh["data"], logs)
+        if self._evaluates.is_together:
+            return self._evaluates.merge(logs)
         if not self._training:
             return original(logs)
         if self._checkpointing is not None:
@@ -229,6 +238,7 @@ class PipelineDistribution:
                 self.end_step()
             elif met.kind is Kind.CHECKPOINT:
                 self._meetings.join_checkpoint(self._progress.steps)
+        self._pass.end_epoch(all(self._mesh.communicator.all_gather_object(self._pass.has_ended)))
         if self._agreed.looks:
             self.make_whole()
         merged: dict[str, Any] = {}
@@ -268,6 +278,7 @@ class PipelineDistribution:
 
     def stop(self) -> None:
         """Leave a `fit()`; if it was not ended, without the other ranks."""
+        self._evaluates.end()
         if self._training:
             self._training = False
             self._whole.abandon()
@@ -279,20 +290,28 @@ class PipelineDistribution:
 
     # Evaluations, and files
 
+    @property
+    def _evaluates(self) -> Evaluation:
+        assert self._evaluation is not None  # `prepare` makes it
+        return self._evaluation
+
     def begin_evaluation(self) -> None:
         """Start an `evaluate()` of all ranks: each evaluates the whole model on the data of its pipeline."""
-        self._evaluating = True
+        self._evaluates.begin()
         self._mesh.communicator.progress.activity = Activity.EVALUATION
 
     def end_evaluation(self) -> None:
         """End an `evaluate()` of all ranks."""
-        self._evaluating = False
+        self._evaluates.end()
         self._mesh.communicator.progress.activity = Activity.STEPS
 
     def evaluate(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
         if self._training and keras_internals.OF_FIT in kwargs:  # all ranks validate
             self.make_whole()
-        return original(*args, **kwargs)
+        return self._evaluates.run(original, *args, **kwargs)
+
+    def test_step(self, original: Callable, data: Any) -> Any:
+        return self._evaluates.step(original, data)
 
     def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:
         # In fit() all ranks come here, in callbacks of the user's own; the file is written once.
