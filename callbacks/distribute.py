@@ -23,6 +23,7 @@ from easyscale.training.callback_list import attach, on_set_model
 from easyscale.training.callback_state import remember
 from easyscale.training.console import Console
 from easyscale.training.distribution import Distribution
+from easyscale.training.pipelined.distribution import PipelineDistribution
 from easyscale.training.pipelined.stages_of_ranks import StagesOfRanks
 from easyscale.training.split import refusals
 
@@ -146,7 +147,9 @@ class Distribute(keras.callbacks.Callback):
         if self._parallel.pipeline is not None:
             self._taken = callbacks
             remember(callbacks.callbacks)
-            attach(callbacks, self._parallel.distribution_of(model, self._checkpoint))
+            pipelines = self._parallel.distribution_of(model, self._checkpoint)
+            attach(callbacks, pipelines)
+            _compile_without_xla(model, pipelines)
             return
         distribution = Distribution.of(model)
         distribution.wrap_optimizers(self._options)
@@ -158,16 +161,7 @@ class Distribute(keras.callbacks.Callback):
         if distribution.size > 1 or self._checkpoint or distribution.is_elastic:
             remember(callbacks.callbacks)
             attach(callbacks, distribution)
-        if distribution.size > 1 and model.jit_compile:
-            if distribution.is_chief:
-                warnings.warn(
-                    "`jit_compile` is turned off for this model: an exchange between workers cannot be compiled. "
-                    "Pass `jit_compile=False` to `compile()`",
-                    EasyScaleWarning,
-                    stacklevel=2,
-                )
-            model.jit_compile = False
-            model.train_function = None
+        _compile_without_xla(model, distribution)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         if self._taken is None:
@@ -178,6 +172,20 @@ class Distribute(keras.callbacks.Callback):
         if (advice := backend.get().advice()) is not None:
             communicator = communicators.get(self._options["communicator"])
             Console(communicator, bool(self.params.get("verbose"))).say_once(advice)
+
+
+def _compile_without_xla(model: keras.Model, distribution: Distribution | PipelineDistribution) -> None:
+    """Turn `jit_compile` off where workers exchange something inside of a model's steps, and say so."""
+    if distribution.size > 1 and model.jit_compile:
+        if distribution.is_chief:
+            warnings.warn(
+                "`jit_compile` is turned off for this model: an exchange between workers cannot be compiled. "
+                "Pass `jit_compile=False` to `compile()`",
+                EasyScaleWarning,
+                stacklevel=3,
+            )
+        model.jit_compile = False
+        model.train_function = model.test_function = None
 
 
 def _interval(every: int | str) -> tuple[int, float]:

@@ -73,7 +73,8 @@ def check_validation():
 
 
 def check_a_sum_of_losses_over_uneven_batches():
-    make = compiled(dense_net, sgd, loss=keras.losses.MeanSquaredError("sum"))
+    """Validations of them exchange numbers inside of a step, which cannot be compiled: that is turned off."""
+    make = compiled(dense_net, sgd, loss=keras.losses.MeanSquaredError("sum"), jit_compile=True)
     x, _ = classes(49)
     return equal(make, (x, 0.1 * x[:, :10]), TWO, validates=True)
 

@@ -109,6 +109,11 @@ class PipelineDistribution:
     def is_chief(self) -> bool:
         return self._mesh.communicator.is_chief
 
+    @property
+    def size(self) -> int:
+        """The number of pipelines."""
+        return self._mesh["data"].size
+
     # A fit()
 
     def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
