@@ -49,7 +49,7 @@ def fit(model, folder, *callbacks, stages=comm.size, update=None, **options):
         distribute = Distribute(communicator="local", checkpoint=folder, every=1)
         x, y, batch = *DATA, 24
     else:
-        pipeline = Pipeline(stages=stages, microbatches=4)
+        pipeline = Pipeline(stages=stages, microbatches=4, cut="weights")
         distribute = Distribute("ring", update=update, model_parallel=pipeline, checkpoint=folder, every=1)
         x, y = easyscale.shard(*DATA)
         batch = easyscale.local_batch(24)

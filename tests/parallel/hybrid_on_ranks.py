@@ -36,8 +36,11 @@ from easyscale.callbacks import Distribute
 from easyscale.parallel import Pipeline
 
 comm = easyscale.communicator.get()
-TWO = [{"stages": 2, "microbatches": 4}]
-BOTH = [{"stages": 2, "microbatches": 8, "schedule": "gpipe"}, {"stages": 2, "microbatches": 3}]
+TWO = [{"stages": 2, "microbatches": 4, "cut": "weights"}]
+BOTH = [
+    {"stages": 2, "microbatches": 8, "schedule": "gpipe", "cut": "weights"},
+    {"stages": 2, "microbatches": 3, "cut": "time"},
+]
 UPDATES = ("replicated", "sharded")
 
 

@@ -28,7 +28,7 @@ class Dies(keras.callbacks.Callback):
 
 
 keras.utils.set_random_seed(1)
-pipeline = easyscale.parallel.Pipeline(stages=2, microbatches=4) if len(sys.argv) > 2 else None
+pipeline = easyscale.parallel.Pipeline(stages=2, microbatches=4, cut="weights") if len(sys.argv) > 2 else None
 distribute = easyscale.callbacks.Distribute(
     "ring",
     model_parallel=pipeline,

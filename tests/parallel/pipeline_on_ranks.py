@@ -17,7 +17,7 @@ comm = easyscale.communicator.get()
 SCHEDULES = easyscale.parallel.pipeline.schedules.available()
 # Each schedule with 1, 4 and 8 micro-batches; the stages are all ranks.
 PIPELINES = [
-    {"stages": comm.size, "microbatches": microbatches, "schedule": schedule}
+    {"stages": comm.size, "microbatches": microbatches, "schedule": schedule, "cut": "weights"}
     for schedule, microbatches in itertools.product(SCHEDULES, [1, 4, 8])
 ]
 # `make test` has 3 ranks. There a model trains by each pipeline with one optimizer or the other, and the rest by one
@@ -162,6 +162,11 @@ def check_sgd_of_two_inputs_and_two_outputs():
 
 def check_adam_of_two_inputs_and_two_outputs():
     return equal(two_tasks(adam), tasks(), OF_ADAM, batch=16)
+
+
+def check_a_cut_by_measured_time():
+    """All ranks cut where the chief has measured, and what it has measured with changes nothing."""
+    return equal(masks(adam), images(), [{"stages": comm.size, "microbatches": 4, "cut": "time"}], batch=16)
 
 
 def check_sample_weights():

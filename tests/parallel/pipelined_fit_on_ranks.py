@@ -38,7 +38,7 @@ def compiled(build=dense_net, optimizer=None, **options):
 def distribute(forgets=True, **options):
     if forgets:  # each check is a script of its own
         called.names.clear()
-    options = {"stages": STAGES, "microbatches": 4, **options}
+    options = {"stages": STAGES, "microbatches": 4, "cut": "weights", **options}
     return Distribute("ring", model_parallel=Pipeline(**options))
 
 

@@ -21,8 +21,12 @@ from easyscale.training.pipelined.meeting import Kind, meet
         ),
         ({"stages": 2, "microbatches": 2.5}, "`microbatches` must be an integer"),
         ({"stages": 2, "schedule": "gpip"}, "`schedule` must be one of .* Did you mean 'gpipe'"),
-        ({"cut": "block_4"}, r"`cut` must be a list of names of layers\. Received: cut='block_4'"),
-        ({"cut": []}, "`cut` must be a list of names"),
+        (
+            {"cut": "block_4"},
+            r"`cut` must be 'time', 'weights', or a list of names of layers\. Received: cut='block_4'",
+        ),
+        ({"cut": []}, "`cut` must be 'time', 'weights', or a list"),
+        ({"cut": 4, "stages": 2}, "`cut` must be 'time', 'weights', or a list"),
         (
             {"stages": 4, "cut": ["a", "b"]},
             "one name less than there are stages. Received: stages=4",

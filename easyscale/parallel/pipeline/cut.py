@@ -80,6 +80,7 @@ class Cut:
     Args:
         graph: The `Graph` of the model.
         bounds: For each stage the number of its first call, then the number of all calls.
+        times: For each call the seconds of its passes for a micro-batch. Defaults to `None`: they were not measured.
 
     Attributes:
         graph: The same.
@@ -87,8 +88,9 @@ class Cut:
         tied: List of the `Tied` weights.
     """
 
-    def __init__(self, graph: keras_internals.Graph, bounds: Sequence[int]):
+    def __init__(self, graph: keras_internals.Graph, bounds: Sequence[int], times: Sequence[float] | None = None):
         self.graph = graph
+        self._seconds = None if times is None else [sum(times[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
         stage_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds)).tolist()
         crossings = crossings_of(graph, stage_of, len(bounds) - 1)
         layers = [
@@ -121,8 +123,8 @@ class Cut:
         ]
 
     def __str__(self) -> str:
-        """The table: for each stage its layers, its weights, and what it sends forward for each sample."""
-        rows = [("stage", "layers", "weights", "sends for each sample")]
+        """The table: for each stage its layers, its weights, its time, and what it sends forward for each sample."""
+        rows: list[tuple[str, ...]] = [("stage", "layers", "weights", "ms", "sends for each sample")]
         for stage in self.stages:
             names = [layer.name for layer in stage.layers]
             shown = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"
@@ -130,7 +132,10 @@ class Cut:
             for crossing in stage.sends:
                 sent[crossing.target] = sent.get(crossing.target, 0) + crossing.nbytes
             sends = ", ".join(f"{nbytes:,} bytes to {target}" for target, nbytes in sent.items()) or "-"
-            rows.append((str(stage.number), shown, f"{stage.weights:,}", sends))
+            took = "" if self._seconds is None else f"{1000 * self._seconds[stage.number]:.2f}"
+            rows.append((str(stage.number), shown, f"{stage.weights:,}", took, sends))
+        if self._seconds is None:
+            rows = [row[:3] + row[4:] for row in rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         lines += [
@@ -141,7 +146,12 @@ class Cut:
         return "\n".join(line.rstrip() for line in lines)
 
 
-def cut_model(model: keras.Model, stages: int | None = None, names: Sequence[str] | None = None) -> Cut:
+def cut_model(
+    model: keras.Model,
+    stages: int | None = None,
+    names: Sequence[str] | None = None,
+    times: Sequence[float] | None = None,
+) -> Cut:
     """Cut a Sequential or Functional model into stages.
 
     Args:
@@ -149,6 +159,8 @@ def cut_model(model: keras.Model, stages: int | None = None, names: Sequence[str
         stages: Int. The number of stages, cut so that the largest has as few weights as possible, and then so that as
             little as possible crosses. Defaults to `None`: one more than there are names.
         names: The names of layers, each the last one of its stage. Defaults to `None`.
+        times: For each call of a layer its seconds, by which the slowest stage is as fast as possible. Defaults to
+            `None`.
 
     Raises:
         ValueError: If the model cannot be cut so.
@@ -163,8 +175,8 @@ def cut_model(model: keras.Model, stages: int | None = None, names: Sequence[str
     """
     graph = _graph_of(model)
     _check_batches(graph)
-    bounds = _by_weights(graph, stages or 1) if names is None else _by_names(graph, names)
-    cut = Cut(graph, bounds)
+    bounds = _by_size(graph, stages or 1, times) if names is None else _by_names(graph, names)
+    cut = Cut(graph, bounds, times)
     _check_moving(cut)
     for stage in cut.stages:
         for crossing in stage.receives:
@@ -239,9 +251,10 @@ def _by_names(graph: keras_internals.Graph, names: Sequence[str]) -> list[int]:
     return bounds
 
 
-def _by_weights(graph: keras_internals.Graph, stages: int) -> list[int]:
+def _by_size(graph: keras_internals.Graph, stages: int, times: Sequence[float] | None) -> list[int]:
     counts = _new_weights(graph)
-    bounds = divide(counts, bytes_across(graph), stages)
+    costs = None if times is None else [round(seconds * 1e9) for seconds in times]
+    bounds = divide(counts, bytes_across(graph), stages, costs)
     if bounds is None:
         raise ValueError(
             "a pipeline must have at most as many stages as its model has layers with weights of their own. Received: "

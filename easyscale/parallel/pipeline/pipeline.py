@@ -8,6 +8,8 @@ from easyscale.parallel.pipeline.schedules import Schedule
 
 __all__ = ["Pipeline"]
 
+_WAYS = ("time", "weights")
+
 
 class Pipeline:
     """Cut the model into stages, one on each of so many neighbouring ranks, and send micro-batches through them.
@@ -26,8 +28,12 @@ class Pipeline:
         microbatches: Int. The parts that a worker's batch is divided into; a batch of fewer samples has as many parts
             as samples. Defaults to `8`.
         schedule: String. `"1f1b"` or `"gpipe"`; see `easyscale.parallel.pipeline.schedules`. Defaults to `"1f1b"`.
-        cut: List of strings. The names of layers, each the last one of its stage. Defaults to `None`: cut so that the
-            largest stage has as few weights as possible.
+        cut: List of strings, or one. The names of layers, each the last one of its stage; `"time"`: cut so that the
+            slowest stage is as fast as possible, by measuring each layer once, some 50 ms; `"weights"`: so that the
+            largest has as few weights as possible. Defaults to `"time"`.
+
+    Attributes:
+        names: List of the names; `None` if there are none.
 
     Raises:
         ValueError: If an argument is none of those that it can be.
@@ -35,7 +41,7 @@ class Pipeline:
     Example:
 
     >>> Pipeline(stages=2, microbatches=4)
-    Pipeline(stages=2, microbatches=4, schedule='1f1b', cut=None)
+    Pipeline(stages=2, microbatches=4, schedule='1f1b', cut='time')
     >>> Pipeline(cut=["block_4", "block_8"]).stages
     3
     """
@@ -45,27 +51,30 @@ class Pipeline:
         stages: int | None = None,
         microbatches: int = 8,
         schedule: str | Schedule = "1f1b",
-        cut: Sequence[str] | None = None,
+        cut: Sequence[str] = "time",
     ):
+        names = None if isinstance(cut, str) and cut in _WAYS else cut
         for name, value, least in (("stages", stages, 2), ("microbatches", microbatches, 1)):
-            if value is None and name == "stages" and cut is not None:
+            if value is None and name == "stages" and names is not None:
                 continue
             if isinstance(value, bool) or not is_number(value, least, whole=True):
                 raise ValueError(f"`{name}` must be an integer of {least} or more. Received: {name}={value!r}")
-        if cut is not None:
-            if isinstance(cut, str) or not cut or not all(isinstance(name, str) for name in cut):
+        if names is not None:
+            if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
                 raise ValueError(
-                    f"`cut` must be a list of names of layers. Received: {cut=}. Write such as cut=['block_4']"
+                    f"`cut` must be 'time', 'weights', or a list of names of layers. Received: {cut=}. Write such as "
+                    "cut=['block_4']"
                 )
-            if stages not in (None, len(cut) + 1):
+            if stages not in (None, len(names) + 1):
                 raise ValueError(
                     f"`cut` must have one name less than there are stages. Received: {stages=}, {cut=}. Leave "
                     "`stages` out"
                 )
-        self.stages = int(stages) if stages is not None else len(cut or ()) + 1
+        self.stages = int(stages) if stages is not None else len(cut) + 1
         self.microbatches = int(microbatches)
         self.schedule = schedules.get(schedule)
-        self.cut = None if cut is None else list(cut)
+        self.names = None if names is None else list(names)
+        self.cut = cut if self.names is None else self.names
 
     def check(self, ranks: int) -> None:
         """Raise `ValueError` if so many ranks are no whole pipelines."""
@@ -80,5 +89,5 @@ class Pipeline:
     def __repr__(self) -> str:
         return (
             f"Pipeline(stages={self.stages}, microbatches={self.microbatches}, schedule={self.schedule.name!r}, "
-            f"cut={self.cut})"
+            f"cut={self.cut!r})"
         )

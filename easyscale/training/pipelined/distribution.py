@@ -15,7 +15,6 @@ from easyscale import backend as backends
 from easyscale import keras_internals
 from easyscale.communicator import Communicator
 from easyscale.mesh import Mesh
-from easyscale.parallel.pipeline.cut import cut_model
 from easyscale.parallel.pipeline.pipeline import Pipeline
 from easyscale.progress import Activity
 from easyscale.training.checkpointing import Checkpointing
@@ -25,6 +24,7 @@ from easyscale.training.parts import losses, metrics
 from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.pipelined import refusals
 from easyscale.training.pipelined.checkpoints import checkpointing_of
+from easyscale.training.pipelined.cutting import Cutting
 from easyscale.training.pipelined.evaluation import Evaluation
 from easyscale.training.pipelined.loss import numbers_of
 from easyscale.training.pipelined.meeting import Kind, Meetings
@@ -54,6 +54,7 @@ class PipelineDistribution:
         self._backend = backends.get()
         self._steps: PipelineSteps | None = None
         self._made_for: list = []
+        self._cutting = Cutting(model)
         self._evaluation: Evaluation | None = None
         self._evaluates_for: tuple = ()
         self._checkpointing: Checkpointing | None = None
@@ -159,7 +160,7 @@ class PipelineDistribution:
 
     def _make_steps(self) -> PipelineSteps:
         model, mesh, pipeline = self._model, self._mesh, self._pipeline
-        cut = cut_model(model, pipeline.stages, pipeline.cut)
+        cut = self._cutting.cut(pipeline, mesh)
         part = cut.stages[mesh["model"].rank]
         self._whole = WholeModel(model, cut.stages, mesh["model"])
         self._optimizer = StageOptimizer(model, part.trainable_variables, mesh["data"], self._options)

@@ -113,5 +113,8 @@ DIMENSIONS = [
         0.75,
         fits=lambda case: case["model_parallel"].startswith("pipeline"),
     ),
+    Dimension(
+        "cut", {"weights": "weights", "time": "time"}, 0.2, fits=lambda case: case["model_parallel"].startswith("pipe")
+    ),
     Dimension("split", LAYERS, 0.75, fits=lambda case: case["model_parallel"] == "split"),
 ]

@@ -12,7 +12,8 @@ def parallel(case: Case) -> str:
         return ""
     given = f"Split({case.source('split')})"
     if case["model_parallel"] != "split":
-        given = f'Pipeline({stages(case)}, {case["microbatches"]}, "{case.source("model_parallel")}")'
+        schedule, cut = case.source("model_parallel"), case["cut"]
+        given = f'Pipeline({stages(case)}, {case["microbatches"]}, "{schedule}", "{cut}")'
     return f"""
 parallel = easyscale.parallel.{given} if easyscale else None
 if easyscale:

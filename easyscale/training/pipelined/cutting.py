@@ -1,0 +1,52 @@
+"""Where a model is cut, the same on all ranks."""
+
+import keras
+
+from easyscale import backend as backends
+from easyscale.mesh import Mesh
+from easyscale.parallel.pipeline.cut import Cut, cut_model
+from easyscale.parallel.pipeline.layer_times import layer_times
+from easyscale.parallel.pipeline.pipeline import Pipeline
+from easyscale.progress import Activity
+from easyscale.training.whole_batches import local_batch
+
+__all__ = ["Cutting"]
+
+_SAMPLES = 32  # of a batch, where only the data know
+
+
+class Cutting:
+    """Cuts a model as a `Pipeline` says. How long its layers take is measured once, by the chief.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: keras.Model):
+        self._model = model
+        self._times: list[float] | None = None
+
+    def cut(self, pipeline: Pipeline, mesh: Mesh) -> Cut:
+        """Return the `Cut` for a `fit()`. All ranks call this together.
+
+        Args:
+            pipeline: The `Pipeline`.
+            mesh: The `Mesh`.
+
+        Raises:
+            ValueError: If the model cannot be cut so.
+        """
+        if pipeline.names is not None:
+            return cut_model(self._model, pipeline.stages, pipeline.names)
+        by_weights = cut_model(self._model, pipeline.stages)
+        if pipeline.cut != "time":
+            return by_weights
+        if self._times is None:
+            communicator = mesh.communicator
+            communicator.progress.activity = Activity.FIRST_STEP
+            own = []
+            if communicator.is_chief:
+                batch = next(iter(local_batch(self._model, communicator).values()), _SAMPLES)
+                own = layer_times(by_weights.graph, backends.get(), max(batch // pipeline.microbatches, 1))
+            self._times = communicator.all_gather_object(own)[0]
+        return cut_model(self._model, pipeline.stages, times=self._times)
