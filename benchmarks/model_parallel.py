@@ -1,6 +1,6 @@
 """What a pipeline costs and saves: memory of a process, speed, and the share of a step in which a stage waits.
 
-    python benchmarks/model_parallel.py [memory] [speed] [idle]
+    python benchmarks/model_parallel.py [memory] [speed] [idle] [torch]
 
 - memory: the peak of the resident memory less that of a process that has only loaded Keras, of 8 layers of 4096 x 4096
   weights with Adam: of each of 4 stages beside one process, in the steps, and with the end of `fit()`, where every rank
@@ -8,14 +8,17 @@
 - speed: samples per second of a transformer of equal blocks in 2 stages of one core each, beside `2 M / (M + 1)` times
   those of one process that is kept to one core, with M = 8 micro-batches: the median of epochs, in turns.
 - idle: the share of a step that a stage spends outside of its own passes, beside `(S - 1) / (M + S - 1)`, on 2 stages.
+- torch: how many times as fast 2 stages are as one core, of the transformer of `speed` here, and of the same in PyTorch
+  by `torch.distributed.pipelining` with Gloo and 1F1B; all four in turns. Needs PyTorch: `.venv-bench/bin/python`.
 
-Speed and idle need as many cores as stages, and a machine that does nothing else.
+Speed, idle and torch need as many cores as stages, and a machine that does nothing else.
 """
 
 import functools
 import json
 import os
 import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +26,7 @@ import time
 from pathlib import Path
 
 STEPS, EPOCHS, ROUNDS = 6, 3, 3
+BLOCKS, WIDTH, LENGTH, BATCH = 8, 256, 64, 64  # of the transformer
 
 
 def train(what, stages, microbatches):
@@ -91,15 +95,16 @@ def speed_model():
     import keras
     import numpy as np
 
-    inputs = x = keras.Input((64, 256))
-    for _ in range(8):
+    inputs = x = keras.Input((LENGTH, WIDTH))
+    for _ in range(BLOCKS):
         y = keras.layers.LayerNormalization()(x)
-        x = x + keras.layers.MultiHeadAttention(4, 64)(y, y)
-        x = x + keras.layers.Dense(256)(keras.layers.Dense(1024, "gelu")(keras.layers.LayerNormalization()(x)))
+        x = x + keras.layers.MultiHeadAttention(4, WIDTH // 4)(y, y)
+        y = keras.layers.Dense(4 * WIDTH, "gelu")(keras.layers.LayerNormalization()(x))
+        x = x + keras.layers.Dense(WIDTH)(y)
     model = keras.Model(inputs, x)
     model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
-    x = np.random.default_rng(0).normal(size=(64 * STEPS, 64, 256)).astype("float32")
-    return model, x, x, 64
+    x = np.random.default_rng(0).normal(size=(BATCH * STEPS, LENGTH, WIDTH)).astype("float32")
+    return model, x, x, BATCH
 
 
 def _adding(function, spent):
@@ -146,6 +151,32 @@ def speed():
     print(f"{staged / (alone * 2 * 8 / 9):.2f} of 2 M / (M + 1)")
 
 
+def measure_torch(stages, microbatches=8):
+    """Return the samples per second of PyTorch in so many processes, each kept to a core."""
+    sizes = [stages, microbatches, BLOCKS, WIDTH, LENGTH, BATCH, STEPS, EPOCHS]
+    command = [sys.executable, str(Path(__file__).parent / "peers" / "pipeline_torch.py"), *map(str, sizes)]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        found = {"WORLD_SIZE": str(stages), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    ranks = [
+        subprocess.Popen(command, env={**os.environ, **found, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(stages)
+    ]
+    printed = [rank.communicate(timeout=1800)[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        sys.exit(f"PyTorch must train. Received: exit codes {[rank.returncode for rank in ranks]}")
+    return float(printed[-1].split()[-1])
+
+
+def torch():
+    core, rates = {min(os.sched_getaffinity(0))}, []
+    for _ in range(ROUNDS):
+        ours = [measure("speed", 1, cores=core)[0]["rate"], measure("speed", 2)[0]["rate"]]
+        rates.append([*ours, measure_torch(1), measure_torch(2)])
+    alone, staged, torch_alone, torch_staged = (statistics.median(rate) for rate in zip(*rates, strict=True))
+    print(f"torch    EasyScale {alone:.1f} samples/s on one core, {staged:.1f} in 2 stages: {staged / alone:.2f} times")
+    print(f"torch    PyTorch {torch_alone:.1f} and {torch_staged:.1f}: {torch_staged / torch_alone:.2f} times")
+
+
 def idle():
     for microbatches in (4, 8, 16):
         shares = [rank["idle"] for rank in measure("speed", 2, microbatches)]
@@ -157,4 +188,4 @@ if __name__ == "__main__":
         train(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
         for name in sys.argv[1:] or ["memory", "speed", "idle"]:
-            {"memory": memory, "speed": speed, "idle": idle}[name]()
+            {"memory": memory, "speed": speed, "idle": idle, "torch": torch}[name]()
