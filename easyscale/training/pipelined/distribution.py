@@ -95,6 +95,7 @@ class PipelineDistribution:
         self._checkpoint, self._mesh = checkpoint, _mesh(communicator, pipeline.stages)
         if (made_for := (self._mesh, self._options)) != self._evaluates_for:
             self._evaluation, self._evaluates_for = Evaluation(self._model, self._mesh["data"], options), made_for
+        self._evaluates.end()  # of one that was interrupted
 
     @property
     def model(self) -> keras.Model:
