@@ -140,6 +140,7 @@ def over_ranks(
     full: Sequence[int] = (),
     has_rows: bool = False,
     turn: tuple[int, int] = (0, 1),
+    dealt: Sequence[int] = (),
     group: str = "",
 ):
     """Parametrise a test over the checks in a file and over numbers of workers, with `servers` beside them.
@@ -156,13 +157,22 @@ def over_ranks(
             checks are marked `full`.
         turn: Pair `k, n`. Each n-th check from the k-th on is run, and the others are marked `full`: so the checks of a
             file are dealt over n kinds of ranks. Defaults to `(0, 1)`: all are run.
+        dealt: List of numbers of workers beside `sizes`: each check is run on one of these, in turns, and marked `full`
+            on the others.
         group: String. Files of one group share a launch. Defaults to `""`: the file is on its own.
     """
     names = _checks_in(checks)
-    dealt = tuple(names[turn[0] :: turn[1]])
-    others = tuple(name for name in names if name not in dealt)
-    shapes = [(Shape(size, servers, devices, start), dealt) for start in starts for size in (*sizes, *full)]
-    shapes += [(shape._replace(is_full=True), tuple(names) if has_rows else others) for shape, _ in shapes]
+    turns = [(size, turn) for size in (*sizes, *full)]
+    turns += [(size, (number, len(dealt))) for number, size in enumerate(dealt)]
+    shapes = [
+        (Shape(size, servers, devices, start), tuple(names[first::step]))
+        for start in starts
+        for size, (first, step) in turns
+    ]
+    shapes += [
+        (shape._replace(is_full=True), tuple(name for name in names if has_rows or name not in chosen))
+        for shape, chosen in shapes
+    ]
     params = [
         pytest.param(
             functools.partial(_outcome, checks, shape, limit, name, chosen),

@@ -7,7 +7,7 @@ from launches import over_ranks
 HERE = Path(__file__).parent
 
 
-@over_ranks(HERE / "equality_on_ranks.py", sizes=[1, 2, 3, 4], limit=900, has_rows=True, group="equality")
+@over_ranks(HERE / "equality_on_ranks.py", sizes=[3], dealt=[1, 2, 4], limit=900, has_rows=True, group="equality")
 def test_ranks_take_the_steps_of_one_process(check):
     check()
 
@@ -32,7 +32,9 @@ def test_ranks_take_the_steps_of_one_process_on_generators(check):
     check()
 
 
-@over_ranks(HERE / "equality_on_ranks.py", sizes=[1, 2], limit=900, devices=2, has_rows=True, group="equality")
+@over_ranks(
+    HERE / "equality_on_ranks.py", sizes=[], dealt=[1, 2], limit=900, devices=2, has_rows=True, group="equality"
+)
 def test_two_devices_take_the_steps_of_one(check):
     check()
 
