@@ -12,7 +12,7 @@ LOSING_CHIEFS = Path(__file__).with_name("losing_chiefs.py")
 
 def _lose(size, *case, options=(), script=LOSING):
     launch = [sys.executable, "-m", "easyscale", "launch", "-n", str(size), "--elastic", *options]
-    done = run([*launch, str(script), *case], timeout=90)
+    done = run([*launch, str(script), *case], timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -105,7 +105,7 @@ def test_the_next_chief_gives_a_newcomer_what_the_one_before_has_not(exchange, u
 
 def test_the_last_worker_goes_on_alone_and_ends_with_its_own_exit_code():
     launch = [sys.executable, "-m", "easyscale", "launch", "-n", "3", "--elastic"]
-    done = run([*launch, str(LOSING), "one_is_left"], timeout=90)
+    done = run([*launch, str(LOSING), "one_is_left"], timeout=200)
     assert done.returncode == 1, done.stderr
     assert "rank 2 went on" in done.stdout, done.stdout + done.stderr
     assert "lost rank 1; 1 worker goes on" in done.stdout, done.stdout
