@@ -16,7 +16,8 @@ def divide(
         counts: For each element how much it weighs.
         across: For each place before an element, and behind the last, what crosses there.
         parts: Int. The number of parts, in each of which something weighs.
-        costs: For each element what it adds to its part. Defaults to `None`: what it weighs.
+        costs: For each element what it adds to its part, as measured: within 2 % parts are as large. Defaults to
+            `None`: what it weighs.
 
     Returns:
         The places: 0, then the begin of each other part, then the number of elements. `None` if there are none.
@@ -31,7 +32,8 @@ def divide(
     if first is None:
         return None
     largest = max(total[stop] - total[start] for start, stop in zip(first, first[1:], strict=False))
-    return _least(weights, total, np.asarray(across), parts, bound=int(largest))
+    slack = 0 if costs is None else largest // 50
+    return _least(weights, total, np.asarray(across), parts, bound=int(largest + slack))
 
 
 def _least(
