@@ -37,6 +37,7 @@ class ForwardPass:
         own = cut.graph.inputs if stage == 0 else []
         self.inputs = [*own, *(crossing.tensor for crossing in self._part.receives)]
         self.outputs = list({id(crossing.tensor): crossing.tensor for crossing in self._part.sends}.values())
+        self._crosses = {id(tensor) for tensor in [*self.inputs, *self.outputs, *keras.tree.flatten(cut.graph.outputs)]}
         self.adds_loss = False
 
     def __call__(self, tensors: list) -> list:
@@ -65,13 +66,12 @@ class ForwardPass:
 
         A layer that does not support masks loses them, as Keras says; but not if it returns its input as it is.
         """
-        crosses = {id(tensor) for tensor in [*self.inputs, *self.outputs, *keras.tree.flatten(self._graph.outputs)]}
         for output in node.outputs:
             if keras_internals.mask_of(output) is not None:
                 continue
             for tensor in node.input_tensors:
                 is_masked = any(keras_internals.mask_of(one) is not None for one in (tensor, known[id(tensor)]))
-                if is_masked and known[id(tensor)] is known[id(output)] and {id(tensor), id(output)} & crosses:
+                if is_masked and known[id(tensor)] is known[id(output)] and {id(tensor), id(output)} & self._crosses:
                     raise ValueError(
                         "a layer in a pipeline that returns its input as it is must say that it supports its mask. "
                         f"Received: layer '{node.operation.name}' where two stages meet. Set `self.supports_masking = "
