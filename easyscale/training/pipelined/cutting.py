@@ -3,6 +3,7 @@
 import keras
 
 from easyscale import backend as backends
+from easyscale.communicator import Communicator
 from easyscale.mesh import Mesh
 from easyscale.parallel.pipeline.cut import Cut, cut_model
 from easyscale.parallel.pipeline.layer_times import layer_times
@@ -36,17 +37,16 @@ class Cutting:
         Raises:
             ValueError: If the model cannot be cut so.
         """
-        if pipeline.names is not None:
-            return cut_model(self._model, pipeline.stages, pipeline.names)
-        by_weights = cut_model(self._model, pipeline.stages)
-        if pipeline.cut != "time":
-            return by_weights
-        if self._times is None:
-            communicator = mesh.communicator
-            communicator.progress.activity = Activity.FIRST_STEP
-            own = []
-            if communicator.is_chief:
-                batch = next(iter(local_batch(self._model, communicator).values()), _SAMPLES)
-                own = layer_times(by_weights.graph, backends.get(), max(batch // pipeline.microbatches, 1))
-            self._times = communicator.all_gather_object(own)[0]
-        return cut_model(self._model, pipeline.stages, times=self._times)
+        if pipeline.cut == "time" and self._times is None:
+            self._times = self._measure(pipeline, mesh.communicator)
+        times = self._times if pipeline.cut == "time" else None
+        return cut_model(self._model, pipeline.stages, pipeline.names, times)
+
+    def _measure(self, pipeline: Pipeline, communicator: Communicator) -> list[float]:
+        graph = cut_model(self._model, pipeline.stages).graph  # what cannot be cut is refused on all ranks
+        communicator.progress.activity = Activity.FIRST_STEP
+        times: list[float] = []
+        if communicator.is_chief:
+            batch = next(iter(local_batch(self._model, communicator).values()), _SAMPLES)
+            times = layer_times(graph, backends.get(), max(batch // pipeline.microbatches, 1))
+        return communicator.all_gather_object(times)[0]
