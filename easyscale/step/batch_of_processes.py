@@ -33,7 +33,13 @@ class BatchOfProcesses(WholeBatch):
     def context(self) -> StepContext:
         return self._step.context
 
-    def _sum(self, vector: Tensor) -> Tensor:
-        """Return the sum of all workers' float64 `vector`, in a step."""
-        spec = Spec(tuple(vector.shape), np.dtype("float64"))
-        return self._shared.call(lambda local: [self._shared.gather_rows(local).sum(axis=0)], [vector], [spec])[0]
+    def _sum(self, vector: Tensor, fingerprint: Tensor | None = None) -> Tensor:
+        """Return the sum of all workers' float64 `vector`, in a step; see `total`."""
+        shared, spec = self._shared, Spec(tuple(vector.shape), np.dtype("float64"))
+
+        def summed(local: np.ndarray, *own: np.ndarray) -> list[np.ndarray]:
+            rows = shared.gather_rows(np.concatenate([local, *(mark.reshape(1) for mark in own)]))
+            counts_once = own and shared.may_be_whole and (rows == rows[0]).all()
+            return [(rows[:1] if counts_once else rows)[:, : local.size].sum(axis=0)]
+
+        return shared.call(summed, [vector] if fingerprint is None else [vector, fingerprint], [spec])[0]

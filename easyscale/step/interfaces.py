@@ -201,8 +201,14 @@ class WholeBatch(Protocol):
     def graph(self) -> Any:
         """Return the graph that is being traced; `None` if none is."""
 
-    def total(self, vector: Tensor) -> Tensor:
-        """Return the sum of all workers' `vector`, in the graph, without a gradient."""
+    def total(self, vector: Tensor, fingerprint: Tensor | None = None) -> Tensor:
+        """Return the sum of all workers' `vector`, in the graph, without a gradient.
+
+        Args:
+            vector: Vector. This worker's numbers.
+            fingerprint: Scalar. In an evaluation for which each worker may have all data: workers that have the same
+                numbers and the same fingerprint have the same data, which counts once. Defaults to `None`: each counts.
+        """
 
     def moments(self, mean: Tensor, variance: Tensor, count: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return mean, variance and number of all workers' data together, in the graph and with their gradients.
@@ -241,12 +247,13 @@ class StepProtocol(Protocol):
     def failure(self) -> Exception | None:
         """What an exchange has raised inside the graph."""
 
-    def begin(self, phase: int, together: bool) -> None:
+    def begin(self, phase: int, together: bool, may_be_whole: bool = False) -> None:
         """Start a `fit()`, an epoch or an evaluation.
 
         Args:
             phase: Int. See `Agreement.phase`.
             together: Bool. Whether all workers do.
+            may_be_whole: Bool. Whether each worker may have all data of an evaluation. Defaults to `False`.
         """
 
     def meet(self, purpose: Purpose, detail: int = 0) -> Agreed:

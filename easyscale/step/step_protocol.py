@@ -24,8 +24,9 @@ class Steps(StepProtocol):
     def __init__(self, communicator: Communicator, shared: Shared, gradients: GradientSync):
         self._communicator, self._shared, self._gradients = communicator, shared, gradients
 
-    def begin(self, phase: int, together: bool) -> None:
+    def begin(self, phase: int, together: bool, may_be_whole: bool = False) -> None:
         self._shared.agreement.phase, self._shared.together = phase, together
+        self._shared.may_be_whole = may_be_whole
         progress = self._communicator.progress
         progress.phase, progress.exchange = phase, self._gradients.exchange.name
         progress.activity = Activity.EVALUATION if phase % 2 else Activity.STEPS

@@ -255,7 +255,7 @@ class Distribution:
         self._epoch = epoch
         evaluates = bool(self._evaluations) if evaluates is None else evaluates
         together = all(self._evaluations) and (evaluates or (self._training and self._is_synchronous))
-        self._replication.steps.begin(2 * epoch + evaluates, together)
+        self._replication.steps.begin(2 * epoch + evaluates, together, evaluates and not self._evaluates_part)
         if epoch and not evaluates and self._fit.progress.traces:  # Keras makes the function, and data is prepared
             self._replication.communicator.progress.activity = Activity.FIRST_STEP
 

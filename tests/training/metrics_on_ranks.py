@@ -89,6 +89,23 @@ def check_counts_of_a_validation_whose_parts_are_the_same():
     assert found["val_tp"][-1] + found["val_fn"][-1] == 48, found
 
 
+def check_sums_in_a_validation_that_each_rank_has_whole():
+    x, y = digits(COUNT)
+    labels = (y / 10).astype("float32")[:, None]
+    data = x, {"one": labels, "two": 1 - labels}
+
+    def build():
+        inputs = keras.Input((8, 8, 1))
+        flat = keras.layers.Flatten()(inputs)
+        outputs = {"one": keras.layers.Dense(1, name="one")(flat), "two": keras.layers.Dense(1, name="two")(flat)}
+        model = keras.Model(inputs, outputs)
+        model.compile(keras.optimizers.SGD(1e-4), {"one": keras.losses.Huber(reduction="sum"), "two": "mse"})
+        return model
+
+    equal(build, data, exchanges=["ring"], validation_data=data, validation_batch_size=24)
+    equal(build, data, exchanges=["ring"], validates=True)
+
+
 def check_a_validation_split_of_data_that_do_not_divide():
     x, y = digits(101)
     labels = (y > 4).astype("float32")[:, None]

@@ -21,10 +21,12 @@ class BatchOfWorkers(BatchOfProcesses):
         return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     @tf.autograph.experimental.do_not_convert
-    def total(self, vector: tf.Tensor) -> tf.Tensor:
+    def total(self, vector: tf.Tensor, fingerprint: tf.Tensor | None = None) -> tf.Tensor:
         if self._communicator.size == 1:
             return vector
-        return tf.cast(self._sum(tf.cast(vector, tf.float64)), vector.dtype)
+        if fingerprint is not None:
+            fingerprint = tf.cast(fingerprint, tf.float64)
+        return tf.cast(self._sum(tf.cast(vector, tf.float64), fingerprint), vector.dtype)
 
     @tf.autograph.experimental.do_not_convert
     def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

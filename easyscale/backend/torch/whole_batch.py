@@ -16,8 +16,12 @@ class BatchOfWorkers(BatchOfProcesses):
     def graph(self) -> None:
         return None
 
-    def total(self, vector: torch.Tensor) -> torch.Tensor:
-        return vector if self.size == 1 else self._sum(vector.to(torch.float64)).to(vector.dtype)
+    def total(self, vector: torch.Tensor, fingerprint: torch.Tensor | None = None) -> torch.Tensor:
+        if self.size == 1:
+            return vector
+        if fingerprint is not None:
+            fingerprint = fingerprint.detach().to(torch.float64)
+        return self._sum(vector.to(torch.float64), fingerprint).to(vector.dtype)
 
     def moments(self, mean: torch.Tensor, variance: torch.Tensor, count: Any) -> NoReturn:
         raise NotImplementedError("Keras has no synchronized batch normalization on torch, which alone asks for it")

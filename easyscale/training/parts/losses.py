@@ -86,7 +86,9 @@ def _reduce(
         return loss
     samples = keras.ops.cast(workers.context.weight, loss.dtype)
     divisor = keras.ops.where(samples > 0, keras.ops.cast(divisor, loss.dtype), 0)
-    all_samples, all_divisors = keras.ops.unstack(workers.total(keras.ops.stack([samples, divisor])), num=2)
+    same_data = loss if reduction == "sum" else None  # a mean of data that each worker has whole is theirs already
+    totals = workers.total(keras.ops.stack([samples, divisor]), same_data)
+    all_samples, all_divisors = keras.ops.unstack(totals, num=2)
     share = keras.ops.divide_no_nan(divisor, all_divisors) if reduction != "sum" else 1
     return loss * keras.ops.stop_gradient(share * all_samples / samples)
 

@@ -93,7 +93,7 @@ class _Counting(PartOfBatch):
         super().__init__(batch, samples)
         self.asked: list[Any] = []
 
-    def total(self, vector: Any) -> Any:
+    def total(self, vector: Any, fingerprint: Any = None) -> Any:
         if vector.shape[0] > 1:
             self.asked.append(keras.ops.cast(vector[1], "float64"))
         return vector

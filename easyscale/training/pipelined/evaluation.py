@@ -45,7 +45,7 @@ class Evaluation:
     def begin(self) -> None:
         """Take in that all ranks evaluate."""
         self.is_together = self._was_together = True
-        self._optimizer.workers.steps.begin(1, together=True)
+        self._optimizer.workers.steps.begin(1, together=True, may_be_whole=not self._has_part)
 
     def end(self) -> None:
         """Take in that they have."""

@@ -95,7 +95,7 @@ class _MicroBatch(PartOfBatch):
         self._all_samples = numbers[1]
         self._totals = (numbers[index] for index in range(2, numbers.shape[0]))
 
-    def total(self, vector: Any) -> Any:
+    def total(self, vector: Any, fingerprint: Any = None) -> Any:
         """Return the number of all samples, and if there are two numbers what a loss is divided by.
 
         Behind those of losses come those of metrics, which add up what each micro-batch has.

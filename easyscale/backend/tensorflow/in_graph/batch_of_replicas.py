@@ -34,19 +34,22 @@ class BatchOfReplicas(BatchOfWorkers):
         return self._communicator.workers * self._strategy.num_replicas_in_sync
 
     @tf.autograph.experimental.do_not_convert
-    def total(self, vector: tf.Tensor) -> tf.Tensor:
+    def total(self, vector: tf.Tensor, fingerprint: tf.Tensor | None = None) -> tf.Tensor:
         replica = self._strategy.replica
         if replica is None:
-            return super().total(vector)
+            return super().total(vector, fingerprint)
+        numbers = tf.cast(vector, tf.float64)
+        if fingerprint is not None:
+            numbers = tf.concat([numbers, [tf.cast(fingerprint, tf.float64)]], 0)
 
         def merged(_: tf.distribute.Strategy, vectors: Any) -> tf.Tensor:
-            total = tf.add_n(
-                [tf.cast(vector, tf.float64) for vector in self._strategy.experimental_local_results(vectors)]
-            )
+            total = tf.add_n(self._strategy.experimental_local_results(vectors))
             with outside():
-                return super(BatchOfReplicas, self).total(total)
+                if fingerprint is None:
+                    return super(BatchOfReplicas, self).total(total)
+                return super(BatchOfReplicas, self).total(total[:-1], total[-1])
 
-        return tf.cast(replica.merge_call(merged, args=(vector,)), vector.dtype)
+        return tf.cast(replica.merge_call(merged, args=(numbers,)), vector.dtype)
 
     @tf.autograph.experimental.do_not_convert
     def moments(self, mean: tf.Tensor, variance: tf.Tensor, count: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
