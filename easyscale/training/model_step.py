@@ -10,7 +10,7 @@ import keras
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.interfaces import StepContext
 from easyscale.training.current_step import step_of
-from easyscale.training.parts import batch_normalization, finite_losses
+from easyscale.training.parts import assigned, finite_losses
 
 __all__ = ["run_alone", "run_step"]
 
@@ -28,7 +28,7 @@ def run_step(
     """
     replication, tensors = optimizers[0].workers, keras.tree.flatten(data)
     samples = replication.batch.count_samples(tensors)
-    known, moving = replication.batch.beginnings(tensors), batch_normalization.moving_statistics(model)
+    known, moving = replication.batch.beginnings(tensors), assigned.assigned_in_steps(model)
     with contextlib.ExitStack() as steps:
         for optimizer in optimizers:
             is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
@@ -62,7 +62,7 @@ def run_alone(
     step: Callable[[Any], Any], data: Any, model: keras.Model, optimizers: Sequence[DistributedOptimizer]
 ) -> Any:
     """Return `step(data)` outside of a `fit()`, where nothing is known of the others' batches: all count the same."""
-    moving = batch_normalization.moving_statistics(model)
+    moving = assigned.assigned_in_steps(model)
     with contextlib.ExitStack() as steps:
         for optimizer in optimizers:
             current = optimizer.workers.current_step

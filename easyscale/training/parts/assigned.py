@@ -1,0 +1,27 @@
+"""What layers assign in each step by themselves, beside the optimizer."""
+
+import keras
+
+from easyscale import keras_internals
+from easyscale.training.parts.batch_normalization import moving_statistics
+
+__all__ = ["assigned_in_steps", "spectral_normalizations"]
+
+
+def assigned_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the variables that layers of Keras's assign in a step of training, which travel with its gradients.
+
+    These are moving statistics of batch normalization, which each worker moves by its own part of the batch, and what
+    spectral normalization assigns: its vector, and the kernel divided by its norm. All workers that have samples assign
+    the same there; one whose part of a batch is empty does not, and gets it from them.
+    """
+    assigned = list(moving_statistics(model))
+    for layer in spectral_normalizations(model):
+        assigned += [layer.vector_u, layer.kernel]
+    return assigned
+
+
+def spectral_normalizations(model: keras.layers.Layer) -> list[keras.layers.SpectralNormalization]:
+    """Return the layers of a model, or in a layer, that divide a kernel by its norm in each step."""
+    layers = keras_internals.layers_of(model)
+    return [layer for layer in layers if isinstance(layer, keras.layers.SpectralNormalization) and layer.built]
