@@ -128,17 +128,22 @@ class Progress:
 
     # Waiting. A wait is written down when it has lasted a while, so that short ones cost nothing.
 
-    def begin_wait(self, since: float, action: str, missing: list[int] | None = None) -> int:
+    def begin_wait(
+        self, since: float, action: str, missing: list[int] | None = None, ends_job: bool = True
+    ) -> int:
         """Write down that this thread waits; return the number for `end_wait`.
 
         Args:
             since: Float. On the monotonic clock, in seconds.
             action: String, as "waits for rank 1".
             missing: The ranks that it waits for, if that is known. Defaults to `None`.
+            ends_job: Bool. Whether the job is ended if that takes too long, and not only told of. Defaults to `True`.
         """
         slot = next((free for free in range(_SLOTS) if not self._since(free)), -1)
         if slot >= 0:
-            about: dict[str, str | list[int]] = {"what": action, "purpose": self.purpose, "exchange": self.exchange}
+            about: dict[str, str | list[int] | bool] = {"what": action, "purpose": self.purpose, "exchange": self.exchange}
+            if not ends_job:
+                about["ends_job"] = False
             if missing is not None:
                 about["missing"] = missing[:20]
             text = json.dumps(about).encode()

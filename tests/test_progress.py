@@ -184,6 +184,21 @@ def test_nobody_waits_longer_for_a_rank_that_has_ended():
     assert stalls.is_over
 
 
+def test_who_has_come_to_the_end_of_the_script_waits_for_the_others_and_says_for_whom():
+    stalls = Stalls(10, 2)
+    at_the_end = words(waits=11.0)
+    at_the_end["waits"][0]["ends_job"] = False
+    stalls.hear(0, at_the_end)
+    stalls.hear(1, words(stack='  File "train.py", line 9 in upload'))
+    lines = stalls.report()
+    assert '      File "train.py", line 9 in upload' in lines and "the job goes on: who has come to the end" in lines[-1]
+    at_the_end["waits"][0]["seconds"] = 100.0
+    stalls.hear(0, at_the_end)
+    assert not stalls.is_over
+    stalls.hear(1, words(state="T", idle=21.0))
+    assert stalls.is_over, "who is stopped does not come to the end"
+
+
 def test_a_rank_that_takes_its_time_keeps_others_waiting_without_a_report():
     stalls = Stalls(10, 2)
     stalls.hear(0, words(waits=50.0))

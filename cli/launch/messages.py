@@ -52,6 +52,7 @@ class Wait(_Wait, total=False):
     exchange: str
     purpose: str
     missing: list[int]  # the ranks for which it waits
+    ends_job: bool  # false if it is only told of
 
 
 class Moves(TypedDict):

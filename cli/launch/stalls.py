@@ -70,7 +70,8 @@ class Stalls:
         """Whether ranks have waited for twice the time-out, or for such as have ended."""
         stuck = self._stuck()
         return self._reported and (
-            any(_stand(stands) >= 2 * self._timeout for stands in stuck.values()) or self._is_in_vain(stuck)
+            any(_stand(stands) >= 2 * self._timeout and _ends_job(stands) for stands in stuck.values())
+            or self._is_in_vain(stuck)
         )
 
     def _is_in_vain(self, stuck: dict[int, Stands]) -> bool:
@@ -113,9 +114,16 @@ class Stalls:
                 "  all wait, each for another: every rank must take part in the same exchanges, in one order; or for a "
                 "process of --respawn that has not replaced any"
             )
-        when = f"when they have waited for {2 * self._timeout:g} s (--stall-timeout)"
-        lines.append(f"easyscale: the job is ended {'now' if self._is_in_vain(self._stuck()) else when}")
-        return lines
+        return [*lines, self._say_how_it_goes_on()]
+
+    def _say_how_it_goes_on(self) -> str:
+        stuck = self._stuck()
+        if self._is_in_vain(stuck):
+            return "easyscale: the job is ended now"
+        if any(map(_ends_job, stuck.values())):
+            seconds = f"{2 * self._timeout:g} s (--stall-timeout)"
+            return f"easyscale: the job is ended when they have waited for {seconds}"
+        return "easyscale: the job goes on: who has come to the end of the script waits for the others as long as it takes"
 
     def _describe_missing(self, rank: int, stands: Stands | None) -> list[str]:
         if rank in self._ended:
@@ -131,6 +139,8 @@ class Stalls:
             return [f"{who}: its process {stands['pid']} (state {stands['state']}) has not come to its first exchange"]
         if stands["left"]:
             return [f"{who}: it has come to the end of its script"]
+        if not stands["stack"]:
+            return [f"{who}: its process {stands['pid']} (state {stands['state']}) does not say where"]
         stack = [f"    {line}" for line in stands["stack"].splitlines()]
         return [
             f"{who}: its process {stands['pid']} (state {stands['state']}) is here, the innermost call first:",
@@ -140,6 +150,11 @@ class Stalls:
 
 def _stand(stands: Stands) -> float:
     return stands["waits"][0]["seconds"] if stands["waits"] else stands["idle"]
+
+
+def _ends_job(stands: Stands) -> bool:
+    """Whether a rank that stands so for too long ends the job."""
+    return all(wait.get("ends_job", True) for wait in stands["waits"])
 
 
 def _whereabouts(stands: Stands) -> str:

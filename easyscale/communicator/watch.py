@@ -34,6 +34,7 @@ def _watch(communicator: Communicator, timeout: float, abort: Callable[[int], No
         time.sleep(min(1.0, timeout / 8))
         for wait in communicator.progress.waits[:1]:
             ends = wait.seconds > 2 * timeout and communicator.progress.activity == Activity.STEPS
+            ends = ends and wait.about.get("ends_job", True)
             if wait.seconds > timeout and (wait.since != said or ends):
                 said = wait.since
                 progress = communicator.progress

@@ -32,6 +32,9 @@ class CheckpointSchedule:
         self._last, self._last_step = time.monotonic(), 0
         self._due = 0
 
+    def __str__(self) -> str:
+        return f"{self._every} steps" if self._every else f"{self._seconds:g} s"
+
     def begin(self, steps: int) -> None:
         """Begin, or go on, after so many steps."""
         self._due = steps + (self._every or _LOOK_AFTER)

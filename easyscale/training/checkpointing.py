@@ -76,6 +76,11 @@ class Checkpointing:
         self._resumed: tuple[Checkpoint, Path] | None = None  # with its folder, until its state has been put back
         meetings.register(Purpose.CHECKPOINT, self.meet)
 
+    @property
+    def every(self) -> str:
+        """When they are written, in words."""
+        return f"every {self._schedule}" if self._written is not None else "read only"
+
     # The begin
 
     def begin(self) -> None:

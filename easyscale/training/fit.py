@@ -25,6 +25,7 @@ from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.parts.decisions import Decisions
 from easyscale.training.parts.divided_data import DividedData
 from easyscale.training.replicated_model import ReplicatedModel
+from easyscale.training.same_model import check_same_layers, layer_facts
 from easyscale.training.served_steps import ServedSteps
 from easyscale.training.split.split_model import SplitModel
 from easyscale.training.synchronous_steps import SynchronousSteps
@@ -137,15 +138,19 @@ class Fit:
 
     def _begin(self, deciding_hooks: list[str]) -> None:
         self._meetings.begin()
-        plan = {"epochs": self.progress.epochs, "first": initial_epoch(self._model), "decides": deciding_hooks}
+        saves = None if self._checkpointing is None else self._checkpointing.every
+        plan = {"epochs": self.progress.epochs, "checkpoint": saves, "layers": layer_facts(self._model)}
+        plan |= {"first": initial_epoch(self._model), "decides": deciding_hooks}
         all_ranks = self._communicator.all_gather_object(plan)
         first = all_ranks[0]
-        different = [rank for rank, other in enumerate(all_ranks) if other["epochs"] != first["epochs"]]
-        if different:
-            raise DesyncError(
-                f"all ranks must train for the same epochs. Received: epochs={first['epochs']} on rank 0, "
-                f"epochs={all_ranks[different[0]]['epochs']} on rank {different[0]}. Run one script on all ranks"
-            )
+        for name, rule in (("epochs", "train for the same epochs"), ("checkpoint", "write checkpoints alike, or none")):
+            different = [rank for rank, other in enumerate(all_ranks) if other[name] != first[name]]
+            if different:
+                raise DesyncError(
+                    f"all ranks must {rule}. Received: {name}={first[name]} on rank 0, "
+                    f"{name}={all_ranks[different[0]][name]} on rank {different[0]}. Run one script on all ranks"
+                )
+        check_same_layers([other["layers"] for other in all_ranks])
         set_initial_epoch(self._model, first["first"])  # which BackupAndRestore may have set, on the chief
         given = locals_of_fit(self._model)
         ends = given.get("steps_per_epoch") is None and any(

@@ -44,7 +44,10 @@ class Ending:
         progress.leave = Leave.DONE
         while membership.is_joining:  # until `end_if_over` ends the process
             time.sleep(_LONG_NAP_SECONDS)
+        # Others may have good reason to go on alone, such as the chief that writes what has been trained.
+        slot = progress.begin_wait(time.monotonic(), "has come to the end of its script", ends_job=False)
         all_leave = self._departures.leave(membership.world_ranks, membership.answer)
+        progress.end_wait(slot)
         is_missed = self._departures.is_missed(membership.world_ranks)
         progress.leave = Leave.TOO_EARLY if not all_leave else Leave.MISSED if is_missed else Leave.DONE
         membership.dismiss()

@@ -29,7 +29,7 @@ from easyscale.training.pipelined.evaluation import Evaluation
 from easyscale.training.pipelined.loss import numbers_of
 from easyscale.training.pipelined.meeting import Kind, Meetings
 from easyscale.training.pipelined.optimizer import StageOptimizer
-from easyscale.training.pipelined.start import agree, start_equal
+from easyscale.training.pipelined.start import agree, start_equal, warn_of_own_state
 from easyscale.training.pipelined.steps import PipelineSteps
 from easyscale.training.pipelined.whole_model import WholeModel
 from easyscale.update.accumulated import unscaled
@@ -121,8 +121,10 @@ class PipelineDistribution:
     def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
         """Start a `fit()`, after its callbacks have: equal ranks, a stage on each."""
         model, world = self._model, self._mesh.communicator
-        refusals.check(model)
-        plan = [params["epochs"], repr(self._pipeline), str(self._options)]
+        refusals.check(model, self._pipeline.microbatches)
+        warn_of_own_state(model, self._pipeline.microbatches, self._mesh)
+        written = (self._checkpoint or {}).get("written")
+        plan = [params["epochs"], repr(self._pipeline), str(self._options), {"checkpoint": written is not None}]
         self._agreed = agree(model, self._mesh, plan, hooks, callbacks)
         start_equal(model, self._mesh)
         key, self._is_whole = self._way_to_train(), True

@@ -7,6 +7,7 @@ import keras
 from easyscale import keras_internals
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.keras_fit import is_overridden
+from easyscale.training.parts.assigned import spectral_normalizations
 from easyscale.update.accumulated import unscaled
 
 __all__ = ["check"]
@@ -14,18 +15,20 @@ __all__ = ["check"]
 _STEPS = ("train_step", "compute_loss", "compute_metrics")
 
 
-def check(model: keras.Model) -> None:
+def check(model: keras.Model, microbatches: int) -> None:
     """Raise `ValueError` if pipelines cannot train a model that is compiled as this one.
 
     What can be seen of its layers only when they are called is refused then: see `Stage`.
 
     Args:
         model: The model.
+        microbatches: Int. The parts of a batch that go through it one after the other.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         raise ValueError("a pipeline trains a compiled model. Received: one that is not. Call `model.compile(...)`")
-    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer), *_of_layers(model), *_of_masks(model)]:
+    of_layers = [*_of_layers(model), *_of_kernels(model, microbatches), *_of_masks(model)]
+    for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer), *of_layers]:
         raise ValueError(f"{rule}. Received: {received}. {remedy}")
 
 
@@ -66,6 +69,13 @@ def _of_layers(model: keras.Model) -> Iterator[Refusal]:
             yield rule, f"{named} with synchronized=True", "Leave `synchronized` out"
         if getattr(layer, "stateful", False):
             yield "a layer on a stage must forget the batch before", f"{named} that is stateful", "Make it stateless"
+
+
+def _of_kernels(model: keras.Model, microbatches: int) -> Iterator[Refusal]:
+    for layer in spectral_normalizations(model) if microbatches > 1 else ():
+        rule = "a layer on a stage must have the same weights for all micro-batches of a step"
+        received = f"SpectralNormalization '{layer.name}', which divides them in each; microbatches={microbatches}"
+        yield rule, received, "Use `Pipeline(microbatches=1)`, or train it without `model_parallel`"
 
 
 def _of_masks(model: keras.Model) -> Iterator[Refusal]:

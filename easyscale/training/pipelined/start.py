@@ -1,5 +1,6 @@
 """The begin of a `fit()` by pipelines: ranks agree on it, and have the same weights."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -7,14 +8,15 @@ import keras
 
 from easyscale import backend as backends
 from easyscale import keras_internals
-from easyscale.errors import DesyncError
+from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.mesh import Mesh
 from easyscale.step import equality
 from easyscale.training.callback_list import deciding_hooks
 from easyscale.training.parts.randomness import mix
 from easyscale.training.pipelined.optimizer import build_whole
+from easyscale.training.same_model import check_same_layers, layer_facts
 
-__all__ = ["Agreed", "agree", "start_equal"]
+__all__ = ["Agreed", "agree", "start_equal", "warn_of_own_state"]
 
 # These look at no weights.
 _BLIND = (
@@ -57,14 +59,15 @@ def agree(model: keras.Model, mesh: Mesh, plan: Sequence[Any], hooks: list[str],
     """
     looking = [callback for callback in callbacks if _looks_at_weights(callback)]
     own = [list(plan), keras_internals.initial_epoch(model), hooks, bool(looking), bool(deciding_hooks(looking))]
-    told = mesh.communicator.all_gather_object([*own, model.optimizer.built])
-    plans, first_epochs, all_hooks, look, look_in_steps, built = zip(*told, strict=True)
+    told = mesh.communicator.all_gather_object([*own, model.optimizer.built, layer_facts(model)])
+    plans, first_epochs, all_hooks, look, look_in_steps, built, layers = zip(*told, strict=True)
     different = [rank for rank, other in enumerate(plans) if other != plans[0]]
     if different:
         raise DesyncError(
             "all ranks must train for the same epochs, by the same pipeline. Received: "
             f"{plans[0]} on rank 0, {plans[different[0]]} on rank {different[0]}. Run one script on all"
         )
+    check_same_layers(layers)
     keras_internals.set_initial_epoch(model, first_epochs[0])  # which BackupAndRestore may have set, on the chief
     if any(built):
         build_whole(model)
@@ -79,6 +82,31 @@ def start_equal(model: keras.Model, mesh: Mesh) -> None:
             if variable.name == "seed_generator_state":
                 seed, count = backends.value_of(variable).tolist()
                 variable.assign([mix(seed, number), count])
+
+
+def warn_of_own_state(model: keras.Model, microbatches: int, mesh: Mesh) -> None:
+    """Warn, on the chief, of a layer of the user's own that may assign something in each call: micro-batches are many.
+
+    Args:
+        model: The model.
+        microbatches: Int. The parts of a batch.
+        mesh: The `Mesh`.
+    """
+    if microbatches == 1 or not mesh.communicator.is_chief:
+        return
+    for layer in keras_internals.layers_of(model):
+        if isinstance(layer, keras.Model) or type(layer).__module__.startswith("keras.") or not layer.trainable:
+            continue
+        inner = {id(variable) for child in keras_internals.layers_of(layer)[1:] for variable in child.variables}
+        own = [variable.name for variable in layer.non_trainable_variables if id(variable) not in inner]
+        if own := [name for name in own if name != "seed_generator_state"]:
+            warnings.warn(
+                "what a layer assigns in `call` changes with each micro-batch of a pipeline. Received: "
+                f"{type(layer).__name__} '{layer.name}', which has '{own[0]}'; microbatches={microbatches}. If it must "
+                "change once a step, use `Pipeline(microbatches=1)`",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
 
 
 def _looks_at_weights(callback: keras.callbacks.Callback) -> bool:

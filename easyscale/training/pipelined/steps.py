@@ -18,7 +18,7 @@ from easyscale.parallel.pipeline.cut import Cut
 from easyscale.parallel.pipeline.pipeline import Pipeline
 from easyscale.parallel.pipeline.stage import Stage
 from easyscale.step.interfaces import StepContext
-from easyscale.training.parts.batch_normalization import moving_statistics
+from easyscale.training.parts.assigned import assigned_in_steps
 from easyscale.training.pipelined.all_stages import AllStages
 from easyscale.training.pipelined.divisors import Divisors
 from easyscale.training.pipelined.loss import Labels, LossOfStage, numbers_of
@@ -64,7 +64,7 @@ class PipelineSteps:
         part = cut.stages[self._communicator.rank]
         self._variables = part.trainable_variables
         layers = [layer for layer in part.layers if isinstance(layer, keras.layers.Layer)]
-        self._moving = [variable for layer in layers for variable in moving_statistics(layer)]
+        self._moving = [variable for layer in layers for variable in assigned_in_steps(layer)]
         self._stage: Stage | None = None
         self._divisors: Divisors | None = None  # on the first stage
         self.on_stage: Callable[[], None] | None = None
