@@ -30,10 +30,18 @@ def chosen() -> str:
 
 
 def check_installed() -> None:
-    """Raise `EasyScaleError` if the backend that Keras will have is one of EasyScale's, and not installed."""
+    """Raise `EasyScaleError` if the backend that Keras will have is not installed, or does not exist.
+
+    One that is no backend of EasyScale's may train alone.
+    """
     from importlib.util import find_spec
 
     name = chosen()
+    if name not in _EXTRAS and find_spec(name.partition(".")[0]) is None:
+        raise EasyScaleError(
+            f"the backend of Keras must be one of {list(_EXTRAS)} for EasyScale. Received: '{name}', which is not "
+            "installed either. Set KERAS_BACKEND=tensorflow"
+        )
     if name in _EXTRAS and find_spec(name) is None:
         others = [one for one in _EXTRAS if one != name and find_spec(one) is not None]
         remedy = "".join(f", or set KERAS_BACKEND={one}" for one in others)

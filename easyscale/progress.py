@@ -128,9 +128,7 @@ class Progress:
 
     # Waiting. A wait is written down when it has lasted a while, so that short ones cost nothing.
 
-    def begin_wait(
-        self, since: float, action: str, missing: list[int] | None = None, ends_job: bool = True
-    ) -> int:
+    def begin_wait(self, since: float, action: str, missing: list[int] | None = None, ends_job: bool = True) -> int:
         """Write down that this thread waits; return the number for `end_wait`.
 
         Args:
@@ -141,7 +139,11 @@ class Progress:
         """
         slot = next((free for free in range(_SLOTS) if not self._since(free)), -1)
         if slot >= 0:
-            about: dict[str, str | list[int] | bool] = {"what": action, "purpose": self.purpose, "exchange": self.exchange}
+            about: dict[str, str | list[int] | bool] = {
+                "what": action,
+                "purpose": self.purpose,
+                "exchange": self.exchange,
+            }
             if not ends_job:
                 about["ends_job"] = False
             if missing is not None:

@@ -203,7 +203,7 @@ def _check_names(environment: Mapping[str, str]) -> None:
             near = difflib.get_close_matches(name.removeprefix(prefix).lower(), _FIELDS, n=1, cutoff=0.8)
             if near:
                 raise ValueError(
-                    f"an environment variable that begins with {prefix} must be one of EasyScale's. Received: "
+                    f"an environment variable of EasyScale's must be spelt right. Received: "
                     f"{name}={environment[name]!r}. Did you mean {variable(near[0])}?"
                 )
 

@@ -58,6 +58,13 @@ def test_a_backend_that_is_not_installed_is_said_before_keras_misses_it(script, 
     )
 
 
+def test_a_backend_that_nobody_has_is_said_too():
+    assert _run("import easyscale, keras", KERAS_BACKEND="tensroflow")[-1] == (
+        "easyscale.errors.EasyScaleError: the backend of Keras must be one of ['tensorflow', 'torch'] for EasyScale. "
+        "Received: 'tensroflow', which is not installed either. Set KERAS_BACKEND=tensorflow"
+    )
+
+
 def test_it_is_one_line_on_a_rank():
     ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     errors = _run("import easyscale, keras", KERAS_BACKEND="torch", OMPI_COMM_WORLD_LOCAL_SIZE="2", **ranks)

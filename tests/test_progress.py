@@ -191,7 +191,9 @@ def test_who_has_come_to_the_end_of_the_script_waits_for_the_others_and_says_for
     stalls.hear(0, at_the_end)
     stalls.hear(1, words(stack='  File "train.py", line 9 in upload'))
     lines = stalls.report()
-    assert '      File "train.py", line 9 in upload' in lines and "the job goes on: who has come to the end" in lines[-1]
+    assert (
+        '      File "train.py", line 9 in upload' in lines and "the job goes on: who has come to the end" in lines[-1]
+    )
     at_the_end["waits"][0]["seconds"] = 100.0
     stalls.hear(0, at_the_end)
     assert not stalls.is_over

@@ -52,7 +52,7 @@ def test_variables_are_text():
 
 def test_a_name_that_is_nearly_one_is_an_error(monkeypatch):
     monkeypatch.setenv("EASYSCALE_EXCHANG", "ring")
-    with pytest.raises(ValueError, match="^an environment variable that begins with EASYSCALE_ must be") as raised:
+    with pytest.raises(ValueError, match="^an environment variable of EasyScale's must be spelt right") as raised:
         Settings.read()
     assert str(raised.value).endswith("Received: EASYSCALE_EXCHANG='ring'. Did you mean EASYSCALE_EXCHANGE?")
 

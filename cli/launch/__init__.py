@@ -13,6 +13,7 @@ messages             what a rank's worker says of it to the launcher
 streams, output      what the ranks write: where it comes from, how it is shown
 watch, stalls        on each host, and here: who waits for whom too long, and where that one is
 worker               what mpirun starts once per rank; it starts the script
+limits               whether this process may start others at all
 leftovers            ends what ranks have started and left behind
 loopback             has mpirun listen to this host alone
 shared_memory        whether /dev/shm has room for what MPI keeps there

@@ -80,10 +80,11 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     if workers + options.servers == 1 and not hosts and not options.restarts:
         return LaunchPlan(own, (sys.executable, *start))
 
-    from easyscale.cli.launch import job, runtimes
+    from easyscale.cli.launch import job, limits, runtimes
 
     mpi = runtimes.find()
     processes = workers + own.servers + own.spares
+    limits.check(processes)
     program, *rest = mpi.command(processes, job.worker_command(start), hosts, own.variables(), cores)
     return LaunchPlan(
         own,

@@ -123,7 +123,9 @@ class Stalls:
         if any(map(_ends_job, stuck.values())):
             seconds = f"{2 * self._timeout:g} s (--stall-timeout)"
             return f"easyscale: the job is ended when they have waited for {seconds}"
-        return "easyscale: the job goes on: who has come to the end of the script waits for the others as long as it takes"
+        return (
+            "easyscale: the job goes on: who has come to the end of the script waits for the others as long as it takes"
+        )
 
     def _describe_missing(self, rank: int, stands: Stands | None) -> list[str]:
         if rank in self._ended:

@@ -139,7 +139,7 @@ class Fit:
     def _begin(self, deciding_hooks: list[str]) -> None:
         self._meetings.begin()
         saves = None if self._checkpointing is None else self._checkpointing.every
-        plan = {"epochs": self.progress.epochs, "checkpoint": saves, "layers": layer_facts(self._model)}
+        plan: dict[str, Any] = {"epochs": self.progress.epochs, "checkpoint": saves, "layers": layer_facts(self._model)}
         plan |= {"first": initial_epoch(self._model), "decides": deciding_hooks}
         all_ranks = self._communicator.all_gather_object(plan)
         first = all_ranks[0]

@@ -53,6 +53,6 @@ def check_same_layers(all_ranks: Sequence[Sequence[LayerFacts]]) -> None:
             for what, value in own.compared.items():
                 if (differs := other.compared[what]) != value:
                     raise DesyncError(
-                        f"all ranks must build the same model. Received: layer '{own.name}' with {what}={value} on rank "
-                        f"0, '{other.name}' with {what}={differs} on rank {rank}. Run one script on all ranks"
+                        f"all ranks must build the same model. Received: layer '{own.name}' with {what}={value} "
+                        f"on rank 0, '{other.name}' with {what}={differs} on rank {rank}. Run one script on all ranks"
                     )

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import tempfile
 import warnings
 
 import keras
@@ -251,3 +252,32 @@ def check_nan_in_data_that_no_loss_sees_is_left_alone():
     )
     model = keras.Sequential([*model.layers, keras.layers.Flatten(), keras.layers.Dense(10)])
     assert _not_finite(lambda: _fit(model=classify(model, "sgd"), data=(x, y))) == []
+
+
+def _refused(message, model, **options):
+    with pytest.raises(easyscale.DesyncError, match=message):
+        model.fit(*digits(24), batch_size=8, verbose=0, callbacks=[easyscale.callbacks.Distribute(**options)])
+    comm.barrier()
+
+
+def check_layers_that_only_compute_in_another_way_are_told_of():
+    is_last = comm.rank == comm.size - 1
+    policy = "mixed_bfloat16" if is_last else "float32"
+    dense = keras.layers.Dense(10, dtype=policy, name="head")
+    model = classify(keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), dense]), "sgd")
+    _refused(
+        f"'head' with compute_dtype=float32 on rank 0, 'head' with compute_dtype=bfloat16 on rank {comm.size - 1}",
+        model,
+    )
+    dense = keras.layers.Dense(10, name="first", trainable=not is_last)
+    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), dense, keras.layers.Dense(10)]
+    model = classify(keras.Sequential(layers), "sgd")
+    _refused(f"'first' with trainable=True on rank 0, 'first' with trainable=False on rank {comm.size - 1}", model)
+
+
+def check_checkpoints_of_some_ranks_only_are_told_of():
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint": folder, "every": 3} if comm.rank == comm.size - 1 else {}
+        message = f"checkpoint=None on rank 0, checkpoint=every 3 steps on rank {comm.size - 1}. Run one script"
+        model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+        _refused(message, classify(model, "sgd"), **options)

@@ -211,6 +211,15 @@ def _words(count=300):
     return generator.integers(0, count, (98, 6)), generator.integers(0, 10, 98)
 
 
+def check_spectral_normalization():
+    def build():
+        normalized = keras.layers.SpectralNormalization
+        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), normalized(keras.layers.Dense(150, "tanh"))]
+        return classify(keras.Sequential([*layers, normalized(keras.layers.Dense(10))]), sgd())
+
+    return equal(build)
+
+
 def check_sparse_gradients():
     return equal(_embedding(sgd), _words())
 

@@ -28,6 +28,7 @@ NORMS = {
     "group": "GroupNormalization(1)",
     "unit": "UnitNormalization()",
     "rms": "RMSNormalization()",
+    "spectral": "SpectralNormalization(keras.layers.Dense(5))",
 }
 
 
