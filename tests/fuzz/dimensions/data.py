@@ -63,7 +63,7 @@ DIMENSIONS = [
     ),
     Dimension(
         "validation",
-        {"none": "", "data": "12", "uneven data": "13", "split": "0.25"},
+        {"none": "", "data": "12", "uneven data": "13", "whole data": "13", "split": "0.25"},
         0.35,
         fits=lambda case: case["validation"] != "split" or _is_divisible(case),
     ),

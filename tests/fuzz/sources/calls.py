@@ -74,9 +74,11 @@ def fit(case: Case) -> str:
     arguments = case.arguments_of("distribute").removeprefix(", ")
     if case["wrapped"] == "by hand":
         arguments = f"check_every={case.source('check_every')}" if case.source("check_every") else ""
-    options = {"none": "", "split": ", validation_split=0.25"}.get(
-        case["validation"], ", validation_data=easyscale.shard(*held) if easyscale else held"
-    )
+    options = {
+        "none": "",
+        "split": ", validation_split=0.25",
+        "whole data": ", validation_data=held, validation_batch_size=5",
+    }.get(case["validation"], ", validation_data=easyscale.shard(*held) if easyscale else held")
     callbacks = ", ".join(filter(None, [case.source("callback"), case.source("second_callback")]))
     saves = "ModelCheckpoint" in callbacks
     # What the first start of a script has written stays until the second writes it again.

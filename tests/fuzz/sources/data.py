@@ -33,7 +33,7 @@ def data(case: Case) -> str:
     second = f"generator.normal(size=({per_sample[1:]}, 1)).astype(keras.config.floatx())".replace(",,", ",")
     x = x if case["inputs"] == "one" else f'{{"a": {x}, "b": {x}}}'
     lines = ["def draw(count):", f"    x = {x}", f"    y = {structure(case, y, second)}"]
-    held = case.source("validation") if case["validation"] in ("data", "uneven data") else "12"
+    held = case.source("validation") if case["validation"] in ("data", "uneven data", "whole data") else "12"
     if case["weights"] == "none":
         lines += ["    return x, y"]
     else:
