@@ -27,6 +27,11 @@ def test_a_fit_with_split_layers(check):
     check()
 
 
+@over_ranks(HERE / "attention_on_ranks.py", sizes=[3], limit=600, full=[2, 4], group="split")
+def test_attention_that_is_split_by_heads(check):
+    check()
+
+
 @over_ranks(HERE / "checkpoints_on_ranks.py", sizes=[2, 4], limit=600)
 def test_checkpoints_of_pipelines(check):
     check()

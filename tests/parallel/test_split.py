@@ -12,6 +12,7 @@ from easyscale.layout.sliced import bounds_of
 from easyscale.parallel import Split
 from easyscale.parallel.split.cheapest import cheapest
 from easyscale.parallel.split.kinds import kinds_of
+from easyscale.parallel.split.kinds.attention import Heads
 from easyscale.parallel.split.kinds.matrix_product import MatrixColumns
 from easyscale.training.split import refusals
 
@@ -122,6 +123,79 @@ def test_slices_differ_by_one_at_most():
 )
 def test_an_equation_that_is_a_product_of_matrices_can_be_split(equation, shape, ways):
     assert list(kinds_of(keras.layers.EinsumDense(equation, shape))) == ways
+
+
+def _attention(attend=lambda layer, x: layer(x, x), **options):
+    x = keras.Input((6, 8))
+    layer = keras.layers.MultiHeadAttention(**{"num_heads": 4, "key_dim": 3, "name": "attention", **options})
+    return keras.Model(x, attend(layer, x))
+
+
+@pytest.mark.parametrize(
+    "model, layers, message",
+    [
+        (
+            _attention(),
+            {".*": "heads", "query": "rows"},
+            "must be split once. Received: .* 'attention' by heads, and 'qu",
+        ),
+        (_attention(), {"attention": "rows"}, "Received: MultiHeadAttention 'attention'. Split it by heads"),
+        (_attention(), {"query": "heads"}, "Received: EinsumDense 'query'. Split it by columns"),
+        (
+            _attention(num_heads=2),
+            {"attention": "heads"},
+            "Received: MultiHeadAttention 'attention' of 2 heads, 3 ranks",
+        ),
+        (_attention(activity_regularizer="l2"), {"attention": "heads"}, "'attention' with an `activity_regularizer`"),
+        (_attention(kernel_regularizer="l2"), {"attention": "heads"}, "'attention' with a regularizer of `kernel`"),
+        (_attention(dtype="mixed_bfloat16"), {"attention": "heads"}, "'attention' of policy 'mixed_bfloat16'"),
+        (
+            _attention(lambda _, x: keras.layers.MultiHeadAttention(4, 3, name="a")(x[:, None], x[:, None])),
+            {"a": "heads"},
+            "Received: MultiHeadAttention 'a' with several such axes",
+        ),
+        (
+            _attention(lambda _, x: keras.layers.GroupQueryAttention(3, 4, 2, name="grouped")(x, x)),
+            {"grouped": "heads"},
+            "one of those that can be. Received: GroupedQueryAttention 'grouped'. Leave it out",
+        ),
+    ],
+)
+def test_attention_that_cannot_be_split_by_heads_is_one_line(model, layers, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        Split(layers).kinds(model, ranks=3, samples=8)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"return_attention_scores": True}, "Received: return_attention_scores=True in a call of 'attention'. Leave"),
+        ({"attention_mask": np.ones((1, 4, 6, 6))}, r"Received: attention_mask of shape \(1, 4, 6, 6\) in a call of"),
+    ],
+)
+def test_a_call_that_heads_cannot_make_is_one_line(options, message):
+    (kind,) = Split({"attention": "heads"}).kinds(_attention(), ranks=2, samples=8)
+    x = keras.ops.zeros((2, 6, 8))
+    with pytest.raises(ValueError, match=message) as raised:
+        kind.call(lambda *_: pytest.fail("nothing travels"), x, x, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_pattern_of_heads_means_attention_and_not_the_layers_in_it():
+    kinds = Split({"attention.*": "heads"}).kinds(_attention(), ranks=2, samples=8)
+    assert [type(kind) for kind in kinds] == [Heads]
+    kinds = Split({"attention.*|query": "rows"}).kinds(_attention(name="a"), ranks=2, samples=8)
+    assert sorted(kind.layer.name for kind in kinds) == ["attention_output", "query"]
+
+
+def test_auto_counts_each_input_of_attention_once():
+    """8 samples on each of 2 workers, of 6 positions of 8 numbers, which are data."""
+    (offer,) = cheapest(_attention(), 8, 2)
+    weights = 4 * (3 * (8 * 12 + 12) + 12 * 8 + 8)
+    assert (offer.kind.way, offer.sent, offer.whole) == ("heads", 4 * 8 * 6 * (8 + 2 * 8), weights)
+    (offer,) = cheapest(_attention(lambda layer, x: layer(x, keras.ops.tanh(x))), 8, 2)
+    assert offer.sent == 4 * 8 * 6 * (2 * 8 + 2 * 8)
 
 
 @pytest.mark.parametrize(

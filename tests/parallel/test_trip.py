@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from easyscale.layout.sliced import Sliced
-from easyscale.parallel.split.trip import Columns, Lookup, Rows
+from easyscale.parallel.split.trip import Columns, Lookup, Rows, Summands
 
 SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])
 
@@ -57,6 +57,40 @@ def test_rows_give_each_worker_the_product_and_both_gradients(run_ranks, size):
         np.testing.assert_array_equal(by_rows, dy[rank] @ kernel.T)
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_summands_give_each_worker_the_sum_of_what_owners_make_of_all_inputs_and_both_gradients(run_ranks, size):
+    """Two arrays, `z_r = (x w_r) * (y w_r)`, of which workers without a row do not know the shape."""
+    kernel = np.random.default_rng(0).integers(-9, 9, (5, 7)).astype("float32")
+    generator = np.random.default_rng(size)
+    x, y = ([generator.integers(-9, 9, (rank, 2, 5)).astype("float32") for rank in range(size)] for _ in range(2))
+    dz = [np.ones((rank, 2, 7), "float32") for rank in range(size)]
+
+    def on_rank(comm):
+        trip, own = Summands(comm, 7), kernel * (comm.rank + 1)
+        given = [array[comm.rank] if comm.rank else np.zeros((0, 0, 5), "float32") for array in (x, y)]
+        a, b = (trip.to_owners(array) @ own for array in given)
+        result = trip.to_workers(a * b)
+        by_result = trip.gradients_to_owners(dz[comm.rank])
+        return result, [trip.gradients_to_workers(by_result * other @ own.T) for other in (b, a)]
+
+    for rank, (result, (by_x, by_y)) in enumerate(run_ranks(size, on_rank)):
+        squares = sum((r + 1) ** 2 for r in range(size))
+        np.testing.assert_array_equal(result, squares * (x[rank] @ kernel) * (y[rank] @ kernel))
+        np.testing.assert_array_equal(by_x, squares * (y[rank] @ kernel) @ kernel.T)
+        np.testing.assert_array_equal(by_y, squares * (x[rank] @ kernel) @ kernel.T)
+
+
+def test_inputs_whose_shapes_differ_between_workers_are_told_in_one_line(run_ranks):
+    def on_rank(comm):
+        with pytest.raises(ValueError) as raised:
+            Summands(comm, 7).to_owners(np.zeros((2, 3 + comm.rank // 2, 5)))
+        return str(raised.value)
+
+    for message in run_ranks(3, on_rank):
+        assert r"Received: [(2, 3, 5), (2, 3, 5), (2, 4, 5)] on ranks 0 to 2. Pad all batches to one length" in message
+        assert "\n" not in message
+
+
 @SIZES
 def test_a_lookup_brings_each_number_to_the_owner_of_its_row_and_its_gradient_as_well(run_ranks, size):
     table = np.arange(22, dtype="float32").reshape(11, 2)
@@ -86,14 +120,14 @@ def test_a_number_that_is_in_no_row_is_told_in_one_line(run_ranks):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("kind", [Columns, Rows])
+@pytest.mark.parametrize("kind", [Columns, Rows, Summands])
 def test_a_step_sends_what_the_docstring_says(run_ranks, kind, size):
     """4 rows of 24 numbers in and 36 out on each worker, of float32: a = 384 bytes, b = 576."""
     into, out = _of_all(size, 24, uneven=False), _of_all(size, 36, uneven=False)
     a, b = 4 * 24 * 4, 4 * 36 * 4
 
     def on_rank(comm):
-        trip, sent = kind(comm, {Columns: 36, Rows: 24}[kind]), []
+        trip, sent = kind(comm, {Columns: 36, Rows: 24, Summands: 24}[kind]), []
 
         def counted(act, rows):
             before = comm.sent.bytes, comm.sent.messages
@@ -102,7 +136,7 @@ def test_a_step_sends_what_the_docstring_says(run_ranks, kind, size):
             return result
 
         counts = comm.sent.bytes, comm.sent.messages
-        trip._count(into[comm.rank])  # is not in the formula
+        comm.all_gather_rows(np.zeros(2 if kind is Summands else 1, np.int64))  # is not in the formula
         counts = comm.sent.bytes - counts[0], comm.sent.messages - counts[1]
         arrived = counted(trip.to_owners, into[comm.rank])
         sent[0] = sent[0][0] - counts[0], sent[0][1] - counts[1]
@@ -119,6 +153,7 @@ def test_a_step_sends_what_the_docstring_says(run_ranks, kind, size):
     passes = {
         Columns: [far * a, far * b // size, far * b // size, far * a],
         Rows: [far * a // size, far * b, far * b, far * a // size],
+        Summands: [far * a, far * b, far * b, far * a],
     }[kind]
     assert sum(passes) == kind.cost(a, b, size)
     assert sum(passes[:3]) == kind.cost(a, b, size, has_gradient=False)

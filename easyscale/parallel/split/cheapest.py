@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 
 from easyscale.keras_internals import Graph, graph_of
-from easyscale.parallel.split.kinds import Kind, kinds_of
+from easyscale.parallel.split.kinds import CallShapes, Kind, kinds_of
 
 __all__ = ["Offer", "cheapest"]
 
@@ -42,27 +42,31 @@ def cheapest(model: keras.Model, samples: int, ranks: int) -> list[Offer]:
             f"{type(model).__name__} '{model.name}'. Name the layers, as in Split({{'fc.*': 'columns'}})"
         )
     offers = []
-    for layer, shapes, has_gradient in _calls(graph):
+    for layer, calls, has_gradient in _calls(graph):
+        shapes = [shape for call in calls for shape in (*call.inputs, call.output)]
         if any(None in shape[1:] for shape in shapes):  # how many rows there are is not known
             continue
         ways = []
         for kind in (kind(layer) for kind in kinds_of(layer).values()):
-            rows = samples * sum(map(kind.count_rows, shapes))
-            ways.append(Offer(kind, kind.cost(rows, ranks, has_gradient), kind.cost_whole(rows, ranks)))
+            sent, whole = kind.cost(samples, calls, ranks, has_gradient), kind.cost_whole(samples, calls, ranks)
+            ways.append(Offer(kind, sent, whole))
         offers += sorted(ways, key=lambda offer: offer.sent)[:1]
     return offers
 
 
-def _calls(graph: Graph) -> list[tuple[keras.layers.Layer, list[tuple], bool]]:
-    """Return each layer once, with the shapes of all of its outputs, and whether its inputs have a gradient."""
+def _calls(graph: Graph) -> list[tuple[keras.layers.Layer, list[CallShapes], bool]]:
+    """Return each layer that can be split once, with its calls, and whether its inputs have a gradient."""
     trained: set[int] = set()  # tensors that depend on a weight that is trained
-    found: dict[int, tuple[Any, list[tuple], bool]] = {}
+    found: dict[int, tuple[Any, list[CallShapes], bool]] = {}
     for node in graph.nodes:
         layer = node.operation
         has_gradient = any(id(tensor) in trained for tensor in node.input_tensors)
         if has_gradient or list(getattr(layer, "trainable_variables", [])):
             trained.update(map(id, node.outputs))
-        _, shapes, had_gradient = found.get(id(layer), (layer, [], False))
-        shapes = [*shapes, *(tuple(tensor.shape) for tensor in node.outputs)]
-        found[id(layer)] = layer, shapes, had_gradient or has_gradient
+        if not kinds_of(layer):
+            continue
+        inputs = {id(tensor): tuple(tensor.shape) for tensor in node.input_tensors}
+        _, calls, had_gradient = found.get(id(layer), (layer, [], False))
+        calls = [*calls, CallShapes(list(inputs.values()), tuple(node.outputs[0].shape))]
+        found[id(layer)] = layer, calls, had_gradient or has_gradient
     return list(found.values())

@@ -15,6 +15,7 @@ from easyscale.step.shared import Shared
 __all__ = ["CallPart", "Part", "Passage"]
 
 _CALLS = 1 << 16  # of a layer in a step, at most
+_FORMS = 1 << 10
 
 
 class Part(enum.IntEnum):
@@ -32,27 +33,30 @@ class CallPart(NamedTuple):
         layer: Int. The number of a layer among those that are split.
         call: Int. The number of one of its calls in the step.
         part: `Part`.
+        form: Int. What else is to be known of the call; see `Kind.call`. Defaults to 0.
 
     Example:
 
     >>> CallPart.of(CallPart(3, 1, Part.BACKWARD).detail)
-    CallPart(layer=3, call=1, part=<Part.BACKWARD: 1>)
+    CallPart(layer=3, call=1, part=<Part.BACKWARD: 1>, form=0)
     """
 
     layer: int
     call: int
     part: Part
+    form: int = 0
 
     @property
     def detail(self) -> int:
         """All of it as one number, which ranks tell each other: see `Agreed`."""
-        return (self.layer * _CALLS + self.call) * len(Part) + self.part
+        return ((self.layer * _CALLS + self.call) * _FORMS + self.form) * len(Part) + self.part
 
     @classmethod
     def of(cls, detail: int) -> "CallPart":
         """Return the part of a call that a number stands for."""
         number, part = divmod(detail, len(Part))
-        return cls(*divmod(number, _CALLS), Part(part))
+        number, form = divmod(number, _FORMS)
+        return cls(*divmod(number, _CALLS), Part(part), form)
 
 
 class Passage:
@@ -75,36 +79,42 @@ class Passage:
 
     def __init__(self, kind: Kind, trip: Trip, layer: int, call: int, shared: Shared):
         self._kind, self._trip, self._layer, self._call, self._shared = kind, trip, layer, call, shared
-        self._dtype, self._row_dtype = np.dtype(kind.layer.compute_dtype), np.dtype(kind.row_dtype)
-        self._share = 1.0
+        self._dtype, self._form, self._share = np.dtype(kind.layer.compute_dtype), 0, 1.0
 
-    def __call__(self, rows: Any, weight: Any) -> Any:
+    def __call__(self, weight: Any, tensors: list[Any], form: int = 0) -> Any:
         """Return the rows that come back, in the graph.
 
         Args:
-            rows: Tensor. What this worker gives to the owners.
             weight: Scalar tensor or number. This worker's samples in the step.
+            tensors: List. What this worker gives to the owners; those that have gradients first.
+            form: Int. See `Kind.call`.
         """
-        return self._back(self._kind.compute(self._there(rows)), weight)
+        self._form = form
+        return self._back(self._kind.compute(self._there(tensors), form), weight)
 
-    def _there(self, rows: Any) -> Any:
-        own = (None, *self._kind.row_shape), self._row_dtype
-        at_owner = (None, *map(self._trip.width_at_owner, self._kind.row_shape)), self._row_dtype
-        if self._row_dtype.kind != "f":
-            return self._shared.call(self._to_owners, [rows], [at_owner])[0]
+    def _there(self, tensors: list[Any]) -> list[Any]:
+        specs = [
+            (tuple(tensor.shape[1:]), np.dtype(keras.backend.standardize_dtype(tensor.dtype))) for tensor in tensors
+        ]
+        own = [((None, *shape), dtype) for shape, dtype in specs]
+        at_owner = [((None, *map(self._trip.width_at_owner, shape)), dtype) for shape, dtype in specs]
+        count = sum(dtype.kind == "f" for _, dtype in specs)
+        if not count:
+            return self._shared.call(self._to_owners, tensors, at_owner)
 
         @keras.ops.custom_gradient
-        def there(rows: Any) -> tuple[Any, Callable]:
-            def gradient(arrived: Any) -> Any:
-                return self._shared.call(self._gradients_to_workers, [arrived], [own])[0]
+        def there(*floats: Any) -> tuple[Any, Callable]:
+            def gradient(*arrived: Any) -> Any:
+                return self._shared.call(self._gradients_to_workers, arrived[:count], own[:count])
 
-            return self._shared.call(self._to_owners, [rows], [at_owner])[0], gradient
+            return self._shared.call(self._to_owners, [*floats, *tensors[count:]], at_owner), gradient
 
-        return there(rows)
+        return list(there(*tensors[:count]))
 
     def _back(self, computed: Any, weight: Any) -> Any:
-        at_owner = (None, computed.shape[-1]), self._dtype
-        own = (None, self._trip.width_at_worker(computed.shape[-1])), self._dtype
+        *between, width = computed.shape[1:]
+        at_owner = (None, *between, width), self._dtype
+        own = (None, *between, self._trip.width_at_worker(width)), self._dtype
 
         @keras.ops.custom_gradient
         def back(computed: Any) -> tuple[Any, Callable]:
@@ -125,11 +135,12 @@ class Passage:
                 f"a split layer computes in the steps and validations of a `fit()`. Received: a call of '{layer.name}' "
                 "in it by one worker alone. Call `model.predict` or `model.evaluate`, or wait for the end of `fit()`"
             )
-        return self._shared.meet(Purpose.ACTIVATIONS, CallPart(self._layer, self._call, part).detail, weight).share
+        detail = CallPart(self._layer, self._call, part, self._form).detail
+        return self._shared.meet(Purpose.ACTIVATIONS, detail, weight).share
 
-    def _to_owners(self, rows: np.ndarray) -> list[np.ndarray]:
+    def _to_owners(self, *rows: np.ndarray) -> list[np.ndarray]:
         self._meet(Part.FORWARD)
-        return [self._trip.to_owners(rows)]
+        return [self._trip.to_owners(array) for array in rows]
 
     def _to_workers(self, rows: np.ndarray) -> list[np.ndarray]:
         return [self._trip.to_workers(rows)]
@@ -138,7 +149,7 @@ class Passage:
         self._share = self._meet(Part.BACKWARD, float(weight))
         return [self._trip.gradients_to_owners(rows * rows.dtype.type(self._share))]
 
-    def _gradients_to_workers(self, rows: np.ndarray) -> list[np.ndarray]:
+    def _gradients_to_workers(self, *rows: np.ndarray) -> list[np.ndarray]:
         self._meet(Part.INPUTS)
-        arrived = self._trip.gradients_to_workers(rows)
-        return [arrived / arrived.dtype.type(self._share or 1.0)]
+        arrived = [self._trip.gradients_to_workers(array) for array in rows]
+        return [array / array.dtype.type(self._share or 1.0) for array in arrived]

@@ -30,8 +30,9 @@ class Split:
 
     Args:
         layers: Dict. From a regular expression, which is to match the whole name of a layer, to the way in which such
-            layers are split: `"columns"` or `"rows"` of their matrix. The first that matches counts. Or `"auto"`: each
-            layer that sends less bytes so in a step of this batch, in the way in which it sends least.
+            layers are split: `"columns"` or `"rows"` of their matrix, or `"heads"` of a `MultiHeadAttention`. The first
+            that matches counts. Or `"auto"`: each layer that sends less bytes so in a step of this batch, in the way in
+            which it sends least.
 
     Raises:
         ValueError: If an argument is none of those that it can be.
@@ -80,19 +81,44 @@ class Split:
         if self.is_auto:
             return _cheaper(model, ranks, samples)
         layers = layers_of(model)
-        candidates = [layer for layer in layers if layer.weights and not layers_of(layer, recursive=False)]
         chosen: dict[int, tuple[keras.layers.Layer, str]] = {}
         for pattern, way in self.layers.items():
-            found = [layer for layer in candidates if re.fullmatch(pattern, layer.name)]
+            named = [layer for layer in layers if layer.weights and re.fullmatch(pattern, layer.name)]
+            found = _meant(named, way) or named  # which are refused
             if not found:
-                names = ", ".join(f"'{layer.name}'" for layer in candidates if kinds_of(layer))
+                names = ", ".join(f"'{layer.name}'" for layer in layers if way in kinds_of(layer))
                 raise ValueError(
                     f"a pattern must match the name of a layer that can be split. Received: {pattern!r}, where the "
                     f"model has {names or 'no such layer'}. Name one of them, or some by such as 'fc.*'"
                 )
             for layer in found:
                 chosen.setdefault(id(layer), (layer, way))
-        return [_kind(*chosen[id(layer)], ranks) for layer in candidates if id(layer) in chosen]
+        _check_once(chosen)
+        return [_kind(*chosen[id(layer)], ranks) for layer in layers if id(layer) in chosen]
+
+
+def _parts(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    return [part for part in layers_of(layer) if part is not layer]
+
+
+def _meant(layers: list[keras.layers.Layer], way: str) -> list[keras.layers.Layer]:
+    """Return those of the layers of a name that a way means: not layers with others in them, nor what is in attention.
+
+    But attention itself is, if it is split by heads.
+    """
+    found = [layer for layer in layers if way in kinds_of(layer) or not _parts(layer)]
+    inside = {id(part) for layer in found for part in _parts(layer)}
+    return [layer for layer in found if id(layer) not in inside]
+
+
+def _check_once(chosen: Mapping[int, tuple[keras.layers.Layer, str]]) -> None:
+    for layer, way in chosen.values():
+        for part in _parts(layer):
+            if id(part) in chosen:
+                raise ValueError(
+                    f"a layer must be split once. Received: {type(layer).__name__} '{layer.name}' by {way}, and "
+                    f"'{part.name}' in it by {chosen[id(part)][1]}. Leave one of them out"
+                )
 
 
 def _cheaper(model: keras.Model, ranks: int, samples: int | None) -> list[Kind]:
@@ -125,14 +151,16 @@ def _refusals(kind: Kind, ranks: int) -> Iterator[tuple[str, str, str]]:
     if kind.length < ranks:
         rule = f"a layer that is split by {kind.way} must have one for each rank, or more"
         yield rule, f"of {kind.length} {kind.way}, {ranks} ranks", "Leave it out of the pattern"
-    if getattr(layer, "quantization_mode", None) or getattr(layer, "lora_enabled", False):
+    parts = layers_of(layer)
+    if any(getattr(part, "quantization_mode", None) or getattr(part, "lora_enabled", False) for part in parts):
         yield "a layer that is split has its own weights only", "that is quantized, or has LoRA", "Leave it out"
-    if not layer.trainable:
+    if not all(part.trainable for part in parts):
         yield "a layer that is split must be trained", "that is not trainable", "Leave it out of the pattern"
-    if layer.compute_dtype != layer.variable_dtype:
+    if any(part.compute_dtype != part.variable_dtype for part in parts):
         rule = "a layer that is split computes in the type of its weights"
         yield rule, f"of policy '{layer.dtype_policy.name}'", "Use the policy 'float32' for it"
     for variable in layer.trainable_variables:
         if getattr(variable, "regularizer", None) is not None:
             rule = "a layer that is split knows no loss of its weights"
             yield rule, f"with a regularizer of `{variable.name}`", "Use `weight_decay` of the optimizer"
+    yield from kind.refusals()

@@ -1,14 +1,16 @@
 """A layer whose weights are divided over ranks."""
 
-from collections.abc import Callable
-from typing import Any
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from easyscale.backend.base import Backend, StagePasses
 from easyscale.communicator import Communicator
 from easyscale.parallel.split.kinds import Kind
-from easyscale.parallel.split.passage import Part, Passage
+from easyscale.parallel.split.passage import CallPart, Part, Passage
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.trip import Trip
 from easyscale.step.interfaces import StepContext, WholeBatch
@@ -48,9 +50,8 @@ class SplitLayer:
         self.variables = [SlicedVariable(variable, axis, communicator, backend) for variable, axis in kind.slices]
         self._context: StepContext | None = None  # of the step that calls the layer
         self._calls = 0  # of the layer in this step
-        self._passes: StagePasses | None = None
-        self._trips: dict[int, Trip] = {}  # of the calls that others make, by number
-        self._by_rows: dict[int, np.ndarray] = {}  # gradients by the rows of such a call
+        self._passes: dict[int, StagePasses] = {}  # of calls that others make, by form
+        self._joined: dict[int, _Joined] = {}  # these calls, by number
         self._gradients: list[Any] = []
 
     # A worker that has a batch
@@ -62,10 +63,11 @@ class SplitLayer:
     def end(self) -> None:
         """Let the layer be what it was."""
         vars(self._kind.layer).pop("call", None)
-        self._passes, self._context, self._gradients = None, None, []
-        self._trips.clear()
+        self._context, self._gradients = None, []
+        self._passes.clear()
+        self._joined.clear()
 
-    def _call(self, inputs: Any, *_: Any, **__: Any) -> Any:
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         workers = self._step()
         if workers is None:
             raise ValueError(
@@ -78,43 +80,69 @@ class SplitLayer:
         trip = self._kind.trip(self._communicator)
         passage = Passage(self._kind, trip, self._number, self._calls, self._shared)
         self._calls += 1
-        return self._kind.result(passage(self._kind.rows(inputs), workers.context.weight), inputs)
+        return self._kind.call(functools.partial(passage, workers.context.weight), *args, **kwargs)
 
     # A worker that has none
 
-    def join(self, call: int, part: Part) -> None:
+    def join(self, call_part: CallPart) -> None:
         """Take part in a call of the layer that other ranks make in a step. All that have no batch do this.
 
         Args:
-            call: Int. The number of the call: see `CallPart`.
-            part: `Part`. What they do now.
+            call_part: `CallPart`. What they do now.
         """
+        call, part = call_part.call, call_part.part
         if part is Part.FORWARD:
-            trip = self._trips[call] = self._kind.trip(self._communicator)
-            arrived = trip.to_owners(np.zeros((0, *self._kind.row_shape), self._kind.row_dtype))
-            (computed,) = self._own_passes(trip).forward(call, [arrived])
-            trip.to_workers(computed)
+            self._joined[call] = self._join_forward(call, call_part.form)
         elif part is Part.BACKWARD:
-            trip, passes = self._trips[call], self._own_passes(self._trips[call])
-            nothing = np.zeros((0, self._kind.width), self._kind.layer.compute_dtype)
-            for by_rows in passes.backward(call, [trip.gradients_to_owners(nothing)]):
-                self._by_rows[call] = by_rows
+            joined = self._joined[call]
+            by_result = joined.trip.gradients_to_owners(joined.result)
+            self._joined[call] = joined._replace(by_rows=self._passes[joined.form].backward(call, [by_result]))
             self._gradients = []
         else:
-            self._trips[call].gradients_to_workers(self._by_rows.pop(call))
+            joined = self._joined.pop(call)
+            for by_rows in joined.by_rows:
+                joined.trip.gradients_to_workers(by_rows)
 
-    def _own_passes(self, trip: Trip) -> StagePasses:
-        if self._passes is None:
-            shape, dtype = map(trip.width_at_owner, self._kind.row_shape), np.dtype(self._kind.row_dtype)
-            watched = [0] if dtype.kind == "f" else []
-            variables = [sliced.variable for sliced in self.variables]
-            self._passes = self._backend.stage_passes(
-                lambda tensors: [self._kind.compute(tensors[0])], [((None, *shape), dtype)], watched, variables
-            )
-        return self._passes
+    def _join_forward(self, call: int, form: int) -> "_Joined":
+        trip, specs = self._kind.trip(self._communicator), self._kind.rows(form)
+        nothing = [np.zeros((0, *(axis or 0 for axis in shape)), dtype) for shape, dtype in specs]
+        arrived = [trip.to_owners(rows) for rows in nothing]
+        if form not in self._passes:
+            self._passes[form] = self._make_passes(trip, form)
+        (computed,) = self._passes[form].forward(call, arrived)
+        return _Joined(trip, form, trip.to_workers(computed))
+
+    def _make_passes(self, trip: Trip, form: int) -> StagePasses:
+        specs = [
+            ((None, *(None if axis is None else trip.width_at_owner(axis) for axis in shape)), np.dtype(dtype))
+            for shape, dtype in self._kind.rows(form)
+        ]
+        watched = [index for index, (_, dtype) in enumerate(specs) if dtype.kind == "f"]
+        variables = [sliced.variable for sliced in self.variables]
+        return self._backend.stage_passes(
+            lambda tensors: [self._kind.compute(tensors, form)], specs, watched, variables
+        )
 
     def take(self, index: int) -> Any:
         """Return the gradient of a variable, of those that have come by `join` since the last step."""
-        assert self._passes is not None  # others have come to the update by way of this layer
-        self._gradients = self._gradients or self._passes.take()
+        assert self._passes  # others have come to the update by way of this layer
+        if not self._gradients:
+            of_forms = [passes.take() for passes in self._passes.values()]
+            self._gradients = [functools.reduce(operator.add, of_form) for of_form in zip(*of_forms, strict=True)]
         return self._gradients[index]
+
+
+class _Joined(NamedTuple):
+    """A call that others make.
+
+    Attributes:
+        trip: Its `Trip`.
+        form: Int. Its form.
+        result: Array without a row. What has come to this worker.
+        by_rows: List of arrays. The gradients by what has come to this owner.
+    """
+
+    trip: Trip
+    form: int
+    result: np.ndarray
+    by_rows: Sequence[np.ndarray] = ()

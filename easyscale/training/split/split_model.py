@@ -109,7 +109,7 @@ class SplitModel:
     def join(self, detail: int) -> None:
         """Take part in a call of a layer, on a worker that has no batch in this step."""
         call_part = CallPart.of(detail)
-        self._layers[call_part.layer].join(call_part.call, call_part.part)
+        self._layers[call_part.layer].join(call_part)
 
     # What one worker does alone
 

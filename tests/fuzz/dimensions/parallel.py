@@ -14,6 +14,8 @@ LAYERS = {
     "first by rows": '{"dense.*|embedding.*|attention_output.*": "rows"}',
     "first by columns": '{"dense.*|embedding.*|query.*": "columns"}',
     "columns, then rows": '{"dense.*|embedding.*|query.*|key.*|value.*": "columns", "one|attention_output.*": "rows"}',
+    "heads": '{"multi_head_attention.*": "heads"}',
+    "heads and more": '{"dense.*|embedding.*": "columns", "multi_head_attention.*": "heads", "one": "rows"}',
     "rows, then columns": '{"dense.*|embedding.*|attention_output.*": "rows", "one": "columns"}',
 }
 
@@ -89,8 +91,10 @@ def _refused_of_split(case):
     by_columns = layers in ("head by columns", "rows, then columns")
     too_few = by_columns and LOSSES[case["loss"]][2] < workers
     too_few |= case["body"] == "attention" and splits_first and workers > 2  # it has two heads
+    is_missing = splits_first and not has_first
+    is_missing |= layers.startswith("heads") and case["body"] != "attention"
     return {
-        "split": too_few or (splits_first and not has_first),
+        "split": too_few or is_missing,
         "update": case["update"] == "replicated",
         "style": layers == "auto" and case["style"] == "subclassed",
         "source": layers == "auto" and case["source"] not in ("arrays", "tensors", "batched dataset"),

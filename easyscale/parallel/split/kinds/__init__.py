@@ -2,15 +2,16 @@
 
 import keras
 
+from easyscale.parallel.split.kinds.attention import Heads
 from easyscale.parallel.split.kinds.embedding import EmbeddingColumns, EmbeddingRows
-from easyscale.parallel.split.kinds.kind import Kind
+from easyscale.parallel.split.kinds.kind import CallShapes, Kind
 from easyscale.parallel.split.kinds.matrix_product import MatrixColumns, MatrixRows
 
-__all__ = ["WAYS", "Kind", "kinds_of"]
+__all__ = ["WAYS", "CallShapes", "Kind", "kinds_of"]
 
-_KINDS: list[type[Kind]] = [MatrixColumns, MatrixRows, EmbeddingColumns, EmbeddingRows]
+_KINDS: list[type[Kind]] = [MatrixColumns, MatrixRows, EmbeddingColumns, EmbeddingRows, Heads]
 
-WAYS = ("columns", "rows")
+WAYS = ("columns", "rows", "heads")
 
 
 def kinds_of(layer: keras.layers.Layer) -> dict[str, type[Kind]]:

@@ -1,11 +1,12 @@
 """Embeddings: some rows of the table, or some columns, on each rank."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
-from easyscale.parallel.split.kinds.kind import Kind
+from easyscale.parallel.split.kinds.kind import CallShapes, Kind
 from easyscale.parallel.split.trip import Columns, Lookup
 
 __all__ = ["EmbeddingColumns", "EmbeddingRows"]
@@ -27,19 +28,17 @@ class _OfTable(Kind):
     def count_rows(self, shape: tuple[int, ...]) -> int:
         return math.prod(shape[1:-1])
 
-    def rows(self, inputs: Any) -> Any:
-        return keras.ops.reshape(keras.ops.cast(inputs, self.row_dtype), (-1,))
+    def call(self, passage: Callable[..., Any], inputs: Any, *_: Any, **__: Any) -> Any:
+        numbers = keras.ops.reshape(keras.ops.cast(inputs, self.row_dtype), (-1,))
+        return keras.ops.reshape(passage([numbers]), (*keras.ops.shape(inputs), self.width))
 
-    def compute(self, rows: Any) -> Any:
-        return keras.ops.take(self.layer.embeddings, rows, axis=0)
+    def compute(self, tensors: list[Any], form: int) -> Any:
+        return keras.ops.take(self.layer.embeddings, tensors[0], axis=0)
 
-    def result(self, rows: Any, inputs: Any) -> Any:
-        return keras.ops.reshape(rows, (*keras.ops.shape(inputs), self.width))
-
-    def cost_whole(self, rows: int, ranks: int) -> float:
+    def cost_whole(self, samples: int, calls: Sequence[CallShapes], ranks: int) -> float:
         """A gradient travels as rows, where that is less; the sharded update gathers the whole table."""
-        dense, row = super().cost_whole(rows, ranks), self.width * self._itemsize + 8  # with its number
-        return min(dense, dense / 2 + (ranks - 1) * rows * row)
+        dense, row = super().cost_whole(samples, calls, ranks), self.width * self._itemsize + 8  # with its number
+        return min(dense, dense / 2 + (ranks - 1) * self.count(samples, calls) * row)
 
 
 class EmbeddingColumns(_OfTable):

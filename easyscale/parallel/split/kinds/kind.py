@@ -2,7 +2,8 @@
 
 import abc
 import math
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
@@ -10,7 +11,19 @@ import numpy as np
 from easyscale.communicator import Communicator
 from easyscale.parallel.split.trip import Trip
 
-__all__ = ["Kind"]
+__all__ = ["CallShapes", "Kind"]
+
+
+class CallShapes(NamedTuple):
+    """The shapes of one call of a layer, each with the samples as first axis.
+
+    Attributes:
+        inputs: Of all tensors that the layer is given, each once.
+        output: Of the layer's output.
+    """
+
+    inputs: Sequence[tuple[int, ...]]
+    output: tuple[int, ...]
 
 
 class Kind(abc.ABC):
@@ -22,7 +35,7 @@ class Kind(abc.ABC):
         layer: The layer. It is built.
 
     Attributes:
-        way: String. How they are split: `"columns"` or `"rows"`, of the matrix that they have.
+        way: String. How they are split: `"columns"` or `"rows"`, of the matrix that they have, or `"heads"`.
         trip_class: The class of `Trip` by which rows come to the owners.
         layer: The layer.
         row_shape: Tuple. The shape of a row that goes to the owners.
@@ -48,6 +61,10 @@ class Kind(abc.ABC):
     def suits(cls, layer: keras.layers.Layer) -> bool:
         """Return whether a layer can be split so."""
 
+    def refusals(self) -> Iterator[tuple[str, str, str]]:
+        """Yield rule, what came and remedy for what slices of this kind of layer cannot do."""
+        yield from ()
+
     @abc.abstractmethod
     def count_rows(self, shape: tuple[int, ...]) -> int:
         """Return how many rows there are for a sample, given the shape of the layer's output."""
@@ -61,27 +78,41 @@ class Kind(abc.ABC):
         """Return the way of rows, for one call of the layer in a step."""
         return self.trip_class(communicator, self.length, self.unit)
 
-    def cost(self, rows: int, ranks: int, has_gradient: bool) -> float:
-        """Return the bytes that a rank sends in a step for this layer, with so many rows on each; see `Trip.cost`."""
+    def cost(self, samples: int, calls: Sequence[CallShapes], ranks: int, has_gradient: bool) -> float:
+        """Return the bytes that a rank sends in a step for calls of this layer; see `Trip.cost`."""
+        rows = self.count(samples, calls)
         into = rows * math.prod(self.row_shape) * np.dtype(self.row_dtype).itemsize
         return self.trip_class.cost(into, rows * self.width * self._itemsize, ranks, has_gradient)
 
-    def cost_whole(self, rows: int, ranks: int) -> float:
+    def cost_whole(self, samples: int, calls: Sequence[CallShapes], ranks: int) -> float:
         """Return the bytes that a rank sends in a step if the layer is not split: gradients, and weights back."""
         return 2 * (ranks - 1) / ranks * self._itemsize * sum(math.prod(weight.shape) for weight in self.layer.weights)
+
+    def count(self, samples: int, calls: Sequence[CallShapes]) -> int:
+        """Return how many rows there are in a worker's calls."""
+        return samples * sum(self.count_rows(call.output) for call in calls)
 
     @property
     def _itemsize(self) -> int:
         return np.dtype(self.layer.compute_dtype).itemsize
 
-    @abc.abstractmethod
-    def rows(self, inputs: Any) -> Any:
-        """Return what goes to the owners, of the layer's inputs, in the graph."""
+    def rows(self, form: int) -> list[tuple[tuple[int | None, ...], str]]:
+        """Return the shape of a row, and its dtype, of each tensor that a call of a form gives to the owners.
+
+        Those that have gradients are before those that have none.
+        """
+        return [(self.row_shape, self.row_dtype)]
 
     @abc.abstractmethod
-    def compute(self, rows: Any) -> Any:
-        """Return what this rank's slice makes of the rows that have come, in the graph."""
+    def call(self, passage: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the layer's output, in the graph.
+
+        Args:
+            passage: Function. `passage(tensors, form)` gives tensors to the owners and returns what comes back. The
+                form is what else an owner must know of the call, as a number below `FORMS`; it defaults to 0.
+            args, kwargs: What the layer is called with.
+        """
 
     @abc.abstractmethod
-    def result(self, rows: Any, inputs: Any) -> Any:
-        """Return the layer's output, of the rows that have come back, in the graph."""
+    def compute(self, tensors: list[Any], form: int) -> Any:
+        """Return what this rank's slice makes of the tensors that have come, in the graph."""

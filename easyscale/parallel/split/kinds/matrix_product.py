@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -59,20 +60,18 @@ class _MatrixProduct(Kind):
     def count_rows(self, shape: tuple[int, ...]) -> int:
         return math.prod(shape[1 : len(shape) - len(self._new)])
 
-    def rows(self, inputs: Any) -> Any:
-        return keras.ops.reshape(inputs, (-1, *self.row_shape))
-
-    def compute(self, rows: Any) -> Any:
-        kernel = self.layer.kernel
-        own = math.prod(kernel.shape[: len(self._summed)]), math.prod(kernel.shape[len(self._summed) :])
-        return keras.ops.matmul(rows, keras.ops.reshape(kernel, own))
-
-    def result(self, rows: Any, inputs: Any) -> Any:
+    def call(self, passage: Callable[..., Any], inputs: Any, *_: Any, **__: Any) -> Any:
+        rows = passage([keras.ops.reshape(inputs, (-1, *self.row_shape))])
         batch = keras.ops.shape(inputs)[: len(inputs.shape) - len(self._summed)]
         whole = keras.ops.reshape(rows, (*batch, *self._new))
         if self.layer.bias is not None and not self._divides_bias:
             whole = keras.ops.add(whole, self.layer.bias)
         return whole if self.layer.activation is None else self.layer.activation(whole)
+
+    def compute(self, tensors: list[Any], form: int) -> Any:
+        kernel = self.layer.kernel
+        own = math.prod(kernel.shape[: len(self._summed)]), math.prod(kernel.shape[len(self._summed) :])
+        return keras.ops.matmul(tensors[0], keras.ops.reshape(kernel, own))
 
 
 class MatrixColumns(_MatrixProduct):
@@ -92,8 +91,8 @@ class MatrixColumns(_MatrixProduct):
     def slices(self) -> list[tuple[keras.Variable, int]]:
         return [(self.layer.kernel, len(self._summed)), *([(self.layer.bias, 0)] if self._divides_bias else [])]
 
-    def compute(self, rows: Any) -> Any:
-        computed = super().compute(rows)
+    def compute(self, tensors: list[Any], form: int) -> Any:
+        computed = super().compute(tensors, form)
         return keras.ops.add(computed, keras.ops.reshape(self.layer.bias, (-1,))) if self._divides_bias else computed
 
 

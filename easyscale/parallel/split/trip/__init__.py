@@ -1,0 +1,17 @@
+"""How the rows of all workers come to the owners of a layer's slices, and results back. NumPy only.
+
+trip       what each of these does
+columns    all rows to all owners; some columns of the results back
+rows       some columns of the rows to each owner; summands of the results back
+summands   all inputs to all owners; summands of the results back
+lookup     numbers to the owners of the rows of a table; these rows back
+moves      what they are made of
+"""
+
+from easyscale.parallel.split.trip.columns import Columns
+from easyscale.parallel.split.trip.lookup import Lookup
+from easyscale.parallel.split.trip.rows import Rows
+from easyscale.parallel.split.trip.summands import Summands
+from easyscale.parallel.split.trip.trip import Trip
+
+__all__ = ["Columns", "Lookup", "Rows", "Summands", "Trip"]
