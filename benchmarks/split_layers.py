@@ -1,10 +1,12 @@
 """What split layers save between two emulated hosts: bytes, and time, of a step.
 
-    sudo .venv/bin/python benchmarks/split_layers.py [--rate 1gbit] [--rounds 5] [--models mlp,vgg16]
+    sudo .venv/bin/python benchmarks/split_layers.py [--rate 1gbit] [--rounds 5] [--models mlp,vgg16,words]
 
 Each host has one process, one core, and a link of `--rate` in each direction. `mlp` is 784-4096-4096-1024-10 with 128
-samples on each; `vgg16` is Keras's, of images of 64 x 64, with 16. Both train with SGD with momentum, as stock Keras
-without an exchange, in data parallelism by `ring`, and with `Split("auto")` beside it. Ways take turns, on the same
+samples on each; `vgg16` is Keras's, of images of 64 x 64, with 16; `words` is a block of a transformer of 256 numbers
+between an embedding and logits of 32,000 words, with 4 samples of 64 words. They train with SGD with momentum, as stock
+Keras without an exchange, in data parallelism by `ring`, and with layers split beside it: by `"auto"`, and those of
+`words` by rows, heads and vocabulary. Ways take turns, on the same
 ranks, and times are medians; bytes are what a rank's communicator has counted. Needs root on Linux, iproute2 and
 util-linux.
 """
@@ -17,10 +19,12 @@ import sys
 import time
 
 SETTLING = 2  # steps at the begin of each turn that do not count
-ALONE, DATA, SPLIT = "Keras, no exchange", "data parallel", "Split('auto')"
+ALONE, DATA, SPLIT = "Keras, no exchange", "data parallel", "layers split"
 WAYS = (ALONE, DATA, SPLIT)
 SIZE, CLASSES = 64, 1000
-SAMPLES = {"mlp": 128, "vgg16": 16}  # on each host
+SAMPLES = {"mlp": 128, "vgg16": 16, "words": 4}  # on each host
+LAYERS = {"words": {"embedding": "rows", "attention": "heads", "logits": "vocabulary"}}
+WORDS, LENGTH, WIDTH = 32_000, 64, 256
 
 
 def main() -> None:
@@ -28,7 +32,7 @@ def main() -> None:
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--models", default="mlp,vgg16")
+    parser.add_argument("--models", default="mlp,vgg16,words")
     parser.add_argument("--exchange", default="ring")
     parser.add_argument("--onednn", default="on")
     options = parser.parse_args()
@@ -72,6 +76,25 @@ def work(options: argparse.Namespace) -> None:
     from easyscale.callbacks import Distribute
     from easyscale.parallel import Split
 
+    def words() -> keras.Model:
+        word = keras.Input((LENGTH,), dtype="int32")
+        x = keras.layers.Embedding(WORDS, WIDTH, name="embedding")(word)
+        y = keras.layers.LayerNormalization()(x)
+        x = x + keras.layers.MultiHeadAttention(4, 64, name="attention")(y, y, use_causal_mask=True)
+        y = keras.layers.Dense(4 * WIDTH, activation="gelu")(keras.layers.LayerNormalization()(x))
+        x = keras.layers.LayerNormalization()(x + keras.layers.Dense(WIDTH)(y))
+        model = keras.Model(word, keras.layers.Dense(WORDS, name="logits")(x))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
+        return model
+
+    def data(name: str, count: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        if name == "words":
+            text = generator.integers(0, WORDS, (count, LENGTH + 1))
+            return text[:, :-1], text[:, 1:]
+        shape, classes = ((784,), 10) if name == "mlp" else ((SIZE, SIZE, 3), CLASSES)
+        return generator.normal(size=(count, *shape)).astype("float32"), generator.integers(0, classes, count)
+
     communicator, marks = easyscale.communicator.get(), []
     end = keras.callbacks.CallbackList.on_train_batch_end
 
@@ -83,15 +106,14 @@ def work(options: argparse.Namespace) -> None:
 
     def measure(name: str) -> dict:
         samples, generator = SAMPLES[name], np.random.default_rng(communicator.rank)
-        count, shape = samples * (SETTLING + options.steps), (784,) if name == "mlp" else (SIZE, SIZE, 3)
+        x, y = data(name, samples * (SETTLING + options.steps), generator)
         classes = 10 if name == "mlp" else CLASSES
-        x, y = generator.normal(size=(count, *shape)).astype("float32"), generator.integers(0, classes, count)
-        models = {way: build(name, "momentum", SIZE, classes) for way in WAYS}
+        models = {way: words() if name == "words" else build(name, "momentum", SIZE, classes) for way in WAYS}
         seconds: dict[str, list[float]] = {way: [] for way in WAYS}
         sent: dict[str, list[float]] = {way: [] for way in WAYS}
         for turn in range(1 + options.rounds):  # the first traces
             for way, model in models.items():
-                parallel = Split("auto") if way == SPLIT else None
+                parallel = Split(LAYERS.get(name, "auto")) if way == SPLIT else None
                 distribute = Distribute(options.exchange, model_parallel=parallel, check_every=10**6)
                 callbacks = [] if way == ALONE else [distribute]
                 marks.clear()

@@ -20,6 +20,7 @@ __all__ = [
     "added_losses",
     "batch_size_of",
     "batches_of",
+    "build_compiled",
     "calls_between",
     "compiled_loss",
     "dataset_of",
@@ -52,6 +53,7 @@ LOGS = "_get_metrics_result_or_logs"  # the method of a model through which logs
 OF_FIT = "_use_cached_eval_dataset"  # the argument that `fit()` gives `evaluate()`, and nobody else does
 
 _ARRAYS = "keras.src.trainers.data_adapters.array_slicing"  # where `fit()` splits arrays
+_COMPILED = "keras.src.trainers.compile_utils"
 _ITERATOR = "keras.src.trainers.epoch_iterator"
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _FUNCTIONAL = "keras.src.models.functional"
@@ -60,13 +62,14 @@ _KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps of t
 _KEEPING_COUNT = (*_KEEPING, "_MapDataset", "_ParallelMapDataset")  # that have as many elements as their input
 
 NAMES: Names = {
-    ("keras", "Model"): ("_compile_loss", "_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
+    ("keras", "Model"): ("_compile_loss", "_compile_metrics", "_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
     ("keras.callbacks", "ModelCheckpoint"): ("_is_improvement", "_set_monitor_op"),
     ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
     ("keras", "Function"): ("_nodes_by_depth",),
     ("keras", "Sequential"): ("_functional",),
     ("keras.layers", "BatchNormalization"): ("_moments",),
     ("keras.layers", "Layer"): ("_get_own_losses", "_losses"),
+    (_COMPILED, "CompileLoss"): ("_flat_losses",),
     (_FUNCTIONAL, None): ("operation_fn",),
     (_FUNCTIONAL, "Functional"): ("_outputs_struct", "_standardize_inputs"),
     (_ARRAYS, None): ("train_validation_split",),
@@ -182,6 +185,17 @@ def added_losses(operation: Any) -> list:
 def compiled_loss(model: "keras.Model", y: Any, y_pred: Any, sample_weight: Any) -> Any:
     """Return the loss that a model is compiled with, without what its layers add; `None` if it has none."""
     return None if model._compile_loss is None else model._compile_loss(y, y_pred, sample_weight)
+
+
+def build_compiled(model: "keras.Model") -> tuple[list["keras.losses.Loss"], list["keras.metrics.Metric"]]:
+    """Return the losses and metrics that a model of one output is compiled with; make those of labels if need be."""
+    (output,) = model.outputs
+    labels = importlib.import_module("keras").KerasTensor(output.shape[:-1])
+    losses, metrics = model._compile_loss, model._compile_metrics
+    for compiled in (losses, metrics):
+        if compiled is not None and not compiled.built:
+            compiled.build(labels, output)
+    return [found.loss for found in losses._flat_losses] if losses else [], list(metrics.metrics) if metrics else []
 
 
 def mask_of(tensor: Any) -> Any:

@@ -32,6 +32,11 @@ def test_attention_that_is_split_by_heads(check):
     check()
 
 
+@over_ranks(HERE / "vocabulary_on_ranks.py", sizes=[3], limit=600, full=[2, 4], group="split")
+def test_a_last_layer_that_is_split_by_vocabulary(check):
+    check()
+
+
 @over_ranks(HERE / "checkpoints_on_ranks.py", sizes=[2, 4], limit=600)
 def test_checkpoints_of_pipelines(check):
     check()

@@ -15,6 +15,7 @@ from easyscale.parallel.split.kinds import kinds_of
 from easyscale.parallel.split.kinds.attention import Heads
 from easyscale.parallel.split.kinds.matrix_product import MatrixColumns
 from easyscale.training.split import refusals
+from easyscale.training.split.vocabulary_loss import VocabularyLoss
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,115 @@ def test_a_pattern_of_heads_means_attention_and_not_the_layers_in_it():
     assert [type(kind) for kind in kinds] == [Heads]
     kinds = Split({"attention.*|query": "rows"}).kinds(_attention(name="a"), ranks=2, samples=8)
     assert sorted(kind.layer.name for kind in kinds) == ["attention_output", "query"]
+
+
+def _words(last=None, behind=lambda x: x, loss="from logits", kind=keras.Model, **options):
+    x = keras.Input((6,))
+    hidden = keras.layers.Dense(8, name="hidden")(x)
+    last = keras.layers.Dense(20, name="logits") if last is None else last
+    model = kind(x, behind(last(hidden)))
+    from_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", from_logits if loss == "from logits" else loss, **options)
+    return model
+
+
+def _loss_of(model):
+    (kind,) = Split({"logits": "vocabulary"}).kinds(model, ranks=3, samples=8)
+    return VocabularyLoss(model, kind)
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+class OwnLoss(keras.losses.SparseCategoricalCrossentropy):
+    pass
+
+
+@pytest.mark.parametrize(
+    "model, message",
+    [
+        (
+            _words(behind=keras.layers.Dense(20)),
+            "the only output .* Received: 'logits' that is not, or in another model",
+        ),
+        (
+            _words(behind=keras.layers.Softmax()),
+            "Received: 'logits' that is not, or in another model. Split it by colum",
+        ),
+        (_words(kind=OwnStep), "by Keras's own step. Received: 'logits' of OwnStep, which has its own `train_step`"),
+        (_words(loss="mse"), "as its activation is linear. Received: 'logits' with Loss"),
+        (_words(loss="categorical_crossentropy"), "Received: 'logits' with LossFunctionWrapper 'categorical_cross"),
+        (_words(loss=OwnLoss(from_logits=True)), "Received: 'logits' with OwnLoss 'sparse_categorical"),
+        (_words(loss="sparse_categorical_crossentropy"), "Received: 'logits' with from_logits=False. Compile"),
+        (
+            _words(keras.layers.Dense(20, "softmax", name="logits")),
+            "with `from_logits=False`, as its activation is softmax. Received: 'logits' with from_logits=True",
+        ),
+        (
+            _words(metrics=["accuracy", "sparse_top_k_categorical_accuracy"]),
+            "Received: 'logits' with SparseTopKCategoricalAccuracy 'sparse_top",
+        ),
+        (
+            _words(weighted_metrics=[keras.metrics.SparseCategoricalCrossentropy()]),
+            "with SparseCategoricalCrossentropy",
+        ),
+    ],
+)
+def test_logits_that_something_needs_whole_are_one_line(model, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        _loss_of(model)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_layer_of_another_activation_is_not_split_by_vocabulary():
+    model = _words(keras.layers.Dense(20, "relu", name="logits"))
+    with pytest.raises(
+        ValueError, match="by vocabulary must be one of those that can be. Received: Dense 'logits'. Split"
+    ):
+        Split({"logits": "vocabulary"}).kinds(model, ranks=3, samples=8)
+
+
+def test_a_loss_of_slices_takes_no_other_tensor_and_ends_as_it_was():
+    model = _words(metrics=["accuracy"])
+    loss = _loss_of(model)
+    y, logits = np.array([1, 2]), np.zeros((2, 20), "float32")
+    before = float(model.loss(y, logits))
+    loss.begin()
+    with pytest.raises(ValueError, match="must be of its output. Received: another tensor for 'logits'"):
+        model.loss(y, logits)
+    loss.end()
+    assert float(model.loss(y, logits)) == before == pytest.approx(np.log(20))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_numbers_of_slices_make_the_cross_entropy_of_whole_logits(ranks):
+    """Labels beside the vocabulary have none; of equal logits the first counts."""
+    model, generator = _words(), np.random.default_rng(0)
+    layer = model.get_layer("logits")
+    kernel = keras.ops.convert_to_numpy(layer.kernel).copy()
+    kernel[:, 3] = kernel[:, 17]
+    layer.kernel.assign(kernel)
+    (kind,) = Split({"logits": "vocabulary"}).kinds(model, ranks=3, samples=8)
+    x, labels = generator.normal(size=(9, 8)).astype("float32"), np.array([0, 1, 6, 7, 13, 17, 19, 20, -1], "int32")
+    bounds = bounds_of(20, ranks)
+
+    def passage(tensors):
+        results = []
+        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+            part = SimpleNamespace(kernel=layer.kernel[:, start:stop], bias=layer.bias[start:stop], name="logits")
+            kind.layer = part
+            results.append(kind.compute(tensors, 0, range(start, stop)))
+        kind.layer = layer
+        return keras.ops.concatenate(results, axis=-1)
+
+    losses, best = kind.losses(keras.ops.convert_to_tensor(labels), kind.call(passage, keras.ops.convert_to_tensor(x)))
+    logits = x @ kernel + keras.ops.convert_to_numpy(layer.bias)
+    expected = keras.losses.sparse_categorical_crossentropy(labels[:7], logits[:7], from_logits=True)
+    np.testing.assert_allclose(losses[:7], expected, rtol=1e-5)
+    assert np.isnan(losses[7:]).all()
+    np.testing.assert_array_equal(best, logits.argmax(axis=1))
 
 
 def test_auto_counts_each_input_of_attention_once():

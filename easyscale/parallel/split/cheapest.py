@@ -47,7 +47,7 @@ def cheapest(model: keras.Model, samples: int, ranks: int) -> list[Offer]:
         if any(None in shape[1:] for shape in shapes):  # how many rows there are is not known
             continue
         ways = []
-        for kind in (kind(layer) for kind in kinds_of(layer).values()):
+        for kind in (kind(layer) for kind in kinds_of(layer).values() if kind.is_automatic):
             sent, whole = kind.cost(samples, calls, ranks, has_gradient), kind.cost_whole(samples, calls, ranks)
             ways.append(Offer(kind, sent, whole))
         offers += sorted(ways, key=lambda offer: offer.sent)[:1]

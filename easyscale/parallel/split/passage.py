@@ -74,11 +74,13 @@ class Passage:
         trip: `Trip`, of this call.
         layer: Int. The number of the layer: see `CallPart`.
         call: Int. That of the call.
+        owned: Range. See `Kind.compute`.
         shared: The `Shared` of the communicator.
     """
 
-    def __init__(self, kind: Kind, trip: Trip, layer: int, call: int, shared: Shared):
+    def __init__(self, kind: Kind, trip: Trip, layer: int, call: int, owned: range, shared: Shared):
         self._kind, self._trip, self._layer, self._call, self._shared = kind, trip, layer, call, shared
+        self._owned = owned
         self._dtype, self._form, self._share = np.dtype(kind.layer.compute_dtype), 0, 1.0
 
     def __call__(self, weight: Any, tensors: list[Any], form: int = 0) -> Any:
@@ -90,7 +92,7 @@ class Passage:
             form: Int. See `Kind.call`.
         """
         self._form = form
-        return self._back(self._kind.compute(self._there(tensors), form), weight)
+        return self._back(self._kind.compute(self._there(tensors), form, self._owned), weight)
 
     def _there(self, tensors: list[Any]) -> list[Any]:
         specs = [

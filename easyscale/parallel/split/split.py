@@ -30,9 +30,10 @@ class Split:
 
     Args:
         layers: Dict. From a regular expression, which is to match the whole name of a layer, to the way in which such
-            layers are split: `"columns"` or `"rows"` of their matrix, or `"heads"` of a `MultiHeadAttention`. The first
-            that matches counts. Or `"auto"`: each layer that sends less bytes so in a step of this batch, in the way in
-            which it sends least.
+            layers are split: `"columns"` or `"rows"` of their matrix, `"heads"` of a `MultiHeadAttention`, or
+            `"vocabulary"`: the columns of a last `Dense`, whose cross entropy is computed without whole logits. The
+            first that matches counts. Or `"auto"`: each layer that sends less bytes so in a step of this batch, by
+            columns, rows or heads, in the way in which it sends least.
 
     Raises:
         ValueError: If an argument is none of those that it can be.
@@ -150,7 +151,7 @@ def _refusals(kind: Kind, ranks: int) -> Iterator[tuple[str, str, str]]:
     layer = kind.layer
     if kind.length < ranks:
         rule = f"a layer that is split by {kind.way} must have one for each rank, or more"
-        yield rule, f"of {kind.length} {kind.way}, {ranks} ranks", "Leave it out of the pattern"
+        yield rule, f"of {kind.length} {kind.indices}, {ranks} ranks", "Leave it out of the pattern"
     parts = layers_of(layer)
     if any(getattr(part, "quantization_mode", None) or getattr(part, "lora_enabled", False) for part in parts):
         yield "a layer that is split has its own weights only", "that is quantized, or has LoRA", "Leave it out"

@@ -9,6 +9,7 @@ import numpy as np
 
 from easyscale.backend.base import Backend, StagePasses
 from easyscale.communicator import Communicator
+from easyscale.layout.sliced import bounds_of
 from easyscale.parallel.split.kinds import Kind
 from easyscale.parallel.split.passage import CallPart, Part, Passage
 from easyscale.parallel.split.sliced_variable import SlicedVariable
@@ -48,6 +49,8 @@ class SplitLayer:
         self._kind, self._number, self._communicator = kind, number, communicator
         self._shared, self._backend, self._step = shared, backend, step
         self.variables = [SlicedVariable(variable, axis, communicator, backend) for variable, axis in kind.slices]
+        bounds = bounds_of(kind.length, communicator.size)
+        self._owned = range(bounds[communicator.rank], bounds[communicator.rank + 1])
         self._context: StepContext | None = None  # of the step that calls the layer
         self._calls = 0  # of the layer in this step
         self._passes: dict[int, StagePasses] = {}  # of calls that others make, by form
@@ -78,7 +81,7 @@ class SplitLayer:
         if workers.context is not self._context:
             self._context, self._calls = workers.context, 0
         trip = self._kind.trip(self._communicator)
-        passage = Passage(self._kind, trip, self._number, self._calls, self._shared)
+        passage = Passage(self._kind, trip, self._number, self._calls, self._owned, self._shared)
         self._calls += 1
         return self._kind.call(functools.partial(passage, workers.context.weight), *args, **kwargs)
 
@@ -120,7 +123,7 @@ class SplitLayer:
         watched = [index for index, (_, dtype) in enumerate(specs) if dtype.kind == "f"]
         variables = [sliced.variable for sliced in self.variables]
         return self._backend.stage_passes(
-            lambda tensors: [self._kind.compute(tensors, form)], specs, watched, variables
+            lambda tensors: [self._kind.compute(tensors, form, self._owned)], specs, watched, variables
         )
 
     def take(self, index: int) -> Any:

@@ -12,11 +12,13 @@ from easyscale import backend as backends
 from easyscale.errors import EasyScaleWarning
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Split
+from easyscale.parallel.split.kinds import Vocabulary
 from easyscale.parallel.split.passage import CallPart
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.split_layer import SplitLayer
 from easyscale.step.shared import Shared
 from easyscale.training.current_step import workers_of_graph
+from easyscale.training.split.vocabulary_loss import VocabularyLoss
 from easyscale.training.whole_batches import local_batch
 
 __all__ = ["SplitModel"]
@@ -43,6 +45,7 @@ class SplitModel:
         self._model, self.split, self.optimizer = model, split, optimizer
         self._communicator, self._gradients = optimizer.workers.communicator, optimizer.workers.gradients
         self._layers: list[SplitLayer] = []
+        self._losses: list[VocabularyLoss] = []
         self._collect_on_all = self._gradients.on_state(self._collect)
         self.active, self.summary = False, ""
 
@@ -73,6 +76,7 @@ class SplitModel:
         samples = communicator.all_gather_object(sum(local_batch(self._model, communicator).values()))
         kinds = self.split.kinds(self._model, communicator.size, samples=max(samples) or None)
         self.summary = ", ".join(f"{kind.layer.name} by {kind.way}" for kind in kinds) or "no layer, which sends less"
+        self._losses = [VocabularyLoss(self._model, kind) for kind in kinds if isinstance(kind, Vocabulary)]
         shared = Shared.of(communicator, backend)
         return [
             SplitLayer(kind, number, communicator, shared, backend, workers_of_graph)
@@ -82,6 +86,8 @@ class SplitModel:
     def _set_calls(self, is_split: bool) -> None:
         for layer in self._layers:
             layer.begin() if is_split else layer.end()
+        for loss in self._losses:
+            loss.begin() if is_split else loss.end()
         # Those that Keras has made call the layers as they were.
         self._model.test_function = self._model.predict_function = None
 

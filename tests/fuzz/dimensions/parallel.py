@@ -16,6 +16,8 @@ LAYERS = {
     "columns, then rows": '{"dense.*|embedding.*|query.*|key.*|value.*": "columns", "one|attention_output.*": "rows"}',
     "heads": '{"multi_head_attention.*": "heads"}',
     "heads and more": '{"dense.*|embedding.*": "columns", "multi_head_attention.*": "heads", "one": "rows"}',
+    "vocabulary": '{"one": "vocabulary"}',
+    "first to last": '{"dense.*|embedding.*": "rows", "one": "vocabulary"}',
     "rows, then columns": '{"dense.*|embedding.*|attention_output.*": "rows", "one": "columns"}',
 }
 
@@ -87,8 +89,10 @@ def _refused_of_pipelines(case):
 
 def _refused_of_split(case):
     workers, layers = int(case["workers"]), case["split"]
-    has_first, splits_first = case["body"] in _MATCHED, layers not in ("auto", "head by rows", "head by columns")
-    by_columns = layers in ("head by columns", "rows, then columns")
+    of_head = ("auto", "head by rows", "head by columns", "vocabulary")
+    has_first, splits_first = case["body"] in _MATCHED, layers not in of_head
+    is_vocabulary = layers in ("vocabulary", "first to last")  # logits are not whole
+    by_columns = layers in ("head by columns", "rows, then columns") or is_vocabulary
     too_few = by_columns and LOSSES[case["loss"]][2] < workers
     too_few |= case["body"] == "attention" and splits_first and workers > 2  # it has two heads
     is_missing = splits_first and not has_first
@@ -96,7 +100,12 @@ def _refused_of_split(case):
     return {
         "split": too_few or is_missing,
         "update": case["update"] == "replicated",
-        "style": layers == "auto" and case["style"] == "subclassed",
+        "style": (layers == "auto" or is_vocabulary) and case["style"] == "subclassed",
+        "loss": is_vocabulary and not case["loss"].startswith("SparseCategorical"),
+        "metrics": is_vocabulary and case["metrics"] not in ("none", "accuracy"),
+        "weighted_metrics": is_vocabulary and case["weighted_metrics"] not in ("none", "accuracy"),
+        "outputs": is_vocabulary and case["outputs"] != "one",
+        "step": is_vocabulary and case["step"] != "Keras's",
         "source": layers == "auto" and case["source"] not in ("arrays", "tensors", "batched dataset"),
         "regularizer": splits_first and case["regularizer"] != "none",
         "frozen": splits_first and case["frozen"] != "nothing",

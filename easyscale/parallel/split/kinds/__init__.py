@@ -6,12 +6,13 @@ from easyscale.parallel.split.kinds.attention import Heads
 from easyscale.parallel.split.kinds.embedding import EmbeddingColumns, EmbeddingRows
 from easyscale.parallel.split.kinds.kind import CallShapes, Kind
 from easyscale.parallel.split.kinds.matrix_product import MatrixColumns, MatrixRows
+from easyscale.parallel.split.kinds.vocabulary import Vocabulary
 
-__all__ = ["WAYS", "CallShapes", "Kind", "kinds_of"]
+__all__ = ["WAYS", "CallShapes", "Kind", "Vocabulary", "kinds_of"]
 
-_KINDS: list[type[Kind]] = [MatrixColumns, MatrixRows, EmbeddingColumns, EmbeddingRows, Heads]
+_KINDS: list[type[Kind]] = [MatrixColumns, MatrixRows, EmbeddingColumns, EmbeddingRows, Heads, Vocabulary]
 
-WAYS = ("columns", "rows", "heads")
+WAYS = ("columns", "rows", "heads", "vocabulary")
 
 
 def kinds_of(layer: keras.layers.Layer) -> dict[str, type[Kind]]:

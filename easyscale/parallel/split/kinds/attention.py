@@ -155,7 +155,7 @@ class Heads(Kind):
         mask = keras.ops.reshape(mask, (*[1] * (3 - len(mask.shape)), *keras.ops.shape(mask)))
         return keras.ops.broadcast_to(mask, (keras.ops.shape(query)[0], *keras.ops.shape(mask)[1:]))
 
-    def compute(self, tensors: list[Any], form: int) -> Any:
+    def compute(self, tensors: list[Any], form: int, owned: range) -> Any:
         known, left = _Form.of(form), list(tensors)
         query = left.pop(0)
         value = left.pop(0) if known.value == 1 else query

@@ -32,7 +32,7 @@ class _OfTable(Kind):
         numbers = keras.ops.reshape(keras.ops.cast(inputs, self.row_dtype), (-1,))
         return keras.ops.reshape(passage([numbers]), (*keras.ops.shape(inputs), self.width))
 
-    def compute(self, tensors: list[Any], form: int) -> Any:
+    def compute(self, tensors: list[Any], form: int, owned: range) -> Any:
         return keras.ops.take(self.layer.embeddings, tensors[0], axis=0)
 
     def cost_whole(self, samples: int, calls: Sequence[CallShapes], ranks: int) -> float:

@@ -35,7 +35,8 @@ class Kind(abc.ABC):
         layer: The layer. It is built.
 
     Attributes:
-        way: String. How they are split: `"columns"` or `"rows"`, of the matrix that they have, or `"heads"`.
+        way: String. How they are split: `"columns"` or `"rows"`, of the matrix that they have, ...
+        is_automatic: Bool. Whether `Split("auto")` may split a layer so.
         trip_class: The class of `Trip` by which rows come to the owners.
         layer: The layer.
         row_shape: Tuple. The shape of a row that goes to the owners.
@@ -47,6 +48,7 @@ class Kind(abc.ABC):
 
     way: ClassVar[str]
     trip_class: ClassVar[type[Trip]]
+    is_automatic: ClassVar[bool] = True
     row_shape: tuple[int, ...]
     row_dtype: str
     length: int
@@ -60,6 +62,11 @@ class Kind(abc.ABC):
     @abc.abstractmethod
     def suits(cls, layer: keras.layers.Layer) -> bool:
         """Return whether a layer can be split so."""
+
+    @property
+    def indices(self) -> str:
+        """What the indices of the axis are that is divided."""
+        return self.way
 
     def refusals(self) -> Iterator[tuple[str, str, str]]:
         """Yield rule, what came and remedy for what slices of this kind of layer cannot do."""
@@ -114,5 +121,11 @@ class Kind(abc.ABC):
         """
 
     @abc.abstractmethod
-    def compute(self, tensors: list[Any], form: int) -> Any:
-        """Return what this rank's slice makes of the tensors that have come, in the graph."""
+    def compute(self, tensors: list[Any], form: int, owned: range) -> Any:
+        """Return what this rank's slice makes of the tensors that have come, in the graph.
+
+        Args:
+            tensors: List. What `call` has given to `passage`, of all workers.
+            form: Int. That of the call.
+            owned: Range. The indices of the axis that is divided which this rank has.
+        """

@@ -68,7 +68,7 @@ class _MatrixProduct(Kind):
             whole = keras.ops.add(whole, self.layer.bias)
         return whole if self.layer.activation is None else self.layer.activation(whole)
 
-    def compute(self, tensors: list[Any], form: int) -> Any:
+    def compute(self, tensors: list[Any], form: int, owned: range) -> Any:
         kernel = self.layer.kernel
         own = math.prod(kernel.shape[: len(self._summed)]), math.prod(kernel.shape[len(self._summed) :])
         return keras.ops.matmul(tensors[0], keras.ops.reshape(kernel, own))
@@ -91,8 +91,8 @@ class MatrixColumns(_MatrixProduct):
     def slices(self) -> list[tuple[keras.Variable, int]]:
         return [(self.layer.kernel, len(self._summed)), *([(self.layer.bias, 0)] if self._divides_bias else [])]
 
-    def compute(self, tensors: list[Any], form: int) -> Any:
-        computed = super().compute(tensors, form)
+    def compute(self, tensors: list[Any], form: int, owned: range) -> Any:
+        computed = super().compute(tensors, form, owned)
         return keras.ops.add(computed, keras.ops.reshape(self.layer.bias, (-1,))) if self._divides_bias else computed
 
 
