@@ -80,6 +80,17 @@ def test_summands_give_each_worker_the_sum_of_what_owners_make_of_all_inputs_and
         np.testing.assert_array_equal(by_y, squares * (x[rank] @ kernel) @ kernel.T)
 
 
+@pytest.mark.parametrize("kind", [Columns, Summands])
+def test_arrays_of_a_call_that_differ_in_their_rows_are_told_in_one_line(run_ranks, kind):
+    def on_rank(comm):
+        trip = kind(comm, 7)
+        trip.give([np.zeros((1, 5))] * 2)
+        with pytest.raises(ValueError, match=r"Received: \[2, 2\] and \[1, 2\] on ranks 0 to 1\. Give it as many"):
+            trip.give([np.zeros((2, 5)), np.zeros((1 + comm.rank, 5))])
+
+    run_ranks(2, on_rank)
+
+
 def test_inputs_whose_shapes_differ_between_workers_are_told_in_one_line(run_ranks):
     def on_rank(comm):
         with pytest.raises(ValueError) as raised:

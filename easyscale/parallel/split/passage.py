@@ -142,7 +142,7 @@ class Passage:
 
     def _to_owners(self, *rows: np.ndarray) -> list[np.ndarray]:
         self._meet(Part.FORWARD)
-        return [self._trip.to_owners(array) for array in rows]
+        return self._trip.give(rows)
 
     def _to_workers(self, rows: np.ndarray) -> list[np.ndarray]:
         return [self._trip.to_workers(rows)]

@@ -42,7 +42,8 @@ class Summands(Trip):
 
     def to_owners(self, rows: np.ndarray) -> np.ndarray:
         shapes = self._communicator.all_gather_rows(np.array(rows.shape))
-        self._counts, tails = shapes[:, 0].tolist(), shapes[shapes[:, 0] > 0, 1:]
+        self._set_counts(shapes[:, 0].tolist())
+        tails = shapes[shapes[:, 0] > 0, 1:]
         if len(np.unique(tails, axis=0)) > 1:
             raise ValueError(
                 "workers must give a layer whose owners have all inputs arrays of the same shape in a step, beside the "

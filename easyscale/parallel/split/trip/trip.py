@@ -4,6 +4,7 @@ A row is what a layer computes something of: a sample, or a position in a sequen
 """
 
 import abc
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,8 +17,8 @@ __all__ = ["Trip"]
 class Trip(abc.ABC):
     """One way to the owners and back, and that of its gradients, in this order.
 
-    If a call of a layer has several arrays for the owners, `to_owners` and `gradients_to_workers` take one after the
-    other.
+    If a call of a layer has several arrays for the owners, `give` takes all of them, and `gradients_to_workers` one
+    after the other.
 
     Args:
         communicator: The `Communicator`. All ranks call each method alike.
@@ -50,6 +51,11 @@ class Trip(abc.ABC):
     def width_at_worker(self, width: int) -> int:
         """Return how wide the rows are that come back to a worker, of this owner's rows of a width."""
 
+    def give(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Give the owners all arrays of a call, which have as many rows; return what comes to this owner."""
+        self._counts = []
+        return [self.to_owners(rows) for rows in arrays]
+
     @abc.abstractmethod
     def to_owners(self, rows: np.ndarray) -> np.ndarray:
         """Give this worker's rows to the owners; return what comes to this owner."""
@@ -67,4 +73,13 @@ class Trip(abc.ABC):
         """Give the workers the gradients by what `to_owners` has returned; return those by what it was given."""
 
     def _count(self, rows: np.ndarray) -> None:
-        self._counts = self._communicator.all_gather_rows(np.array([len(rows)]))[:, 0].tolist()
+        """Take in how many rows each rank has, of each array that a call has for the owners."""
+        self._set_counts(self._communicator.all_gather_rows(np.array([len(rows)]))[:, 0].tolist())
+
+    def _set_counts(self, counts: list[int]) -> None:
+        if self._counts not in ([], counts):
+            raise ValueError(
+                "all that a split layer, or its loss, is given in a call must be of as many samples or positions. "
+                f"Received: {self._counts} and {counts} on ranks 0 to {len(counts) - 1}. Give it as many of each"
+            )
+        self._counts = counts
