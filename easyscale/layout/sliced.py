@@ -29,14 +29,15 @@ class Sliced:
         shape: The shape of the whole.
         axis: Int. The axis.
         ranks: The ranks, such as a `Communicator`.
+        unit: Int. So many indices stay together. The axis is a multiple of it. Defaults to `1`.
 
     Attributes:
         shape: The same.
     """
 
-    def __init__(self, shape: Sequence[int], axis: int, ranks: "Ranks"):
+    def __init__(self, shape: Sequence[int], axis: int, ranks: "Ranks", unit: int = 1):
         self.shape, self._axis, self._ranks = tuple(shape), axis, ranks
-        self._bounds = bounds_of(self.shape[axis], ranks.size)
+        self._bounds = [unit * bound for bound in bounds_of(self.shape[axis] // unit, ranks.size)]
 
     def part(self, whole: np.ndarray) -> np.ndarray:
         """Return this rank's slice of a whole array, without a copy."""

@@ -65,6 +65,8 @@ def check_other_values_and_keys_of_another_length():
         pairs = keras.ops.logical_or(masked[:, None, :], keras.ops.ones((1, 6, 1), "bool"))
         x = x + keras.layers.MultiHeadAttention(4, 3, name="attention")(x, value, key=key, attention_mask=pairs)
         x = x + keras.layers.MultiHeadAttention(4, 3, name="attention2")(x, image, value_mask=masked)
+        first = keras.ops.arange(4)[None] < 3  # of each sample
+        x = x + keras.layers.MultiHeadAttention(4, 3, name="attention3")(x, image, value_mask=first)
         return keras.Model([word, image], keras.layers.Dense(10)(keras.layers.Flatten()(x)))
 
     x, y = words()
@@ -85,6 +87,16 @@ def _equal_of_two(make, x, y, layers):
 
     flat = np.concatenate([x[0].astype("float32"), x[1].reshape(len(y), -1)], axis=1)
     return equal(joined, (flat, y), layers)
+
+
+def check_grouped_queries_that_are_masked():
+    """8 heads of queries and 4 of keys over 2 to 4 ranks. Unlike other attention, it leaves masks where they are."""
+
+    def attend(_, x):
+        layer = keras.layers.GroupQueryAttention(3, 8, 4, name="attention")
+        return layer(x, keras.ops.tanh(x), use_causal_mask=True) + layer(x, x)
+
+    return equal(classifier(sgd, net(attend, mask_zero=True, name="other")), words(), HEADS, validates=True)
 
 
 def check_a_block_called_twice_with_dense_layers_split_as_well():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from easyscale.callbacks import Distribute
-from easyscale.layout.sliced import bounds_of
+from easyscale.layout.sliced import Sliced, bounds_of
 from easyscale.parallel import Split
 from easyscale.parallel.split.cheapest import cheapest
 from easyscale.parallel.split.kinds import kinds_of
@@ -103,6 +103,11 @@ def test_auto_of_a_subclassed_model_and_of_data_of_an_unknown_batch_are_one_line
     assert type(kind) is MatrixColumns
 
 
+def test_indices_that_belong_together_stay_together():
+    rank = SimpleNamespace(size=4, rank=3)
+    assert Sliced((12, 2), 0, rank, unit=2).part(np.arange(24).reshape(12, 2))[:, 0].tolist() == [16, 18, 20, 22]
+
+
 def test_slices_differ_by_one_at_most():
     for length in range(40):
         for ranks in range(1, 9):
@@ -124,6 +129,10 @@ def test_slices_differ_by_one_at_most():
 )
 def test_an_equation_that_is_a_product_of_matrices_can_be_split(equation, shape, ways):
     assert list(kinds_of(keras.layers.EinsumDense(equation, shape))) == ways
+
+
+class OwnAttention(keras.layers.MultiHeadAttention):
+    pass
 
 
 def _attention(attend=lambda layer, x: layer(x, x), **options):
@@ -158,7 +167,12 @@ def _attention(attend=lambda layer, x: layer(x, x), **options):
         (
             _attention(lambda _, x: keras.layers.GroupQueryAttention(3, 4, 2, name="grouped")(x, x)),
             {"grouped": "heads"},
-            "one of those that can be. Received: GroupedQueryAttention 'grouped'. Leave it out",
+            "Received: GroupedQueryAttention 'grouped' of 2 heads of keys, 3 ranks. Leave it out",
+        ),
+        (
+            _attention(lambda _, x: OwnAttention(4, 3, name="own")(x, x)),
+            {"own": "heads"},
+            "one of those that can be. Received: OwnAttention 'own'. Leave it out",
         ),
     ],
 )

@@ -23,6 +23,7 @@ class SlicedVariable:
     Args:
         variable: The variable. It is whole.
         axis: Int. The axis along which it is divided.
+        unit: Int. So many indices of it stay together.
         communicator: The `Communicator`.
         backend: The `Backend`.
 
@@ -31,9 +32,9 @@ class SlicedVariable:
         sliced: `Sliced`.
     """
 
-    def __init__(self, variable: keras.Variable, axis: int, communicator: Communicator, backend: Backend):
+    def __init__(self, variable: keras.Variable, axis: int, unit: int, communicator: Communicator, backend: Backend):
         self.variable, self._backend = variable, backend
-        self.sliced = Sliced(variable.shape, axis, communicator)
+        self.sliced = Sliced(variable.shape, axis, communicator, unit)
         self._whole = native_of(variable)
         self._slice: Any = None  # as `_whole`, a variable of the framework's own
 

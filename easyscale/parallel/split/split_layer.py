@@ -48,7 +48,10 @@ class SplitLayer:
     ):
         self._kind, self._number, self._communicator = kind, number, communicator
         self._shared, self._backend, self._step = shared, backend, step
-        self.variables = [SlicedVariable(variable, axis, communicator, backend) for variable, axis in kind.slices]
+        self.variables = [
+            SlicedVariable(variable, axis, variable.shape[axis] // kind.length, communicator, backend)
+            for variable, axis in kind.slices
+        ]
         bounds = bounds_of(kind.length, communicator.size)
         self._owned = range(bounds[communicator.rank], bounds[communicator.rank + 1])
         self._context: StepContext | None = None  # of the step that calls the layer
@@ -109,7 +112,7 @@ class SplitLayer:
     def _join_forward(self, call: int, form: int) -> "_Joined":
         trip, specs = self._kind.trip(self._communicator), self._kind.rows(form)
         nothing = [np.zeros((0, *(axis or 0 for axis in shape)), dtype) for shape, dtype in specs]
-        arrived = [trip.to_owners(rows) for rows in nothing]
+        arrived = trip.give(nothing)
         if form not in self._passes:
             self._passes[form] = self._make_passes(trip, form)
         (computed,) = self._passes[form].forward(call, arrived)

@@ -2,7 +2,7 @@
 
 import keras
 
-from easyscale.parallel.split.kinds.attention import Heads
+from easyscale.parallel.split.kinds.attention import GroupedHeads, Heads
 from easyscale.parallel.split.kinds.embedding import EmbeddingColumns, EmbeddingRows
 from easyscale.parallel.split.kinds.kind import CallShapes, Kind
 from easyscale.parallel.split.kinds.matrix_product import MatrixColumns, MatrixRows
@@ -10,7 +10,7 @@ from easyscale.parallel.split.kinds.vocabulary import Vocabulary
 
 __all__ = ["WAYS", "CallShapes", "Kind", "Vocabulary", "kinds_of"]
 
-_KINDS: list[type[Kind]] = [MatrixColumns, MatrixRows, EmbeddingColumns, EmbeddingRows, Heads, Vocabulary]
+_KINDS: list[type[Kind]] = [MatrixColumns, MatrixRows, EmbeddingColumns, EmbeddingRows, Heads, GroupedHeads, Vocabulary]
 
 WAYS = ("columns", "rows", "heads", "vocabulary")
 

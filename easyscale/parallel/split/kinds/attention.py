@@ -12,7 +12,7 @@ from easyscale.keras_internals import layers_of, mask_of, set_mask
 from easyscale.parallel.split.kinds.kind import CallShapes, Kind
 from easyscale.parallel.split.trip import Summands
 
-__all__ = ["Heads"]
+__all__ = ["GroupedHeads", "Heads"]
 
 _MASKS = (2, 2, 2, 3)  # the axes of a mask of queries, values, keys, and of pairs of them, with that of samples
 
@@ -46,13 +46,11 @@ class _Form(NamedTuple):
 _SIZES = (2, 3, *[2] * len(_MASKS), 2, 2)
 
 
-class Heads(Kind):
-    """Some heads of a `MultiHeadAttention` on each rank: their queries, keys, values, and rows of the last product.
-
-    y = softmax(x q0 (x k0)^T) x v0 o0 + softmax(x q1 (x k1)^T) x v1 o1 + b
+class _OfAttention(Kind):
+    """Attention, each head of which is on one rank, with its rows of the last product. See `Summands`.
 
     Nothing of a head comes back between its inputs and its summand of the output. What travels are the inputs, each
-    tensor once though it may be queries, keys and values at a time; masks, as bytes; and summands. See `Summands`.
+    tensor once though it may be queries, keys and values at a time; masks, as bytes; and summands.
 
     Dropout of scores is drawn by the owner of a head, for all samples, from its own random numbers.
 
@@ -60,15 +58,14 @@ class Heads(Kind):
     """
 
     way, trip_class = "heads", Summands
+    _takes_masks_away = False  # from its inputs, and gives that of the queries to its output, without `compute_mask`
 
-    def __init__(self, layer: keras.layers.MultiHeadAttention):
+    def __init__(self, layer: keras.layers.Layer):
         super().__init__(layer)
-        self._into = [layer.query_dense, layer.key_dense, layer.value_dense]
-        self.length, self.row_dtype = layer.num_heads, layer.compute_dtype
-
-    @classmethod
-    def suits(cls, layer: keras.layers.Layer) -> bool:
-        return type(layer) is keras.layers.MultiHeadAttention
+        parts = {part.name: part for part in layers_of(layer)}
+        self._into = [parts[name] for name in ("query", "key", "value")]
+        self._gate, self._output = parts.get("gate"), parts["attention_output"]
+        self.row_dtype = layer.compute_dtype
 
     def refusals(self) -> Iterator[tuple[str, str, str]]:
         if len(self._into[0].equation.partition(",")[0]) != 3:
@@ -80,10 +77,9 @@ class Heads(Kind):
 
     @property
     def slices(self) -> list[tuple[keras.Variable, int]]:
-        output = self.layer.output_dense  # all others are of queries, keys, values, and perhaps of a gate
-        dense = [layer for layer in layers_of(self.layer) if hasattr(layer, "kernel") and layer is not output]
+        dense = [*self._into, *([] if self._gate is None else [self._gate])]
         biases = [(layer.bias, 0) for layer in dense if layer.bias is not None]
-        return [*((layer.kernel, 1) for layer in dense), *biases, (output.kernel, 0)]
+        return [*((layer.kernel, 1) for layer in dense), *biases, (self._output.kernel, 0)]
 
     def count_rows(self, shape: tuple[int, ...]) -> int:
         return 1  # a sample, of which heads need all positions
@@ -121,10 +117,12 @@ class Heads(Kind):
                 "attention that is split by heads keeps its scores where the heads are. Received: "
                 f"return_attention_scores=True in a call of '{self.layer.name}'. Leave the layer out of `Split`"
             )
-        key, query_mask = value if key is None else key, mask_of(query)  # as the layer itself takes it
-        for tensor in (query, value, key):
-            set_mask(tensor, None)
-        masks = [query_mask, value_mask, key_mask, self._of_pairs(attention_mask, query)]
+        key = value if key is None else key
+        if self._takes_masks_away:
+            query_mask = mask_of(query)
+            for tensor in (query, value, key):
+                set_mask(tensor, None)
+        masks = [query_mask, value_mask, key_mask, self._of_pairs(attention_mask)]
         form = _Form(
             int(value is not query),
             0 if key is query else 1 if key is value else 2,
@@ -133,16 +131,16 @@ class Heads(Kind):
             int(bool(training) and self.layer.dropout > 0),
         )
         tensors = [query, *([value] if form.value == 1 else []), *([key] if form.key == 2 else [])]
-        sent = [keras.ops.cast(mask, "uint8") for mask in masks if mask is not None]
+        sent = [keras.ops.cast(_of_each(mask, query), "uint8") for mask in masks if mask is not None]
         output = passage([*tensors, *sent], form.number)
-        if self.layer.output_dense.bias is not None:
-            output = keras.ops.add(output, self.layer.output_dense.bias)
-        if query_mask is not None:
+        if self._output.bias is not None:
+            output = keras.ops.add(output, self._output.bias)
+        if self._takes_masks_away and query_mask is not None:
             set_mask(output, query_mask)
         return output
 
-    def _of_pairs(self, mask: Any, query: Any) -> Any:
-        """Return a mask of pairs of positions as one that each sample has."""
+    def _of_pairs(self, mask: Any) -> Any:
+        """Return a mask of pairs of positions with an axis of samples."""
         if mask is None:
             return None
         if len(mask.shape) > 3:
@@ -152,8 +150,7 @@ class Heads(Kind):
                 "heads out, or the layer out of `Split`"
             )
         mask = keras.ops.cast(mask, "bool")
-        mask = keras.ops.reshape(mask, (*[1] * (3 - len(mask.shape)), *keras.ops.shape(mask)))
-        return keras.ops.broadcast_to(mask, (keras.ops.shape(query)[0], *keras.ops.shape(mask)[1:]))
+        return keras.ops.reshape(mask, (*[1] * (3 - len(mask.shape)), *keras.ops.shape(mask)))
 
     def compute(self, tensors: list[Any], form: int, owned: range) -> Any:
         known, left = _Form.of(form), list(tensors)
@@ -161,19 +158,59 @@ class Heads(Kind):
         value = left.pop(0) if known.value == 1 else query
         key = left.pop(0) if known.key == 2 else (query, value)[known.key]
         masks = [keras.ops.cast(left.pop(0), "bool") if is_there else None for is_there in known.masks]
-        set_mask(query, masks[0])
-        with _summand(self.layer.output_dense):
+        if self._takes_masks_away:
+            set_mask(query, masks[0])
+        with _summand(self._output):
             return type(self.layer).call(
                 self.layer,
                 query,
                 value,
                 key=key,
+                query_mask=masks[0],
                 value_mask=masks[1],
                 key_mask=masks[2],
                 attention_mask=masks[3],
                 training=bool(known.training),
                 use_causal_mask=bool(known.is_causal),
             )
+
+
+class Heads(_OfAttention):
+    """Some heads of a `MultiHeadAttention` on each rank: their queries, keys, values, and rows of the last product.
+
+    y = softmax(x q0 (x k0)^T) x v0 o0 + softmax(x q1 (x k1)^T) x v1 o1 + b
+    """
+
+    _takes_masks_away = True
+
+    def __init__(self, layer: keras.layers.MultiHeadAttention):
+        super().__init__(layer)
+        self.length = layer.num_heads
+
+    @classmethod
+    def suits(cls, layer: keras.layers.Layer) -> bool:
+        return type(layer) is keras.layers.MultiHeadAttention
+
+
+class GroupedHeads(_OfAttention):
+    """Some heads of keys and values of a `GroupQueryAttention` on each rank, and the heads of queries of these."""
+
+    def __init__(self, layer: keras.layers.GroupQueryAttention):
+        super().__init__(layer)
+        self.length = layer.num_key_value_heads
+
+    @property
+    def indices(self) -> str:
+        return "heads of keys"
+
+    @classmethod
+    def suits(cls, layer: keras.layers.Layer) -> bool:
+        return type(layer) is keras.layers.GroupQueryAttention
+
+
+def _of_each(mask: Any, query: Any) -> Any:
+    """Return a mask that each sample has, of one that may be the same for all of them."""
+    return keras.ops.broadcast_to(mask, (keras.ops.shape(query)[0], *keras.ops.shape(mask)[1:]))
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ class Kind(abc.ABC):
     @property
     @abc.abstractmethod
     def slices(self) -> list[tuple[keras.Variable, int]]:
-        """The weights that are divided, each with the axis along which it is."""
+        """The weights that are divided, each with the axis along which it is: `length` indices, or a multiple."""
 
     def trip(self, communicator: Communicator) -> Trip:
         """Return the way of rows, for one call of the layer in a step."""
