@@ -272,6 +272,14 @@ def test_a_layer_of_another_activation_is_not_split_by_vocabulary():
         Split({"logits": "vocabulary"}).kinds(model, ranks=3, samples=8)
 
 
+def test_an_activity_regularizer_of_logits_is_one_line():
+    model = _words(keras.layers.Dense(20, name="logits", activity_regularizer="l2"))
+    with pytest.raises(
+        ValueError, match="Received: Dense 'logits' with an `activity_regularizer`. Split it by columns"
+    ):
+        Split({"logits": "vocabulary"}).kinds(model, ranks=3, samples=8)
+
+
 def test_a_loss_of_slices_takes_no_other_tensor_and_ends_as_it_was():
     model = _words(metrics=["accuracy"])
     loss = _loss_of(model)

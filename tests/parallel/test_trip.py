@@ -172,6 +172,36 @@ def test_a_step_sends_what_the_docstring_says(run_ranks, kind, size):
         assert sent == [(nbytes, far) for nbytes in passes]
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_several_arrays_of_a_call_send_what_the_docstrings_say(run_ranks, size):
+    """4 rows on each worker: two inputs of attention and a mask of bytes; rows of a last layer and their labels."""
+
+    def sent_by(comm, trip, given, result, floats):
+        counted = comm.sent.bytes, comm.sent.messages
+        for array in given:
+            comm.all_gather_rows(np.zeros(array.ndim if isinstance(trip, Summands) else 1, np.int64))
+        small = comm.sent.bytes - counted[0], comm.sent.messages - counted[1]
+        before = comm.sent.bytes, comm.sent.messages
+        arrived = trip.give(given)
+        trip.gradients_to_owners(trip.to_workers(np.zeros((len(arrived[0]), *result), "float32")))
+        for array in arrived[:floats]:
+            trip.gradients_to_workers(array)
+        return comm.sent.bytes - before[0] - small[0], comm.sent.messages - before[1] - small[1]
+
+    def on_rank(comm):
+        query, value = np.zeros((4, 6, 8), "float32"), np.zeros((4, 3, 5), "float32")
+        heads = sent_by(comm, Summands(comm, 8), [query, value, np.ones((4, 6, 3), "uint8")], (6, 8), 2)
+        rows, labels = np.zeros((4, 8), "float32"), np.zeros(4, "int32")
+        return heads, sent_by(comm, Columns(comm, size, 4), [rows, labels], (4,), 1)
+
+    far, a, b, mask = size - 1, 4 * 4 * (6 * 8 + 3 * 5), 4 * 4 * 6 * 8, 4 * 6 * 3
+    of_rows, m = 4 * 4 * 8, 4
+    assert Summands.cost(a, b, size) == far * 2 * (a + b)
+    for heads, vocabulary in run_ranks(size, on_rank):
+        assert heads == (far * (2 * (a + b) + mask), far * (4 + 2 + 1))
+        assert vocabulary == (far * (2 * of_rows + 36 * m), far * 5)
+
+
 def test_a_lookup_sends_what_the_docstring_says(run_ranks):
     """12 numbers of 8 bytes on each of 3 workers, 4 for each owner, and rows of 5 float32."""
 

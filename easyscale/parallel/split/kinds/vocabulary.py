@@ -73,6 +73,9 @@ class Vocabulary(Kind):
         if self.length > _LARGEST:
             rule = f"a layer that is split by vocabulary must have {_LARGEST:,} columns or less"
             yield rule, f"of {self.length:,} columns", "Split it by columns"
+        if self.layer.activity_regularizer is not None:
+            rule = "a layer that is split by vocabulary has no output"
+            yield rule, "with an `activity_regularizer`", "Split it by columns"
 
     @property
     def slices(self) -> list[tuple[keras.Variable, int]]:
