@@ -145,6 +145,11 @@ def _attention(attend=lambda layer, x: layer(x, x), **options):
     "model, layers, message",
     [
         (
+            keras.Sequential([keras.Input((8,)), keras.layers.SpectralNormalization(keras.layers.Dense(8, name="fc"))]),
+            {"fc": "columns"},
+            "no norm of its whole weights. Received: Dense 'fc' in SpectralNormalization. Leave it out",
+        ),
+        (
             _attention(),
             {".*": "heads", "query": "rows"},
             "must be split once. Received: .* 'attention' by heads, and 'qu",

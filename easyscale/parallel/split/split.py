@@ -95,6 +95,7 @@ class Split:
             for layer in found:
                 chosen.setdefault(id(layer), (layer, way))
         _check_once(chosen)
+        _check_norms(layers, chosen)
         return [_kind(*chosen[id(layer)], ranks) for layer in layers if id(layer) in chosen]
 
 
@@ -120,6 +121,15 @@ def _check_once(chosen: Mapping[int, tuple[keras.layers.Layer, str]]) -> None:
                     f"a layer must be split once. Received: {type(layer).__name__} '{layer.name}' by {way}, and "
                     f"'{part.name}' in it by {chosen[id(part)][1]}. Leave one of them out"
                 )
+
+
+def _check_norms(layers: list[keras.layers.Layer], chosen: Mapping[int, tuple[keras.layers.Layer, str]]) -> None:
+    for layer in layers:
+        if isinstance(layer, keras.layers.SpectralNormalization) and id(layer.layer) in chosen:
+            raise ValueError(
+                "a layer that is split has no norm of its whole weights. Received: "
+                f"{type(layer.layer).__name__} '{layer.layer.name}' in SpectralNormalization. Leave it out"
+            )
 
 
 def _cheaper(model: keras.Model, ranks: int, samples: int | None) -> list[Kind]:
