@@ -92,5 +92,6 @@ def draw(seed: int, fixed: Mapping[str, str] | None = None) -> Case:
     fixed = fixed or {}
     case = Case(seed, {**chosen, **fixed})
     if random.Random(f"refused {seed}").random() < _ACCEPTED:
-        case = case.but(**{name: DIMENSIONS[name].simplest for name in refused(case) if name not in fixed})
+        for _ in range(2):  # `auto`, the simplest of splits, is refused what others are not
+            case = case.but(**{name: DIMENSIONS[name].simplest for name in refused(case) if name not in fixed})
     return case

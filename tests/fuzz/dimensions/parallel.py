@@ -97,11 +97,11 @@ def _refused_of_split(case):
     too_few |= case["body"] == "attention" and splits_first and workers > 2  # it has two heads
     is_missing = splits_first and not has_first
     is_missing |= layers.startswith("heads") and case["body"] != "attention"
+    is_missing |= is_vocabulary and not case["loss"].startswith("SparseCategorical")
     return {
         "split": too_few or is_missing,
         "update": case["update"] == "replicated",
         "style": (layers == "auto" or is_vocabulary) and case["style"] == "subclassed",
-        "loss": is_vocabulary and not case["loss"].startswith("SparseCategorical"),
         "metrics": is_vocabulary and case["metrics"] not in ("none", "accuracy"),
         "weighted_metrics": is_vocabulary and case["weighted_metrics"] not in ("none", "accuracy"),
         "outputs": is_vocabulary and case["outputs"] != "one",
