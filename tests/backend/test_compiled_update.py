@@ -33,12 +33,29 @@ def test_an_update_is_traced_once_until_it_is_forgotten(compiles, monkeypatch):
     np.testing.assert_allclose(untouched.numpy(), [5.0])
 
 
+def test_what_is_applied_is_traced_by_itself_also_to_the_same_variables(monkeypatch):
+    monkeypatch.setattr(compiled_update, "XLA_FROM", 0)
+    update, variable = CompiledUpdate(communicator.get("local"), has_copies=False), tf.Variable([5.0])
+    for factor, left in ((-1.0, 4.0), (1.0, 5.0)):
+        update(
+            lambda given, own, factor=factor: own[0].assign_add(factor * given[0]),
+            [tf.constant([1.0])],
+            [variable],
+            compiles=True,
+        )
+        assert variable.numpy() == left
+
+
 def test_few_elements_are_not_compiled():
     update, traced = CompiledUpdate(communicator.get("local"), has_copies=False), []
     for length, graphs in ((compiled_update.XLA_FROM // 2 - 1, 0), (compiled_update.XLA_FROM // 2, 1)):
         pair = [tf.Variable(tf.zeros(length)) for _ in range(2)]
+
+        def apply(gradients, _):
+            traced.append(gradients)
+
         for _ in range(2):
-            update(lambda gradients, _: traced.append(gradients), [tf.zeros(length)] * 2, pair, compiles=True)
+            update(apply, [tf.zeros(length)] * 2, pair, compiles=True)
         assert (
             sum(isinstance(gradients[0], tf.Tensor) and tf.is_symbolic_tensor(gradients[0]) for gradients in traced)
             == graphs

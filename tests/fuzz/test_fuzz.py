@@ -81,6 +81,10 @@ FOUND = [
     '{"seed": 950000, "workers": "4", "model_parallel": "pipeline", "reduction": "sum", "validation": "data"}',
     '{"seed": 910206, "samples": "48", "callback": "ModelCheckpoint, after steps", '
     '"resume": "raises as an epoch begins"}',
+    '{"seed": 1300009, "model_parallel": "split", "body": "large embedding", "step": "own, in two", '
+    '"second": "train_on_batch, fit"}',
+    '{"seed": 0, "workers": "3", "exchange": "ring", "norm": "spectral", "samples": "25", "optimizer": "SGD"}',
+    '{"seed": 0, "exchange": "ring", "validation": "whole data", "reduction": "sum", "outputs": "dict"}',
 ]
 
 # Draws

@@ -57,7 +57,8 @@ class CompiledUpdate:
         if not present or (self._communicator.size == 1 and not compiles):
             apply(list(gradients), list(variables))
         else:
-            key = tuple(id(variables[index]) for index in present), *(type(gradients[index]) for index in present)
+            # Who applies is part of it: a slice of a layer is a variable that is there in `fit()` and outside of it.
+            key = apply, *(id(variables[index]) for index in present), *(type(gradients[index]) for index in present)
             if key not in self._graphs:
                 chosen = [variables[index] for index in present]
                 update = tf.function(
