@@ -4,7 +4,7 @@
 
 - memory: the peak of the resident memory less that of a process that has only loaded Keras, of 8 layers of 4096 x 4096
   weights with Adam: of each of 4 stages beside one process, in the steps, and with the end of `fit()`, where every rank
-  gets all weights and all state.
+  gets all weights and all state, unless the model was built in `scope()`; of such a one also with a file that is saved.
 - speed: samples per second of a transformer of equal blocks in 2 stages of one core each, beside `2 M / (M + 1)` times
   those of one process that is kept to one core, with M = 8 micro-batches: the median of epochs, in turns.
 - idle: the share of a step that a stage spends outside of its own passes, beside `(S - 1) / (M + S - 1)`, on 2 stages.
@@ -14,6 +14,7 @@
 Speed, idle and torch need as many cores as stages, and a machine that does nothing else.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -22,6 +23,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,7 +31,7 @@ STEPS, EPOCHS, ROUNDS = 6, 3, 3
 BLOCKS, WIDTH, LENGTH, BATCH = 8, 256, 64, 64  # of the transformer
 
 
-def train(what, stages, microbatches):
+def train(what, stages, microbatches, scoped):
     """Train in one of the processes; the chief prints what all of them have measured."""
     import keras
     import numpy as np
@@ -41,10 +43,11 @@ def train(what, stages, microbatches):
     keras.utils.set_random_seed(1)
     keras.ops.convert_to_numpy(keras.ops.ones(3))  # what is loaded by the first operation
     found = {"empty": _peak()}
-    callbacks = []
+    callbacks, scope = [], contextlib.nullcontext()
     if stages > 1:
         pipeline = easyscale.parallel.Pipeline(stages=stages, microbatches=microbatches)
         callbacks = [easyscale.callbacks.Distribute("ring", model_parallel=pipeline)]
+        scope = pipeline.scope() if scoped else scope
     gather, step, steps, busy = WholeModel.gather_weights, Stage.step, [], []
 
     def noted(whole):
@@ -64,7 +67,8 @@ def train(what, stages, microbatches):
             stage._passes.forward, stage._passes.backward = forward, backward
 
     WholeModel.gather_weights, Stage.step = noted, timed
-    model, x, y, batch = memory_model() if what == "memory" else speed_model()
+    with scope:
+        model, x, y, batch = memory_model() if what == "memory" else speed_model()
     fit = {"batch_size": batch, "shuffle": False, "verbose": 0}
     if what != "memory":
         model.fit(x, y, callbacks=callbacks, **fit)  # traces
@@ -75,6 +79,10 @@ def train(what, stages, microbatches):
     found["rate"] = len(x) / statistics.median(np.diff(begins)) if len(begins) > 1 else 0.0
     found["end"] = _peak()
     found.setdefault("steps", found["end"])
+    if scoped:
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(Path(folder, "model.keras"))
+    found["save"] = _peak()
     found["idle"] = statistics.median(1 - b / s for b, s in zip(busy, steps, strict=True)) if steps else 0.0
     rows = easyscale.communicator.get().all_gather_rows(np.array([found[name] for name in sorted(found)]))
     if easyscale.communicator.get().rank == 0:
@@ -122,10 +130,10 @@ def _peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(what, stages, microbatches=8, cores=None):
+def measure(what, stages, microbatches=8, cores=None, scoped=False):
     """Return what each of so many processes has found; they are kept to these cores."""
     command = [str(Path(sys.executable).with_name("easyscale")), "launch", "-n", str(stages), __file__]
-    command += ["--rank", what, str(stages), str(microbatches)]
+    command += ["--rank", what, str(stages), str(microbatches), "scope" if scoped else "-"]
     keep = cores and functools.partial(os.sched_setaffinity, 0, cores)
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, preexec_fn=keep)
     found = [line for line in done.stdout.splitlines() if line.startswith("found ")]
@@ -135,12 +143,15 @@ def measure(what, stages, microbatches=8, cores=None):
 
 
 def memory():
-    (alone,), stages = measure("memory", 1), measure("memory", 4)
+    (alone,) = measure("memory", 1)
     whole = alone["end"] - alone["empty"]
     print(f"memory   one process {whole / 1e6:,.0f} MB")
-    for number, rank in enumerate(stages):
-        steps, end = ((rank[name] - rank["empty"]) / whole for name in ("steps", "end"))
-        print(f"memory   stage {number}: {steps:.2f} of it in the steps, {end:.2f} with the end of fit()")
+    for scoped in (False, True):
+        for number, rank in enumerate(measure("memory", 4, scoped=scoped)):
+            steps, end, save = ((rank[name] - rank["empty"]) / whole for name in ("steps", "end", "save"))
+            of_file = f", {save:.2f} with a file" if scoped else ""
+            print(f"memory   {'scope()' if scoped else ''} stage {number}: {steps:.2f} of it in the steps, ", end="")
+            print(f"{end:.2f} with the end of fit(){of_file}")
 
 
 def speed():
@@ -185,7 +196,7 @@ def idle():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
-        train(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        train(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "scope")
     else:
         for name in sys.argv[1:] or ["memory", "speed", "idle"]:
             {"memory": memory, "speed": speed, "idle": idle, "torch": torch}[name]()

@@ -2,6 +2,7 @@
 
 models         a model and its `fit()`: layers and their graph, data, callbacks
 optimization   losses, variables and optimizers
+deferral       variables that get their values later
 names          whether a library has such names
 
 Another version may have other names. `check` says which is missing, before anything is done with it. Neither library is
@@ -11,7 +12,8 @@ loaded by these modules.
 import functools
 import importlib
 
-from easyscale.keras_internals import models, optimization
+from easyscale.keras_internals import deferral, models, optimization
+from easyscale.keras_internals.deferral import in_stateless_scope, initialize, initialized_by, on_disk
 from easyscale.keras_internals.models import (
     LOGS,
     OF_FIT,
@@ -90,8 +92,11 @@ __all__ = [
     "has_value",
     "hold_losses",
     "improves",
+    "in_stateless_scope",
     "in_training",
     "initial_epoch",
+    "initialize",
+    "initialized_by",
     "inputs_of",
     "keeps_batches",
     "keeps_count",
@@ -100,6 +105,7 @@ __all__ = [
     "learning_rate_of",
     "mask_of",
     "native_of",
+    "on_disk",
     "replace_in_losses",
     "replace_moments",
     "replace_validation_split",
@@ -116,7 +122,7 @@ __all__ = [
     "trained_by",
 ]
 
-_NAMES = {**models.NAMES, **optimization.NAMES}  # by module, and class in it: what the functions use
+_NAMES = {**models.NAMES, **optimization.NAMES, **deferral.NAMES}  # by module, and class in it: what the functions use
 _NAMES_ON_TENSORFLOW = {**models.NAMES_ON_TENSORFLOW, **optimization.NAMES_ON_TENSORFLOW}
 
 

@@ -39,7 +39,7 @@ class PipelineWatch:
     def end_step(self, original: Callable, distribution: PipelineDistribution) -> None:
         """Record a step, also one of other pipelines. All ranks come here."""
         original(distribution)
-        distribution.make_whole()
+        distribution.bring_together()
         model, stages, recorder = distribution.model, distribution.stages, self._recorder
         weights = model.trainable_variables
         recorder.describe_optimizer(0, model.optimizer.name, [variable.path for variable in weights])

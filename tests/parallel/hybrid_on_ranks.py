@@ -29,11 +29,14 @@ from pipeline_on_ranks import (
     tasks,
     two_tasks,
 )
+from scope_on_ranks import check_callbacks_write_files, check_sharded_update
 
 import easyscale
 from easyscale import called
 from easyscale.callbacks import Distribute
 from easyscale.parallel import Pipeline
+
+__all__ = ["check_callbacks_write_files", "check_sharded_update"]
 
 comm = easyscale.communicator.get()
 TWO = [{"stages": 2, "microbatches": 4, "cut": "weights"}]

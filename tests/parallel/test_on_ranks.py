@@ -17,6 +17,11 @@ def test_a_fit_by_a_pipeline(check):
     check()
 
 
+@over_ranks(HERE / "scope_on_ranks.py", sizes=[2], limit=400, full=[3, 4], group="pipeline")
+def test_a_model_built_in_the_scope_of_a_pipeline(check):
+    check()
+
+
 @over_ranks(HERE / "split_on_ranks.py", sizes=[3], limit=900, full=[2, 4], group="split")
 def test_split_layers_take_the_steps_of_one_process(check):
     check()

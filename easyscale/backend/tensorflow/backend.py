@@ -58,7 +58,7 @@ class TensorFlow(Backend):
         return Passes(run, inputs, watched, variables)
 
     def has_value(self, variable: Variable) -> bool:
-        return variables.native_of(variable).is_initialized()
+        return keras_internals.has_value(variable) and bool(variables.native_of(variable).is_initialized())
 
     def view(self, variable: Variable) -> np.ndarray:
         return variables.view_of(variable)

@@ -9,6 +9,7 @@ import numpy as np
 
 from easyscale import keras_internals
 from easyscale.backend.base import Backend
+from easyscale.parallel.pipeline.deferred import made_for_now
 from easyscale.parallel.pipeline.forward_pass import call
 
 __all__ = ["layer_times"]
@@ -33,22 +34,28 @@ def layer_times(graph: keras_internals.Graph, backend: Backend, samples: int) ->
     nothing = _seconds(backend, lambda tensors: [tensors[0] + 1], [np.ones(1, "float32")], [])
     times = []
     for node in graph.nodes:
-        inputs = list({id(tensor): tensor for tensor in node.input_tensors}.values())
-        layer = node.operation
-        moving = [(variable, backend.view(variable).copy()) for variable in _of(layer, "non_trainable_variables")]
-
-        def run(tensors: list, node: Any = node, inputs: list = inputs) -> list:
-            found = dict(zip(map(id, inputs), tensors, strict=True))
-            call(node, found)
-            return [found[id(tensor)] for tensor in node.outputs]
-
-        arrays, outputs = [known[id(tensor)] for tensor in inputs], list[np.ndarray]()
-        seconds = _seconds(backend, run, arrays, _of(layer, "trainable_variables"), outputs)
-        known |= dict(zip(map(id, node.outputs), outputs, strict=True))
-        for variable, value in moving:
-            variable.assign(value)
-        times.append(max(seconds - nothing, _LEAST))
+        with made_for_now(_of(node.operation, "variables")):
+            times.append(max(_time_of(node, known, backend) - nothing, _LEAST))
     return times
+
+
+def _time_of(node: Any, known: dict[int, np.ndarray], backend: Backend) -> float:
+    """Return the seconds of both passes of a call, and add its outputs to what is known."""
+    inputs = list({id(tensor): tensor for tensor in node.input_tensors}.values())
+    layer = node.operation
+    moving = [(variable, backend.view(variable).copy()) for variable in _of(layer, "non_trainable_variables")]
+
+    def run(tensors: list) -> list:
+        found = dict(zip(map(id, inputs), tensors, strict=True))
+        call(node, found)
+        return [found[id(tensor)] for tensor in node.outputs]
+
+    arrays, outputs = [known[id(tensor)] for tensor in inputs], list[np.ndarray]()
+    seconds = _seconds(backend, run, arrays, _of(layer, "trainable_variables"), outputs)
+    known |= dict(zip(map(id, node.outputs), outputs, strict=True))
+    for variable, value in moving:
+        variable.assign(value)
+    return seconds
 
 
 def _seconds(

@@ -1,9 +1,15 @@
 """What a user says of a pipeline."""
 
+import contextlib
 from collections.abc import Sequence
 
+from easyscale import backend as backends
+from easyscale import communicator as communicators
+from easyscale.backend.base import Feature
+from easyscale.communicator import Communicator
 from easyscale.errors import is_number
 from easyscale.parallel.pipeline import schedules
+from easyscale.parallel.pipeline.deferred import defer_values
 from easyscale.parallel.pipeline.schedules import Schedule
 
 __all__ = ["Pipeline"]
@@ -75,6 +81,28 @@ class Pipeline:
         self.schedule = schedules.get(schedule)
         self.names = None if names is None else list(names)
         self.cut = cut if self.names is None else self.names
+
+    def scope(self, communicator: str | Communicator | None = None) -> contextlib.AbstractContextManager[None]:
+        """Return what a model is built in so that a rank never has weights of other stages.
+
+        Inside, layers get no weights. When `fit()` begins, and it is known which layers a rank has, these get theirs,
+        the same as in one process after `keras.utils.set_random_seed`. Behind `fit()` a rank has the weights of its
+        stage and the optimizer's state for these; all ranks call `save` for a file of everything. With one rank it
+        changes nothing.
+
+        Args:
+            communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+
+        Example:
+
+        >>> pipeline = Pipeline(stages=2)
+        >>> with pipeline.scope():
+        ...     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64), keras.layers.Dense(1)])
+        """
+        if communicators.get(communicator).size == 1:
+            return contextlib.nullcontext()
+        backends.get().require(Feature.PIPELINE)
+        return defer_values()
 
     def check(self, ranks: int) -> None:
         """Raise `ValueError` if so many ranks are no whole pipelines."""

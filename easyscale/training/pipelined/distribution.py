@@ -2,7 +2,7 @@
 
 Every rank has the whole model, as the script builds it. In a `fit()` it trains the layers of its stage, and has no
 memory for the weights of others. All stages come together at the end of `fit()`, at that of each epoch if a callback
-may look at weights, and before an evaluation.
+may look at weights, and before an evaluation. They never do if the model was built in `scope()`.
 """
 
 import functools
@@ -15,6 +15,7 @@ from easyscale import backend as backends
 from easyscale import keras_internals
 from easyscale.communicator import Communicator
 from easyscale.mesh import Mesh
+from easyscale.parallel.pipeline.deferred import is_deferred
 from easyscale.parallel.pipeline.pipeline import Pipeline
 from easyscale.progress import Activity
 from easyscale.training.checkpointing import Checkpointing
@@ -26,13 +27,14 @@ from easyscale.training.pipelined import refusals
 from easyscale.training.pipelined.checkpoints import checkpointing_of
 from easyscale.training.pipelined.cutting import Cutting
 from easyscale.training.pipelined.evaluation import Evaluation
+from easyscale.training.pipelined.files import StagedFiles
 from easyscale.training.pipelined.loss import numbers_of
 from easyscale.training.pipelined.meeting import Kind, Meetings
 from easyscale.training.pipelined.optimizer import StageOptimizer
-from easyscale.training.pipelined.start import agree, start_equal, warn_of_own_state
+from easyscale.training.pipelined.own_stage import OwnStage
+from easyscale.training.pipelined.start import agree, warn_of_own_state, what_steps_depend_on
 from easyscale.training.pipelined.steps import PipelineSteps
 from easyscale.training.pipelined.whole_model import WholeModel
-from easyscale.update.accumulated import unscaled
 
 __all__ = ["PipelineDistribution"]
 
@@ -50,11 +52,13 @@ class PipelineDistribution:
         keras_internals.check()
         losses.install()
         self._model = model
-        self._training = self._is_whole = False
+        self._training = False
         self._backend = backends.get()
         self._steps: PipelineSteps | None = None
         self._made_for: list = []
         self._cutting = Cutting(model)
+        self._whole: WholeModel | OwnStage
+        self._files: StagedFiles | None = None
         self._evaluation: Evaluation | None = None
         self._evaluates_for: tuple = ()
         self._checkpointing: Checkpointing | None = None
@@ -123,20 +127,25 @@ class PipelineDistribution:
         model, world = self._model, self._mesh.communicator
         refusals.check(model, self._pipeline.microbatches)
         warn_of_own_state(model, self._pipeline.microbatches, self._mesh)
+        self._answer()
+        if is_deferred(model):
+            refusals.check_deferred(model, callbacks, self._checkpoint is not None)
         written = (self._checkpoint or {}).get("written")
         plan = [params["epochs"], repr(self._pipeline), str(self._options), {"checkpoint": written is not None}]
         self._agreed = agree(model, self._mesh, plan, hooks, callbacks)
-        start_equal(model, self._mesh)
-        key, self._is_whole = self._way_to_train(), True
-        if self._steps is None or self._made_for != key:
+        key = [repr(self._pipeline), self._mesh, self._options, self._check_every, *what_steps_depend_on(model)]
+        if self._made_for != key:
+            self._cut_model()
+        self._whole.start_equal()
+        if self._made_for != key:
             self._steps, self._made_for = self._make_steps(), key
         else:
             self._optimizer.load(model)
-            self._steps.restart()
+            self._begun.restart()
         self._optimizer.distributed.shard()
         console = Console(world, bool(params.get("verbose")))
         console.say(f"{world.size // self._pipeline.stages} x {self._pipeline}")
-        for line in str(self._steps.cut).splitlines():
+        for line in str(self._cut).splitlines():
             console.say(line)
         self._training = True
         model.train_function = self._train
@@ -146,26 +155,28 @@ class PipelineDistribution:
         self._pass = DataPass(model, world)
         self._pass.begin()
         if self._checkpoint is not None:
-            parts = self._steps, self._whole, self._optimizer, self._meetings, self._progress, self._pass
+            assert isinstance(self._whole, WholeModel)  # else it is refused
+            parts = self._begun, self._whole, self._optimizer, self._meetings, self._progress, self._pass
             self._checkpointing = checkpointing_of(model, self._mesh, *parts, callbacks, console, self._checkpoint)
             self._checkpointing.begin()
 
-    def _way_to_train(self) -> list:
-        """What stages depend on: while it is the same, what was traced in a `fit()` stays for the next."""
-        model = self._model
-        weights = [(id(variable), variable.trainable) for variable in model.variables]
-        optimizer = unscaled(model.optimizer)
-        rate = keras_internals.learning_rate_of(optimizer)
-        config = {name: value for name, value in optimizer.get_config().items() if name != "learning_rate"}
-        loss = id(model.metrics[0])  # which `compile` makes anew
-        compiled = [id(model.optimizer), id(rate), config, loss]
-        return [repr(self._pipeline), self._mesh, self._options, self._check_every, weights, compiled]
+    def _cut_model(self) -> None:
+        model, mesh = self._model, self._mesh
+        self._files, self._made_for = None, []
+        self._cut = self._cutting.cut(self._pipeline, mesh)
+        if is_deferred(model):
+            self._whole = own = OwnStage(model, self._cut, mesh)
+            self._files = StagedFiles(own, mesh)
+        else:
+            self._whole = WholeModel(model, self._cut, mesh)
+
+    def bring_together(self) -> None:
+        """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this."""
+        self._whole.bring_together(self._optimizer)
 
     def _make_steps(self) -> PipelineSteps:
-        model, mesh, pipeline = self._model, self._mesh, self._pipeline
-        cut = self._cutting.cut(pipeline, mesh)
+        model, mesh, pipeline, cut = self._model, self._mesh, self._pipeline, self._cut
         part = cut.stages[mesh["model"].rank]
-        self._whole = WholeModel(model, cut.stages, mesh["model"])
         self._optimizer = StageOptimizer(model, part.trainable_variables, mesh["data"], self._options)
         if not self._optimizer.distributed.is_synchronous:
             raise ValueError(
@@ -202,7 +213,7 @@ class PipelineDistribution:
         if self._progress.steps == 0 and (refusal := steps.refusal_of_first(met.samples)) is not None:
             raise ValueError(refusal)
         told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
-        logs = steps.step(batch, met.samples, on_begin=self._part)
+        logs = steps.step(batch, met.samples, on_begin=self._whole.release)
         told.activity = Activity.STEPS
         self.end_step()
         if checkpointing is not None:
@@ -213,7 +224,7 @@ class PipelineDistribution:
         """Take in that a step is done, also one of other pipelines."""
         self._progress.count(1)
         if self._agreed.looks_in_steps:
-            self.make_whole()
+            self.bring_together()
 
     @property
     def _begun(self) -> PipelineSteps:
@@ -230,6 +241,7 @@ class PipelineDistribution:
     def decide(self, hook: str | None = None) -> None:
         """Let what callbacks of any rank have decided hold on all; after a step's hook only if some may have."""
         if hook is None or hook in self._agreed.hooks:
+            self._answer()
             self._meetings.meet(Kind.DECISION)
 
     def _results(self, original: Callable, logs: dict) -> dict:
@@ -242,14 +254,14 @@ class PipelineDistribution:
             self._checkpointing.end_data()
         while (met := self._meetings.meet(Kind.END)).kind is not Kind.END:
             if met.kind is Kind.STEP:
-                self._part()
+                self._whole.release()
                 self._begun.idle_step()
                 self.end_step()
             elif met.kind is Kind.CHECKPOINT:
                 self._meetings.join_checkpoint(self._progress.steps)
         self._pass.end_epoch(all(self._mesh.communicator.all_gather_object(self._pass.has_ended)))
         if self._agreed.looks:
-            self.make_whole()
+            self.bring_together()
         merged: dict[str, Any] = {}
         along = self._mesh["model"]
         if along.rank == along.size - 1:
@@ -257,26 +269,17 @@ class PipelineDistribution:
         told = along.all_gather_object({name: value.tolist() for name, value in numbers_of(merged).items()})
         return told[-1]
 
-    def _part(self) -> None:
-        """Let this rank have its own stage only, from before a step until somebody may look at the weights."""
-        self._whole.release()
-        self._is_whole = False
-
-    def make_whole(self) -> None:
-        """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this."""
-        if not self._is_whole:
-            self._whole.gather_weights()
-            self._whole.gather_state(self._optimizer, complete=False, is_needed=self._mesh["data"].rank == 0)
-            self._is_whole = True
+    def _answer(self) -> None:
+        """Let the chief's callbacks have written files, for which it asks the other stages."""
+        if self._files is not None:
+            self._files.answer_hooks()
 
     def end(self) -> None:
-        """End a `fit()`, after its callbacks have: the whole model and its optimizer are on every rank."""
+        """End a `fit()`, after its callbacks have: the model's optimizer has its state again."""
+        self._answer()
         self._begun.compare()
-        if not self._is_whole:
-            self._whole.gather_weights()
         self._optimizer.distributed.unshard(complete=True)
-        self._whole.gather_state(self._optimizer, complete=True, is_needed=True)
-        self._is_whole = True
+        self._whole.keep(self._optimizer)
         if self._checkpointing is not None:
             self._checkpointing.end(lambda save: save())
         self.stop()
@@ -290,7 +293,7 @@ class PipelineDistribution:
         self._evaluates.end()
         if self._training:
             self._training = False
-            self._whole.abandon()
+            self._whole.abandon(self._optimizer)
             self._optimizer.distributed.unshard(complete=False)
             keras_internals.set_initial_epoch(self._model, None)
             if self._checkpointing is not None:
@@ -316,7 +319,7 @@ class PipelineDistribution:
 
     def evaluate(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
         if self._training and keras_internals.OF_FIT in kwargs:  # all ranks validate
-            self.make_whole()
+            self.bring_together()
         return self._evaluates.run(original, *args, **kwargs)
 
     def test_step(self, original: Callable, data: Any) -> Any:
@@ -324,10 +327,20 @@ class PipelineDistribution:
 
     def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:
         # In fit() all ranks come here, in callbacks of the user's own; the file is written once.
-        if not self._training or self.is_chief:
+        if self._files is not None:
+            self._files.save(original, *args, **kwargs)
+        elif not self._training or self.is_chief:
             original(*args, **kwargs)
 
-    save_weights = export = save
+    save_weights = save
+
+    def export(self, original: Callable, *args: Any, **kwargs: Any) -> None:
+        if is_deferred(self._model):
+            raise ValueError(
+                "`export` needs all weights on the chief. Received: a model that was built in `scope()`. Call `save` "
+                "on all ranks, and export what `keras.models.load_model` returns"
+            )
+        self.save(original, *args, **kwargs)
 
 
 @functools.cache

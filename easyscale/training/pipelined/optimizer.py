@@ -1,5 +1,6 @@
 """A stage's optimizer: like the model's, for the stage's weights, and over all pipelines."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from easyscale.communicator import Communicator
 from easyscale.keras_internals import copy_exclusions
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.optimizers.nested import all_variables, inside
+from easyscale.parallel.pipeline.deferred import defer_values, has_value, is_deferred, read_by
 from easyscale.update.element_wise import copy_of
 from easyscale.update.twin import share_progress, states_of
 
@@ -49,7 +51,7 @@ class StageOptimizer:
         """Take the state of the model's optimizer, if that is built."""
         known = keyed(model.optimizer, model, model.trainable_variables) if model.optimizer.built else {}
         for key, state in zip(self._keys, _states(self.distributed.inner_optimizer), strict=True):
-            if key in known:
+            if key in known and has_value(known[key]):
                 state.assign(known[key])
 
     def state(self) -> dict[str, np.ndarray]:
@@ -64,6 +66,10 @@ class StageOptimizer:
         """Return the state by key, where it is not divided. Keys are the same on all ranks."""
         states = _states(self.distributed.inner_optimizer)
         return {key: value_of(state) for key, state in zip(self._keys, states, strict=True)}
+
+    def variables(self) -> dict[str, keras.Variable]:
+        """Return the variables that have the state, by key, where it is not divided."""
+        return dict(zip(self._keys, _states(self.distributed.inner_optimizer), strict=True))
 
     def scale(self) -> Any:
         """Return how many times larger gradients are than those of the loss. In a graph it is a tensor of it."""
@@ -82,11 +88,19 @@ def _copy_for_stage(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
 
 
 def build_whole(model: keras.Model) -> None:
-    """Build the model's optimizer for all of its variables, as Keras does it in the first step."""
+    """Build the model's optimizer for all of its variables, as Keras does it in the first step.
+
+    That of a model that was built in a scope gets no state by this.
+    """
     optimizer = model.optimizer
-    if not optimizer.built:
-        with keras.name_scope(optimizer.name, caller=optimizer):
-            optimizer.build(model.trainable_variables)
+    if optimizer.built:
+        return
+    with contextlib.ExitStack() as stack:
+        if is_deferred(model):
+            stack.enter_context(defer_values())
+            stack.enter_context(read_by(lambda _: keras.Variable(np.zeros(0, "float32")).value))  # for its identity
+        stack.enter_context(keras.name_scope(optimizer.name, caller=optimizer))
+        optimizer.build(model.trainable_variables)
 
 
 def _states(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:

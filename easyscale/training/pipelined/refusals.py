@@ -1,16 +1,16 @@
 """What a pipeline cannot train, each in one line and before the first step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import keras
 
 from easyscale import keras_internals
 from easyscale.optimizer import DistributedOptimizer
-from easyscale.training.keras_fit import is_overridden
+from easyscale.training.keras_fit import is_overridden, locals_of_fit
 from easyscale.training.parts.assigned import spectral_normalizations
 from easyscale.update.accumulated import unscaled
 
-__all__ = ["check"]
+__all__ = ["check", "check_deferred"]
 
 _STEPS = ("train_step", "compute_loss", "compute_metrics")
 
@@ -30,6 +30,40 @@ def check(model: keras.Model, microbatches: int) -> None:
     of_layers = [*_of_layers(model), *_of_kernels(model, microbatches), *_of_masks(model)]
     for rule, received, remedy in [*_of_step(model), *_of_optimizer(optimizer), *of_layers]:
         raise ValueError(f"{rule}. Received: {received}. {remedy}")
+
+
+def check_deferred(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], has_checkpoints: bool) -> None:
+    """Raise `ValueError` if a `fit()` needs weights of other stages, of a model that was built in a scope.
+
+    Args:
+        model: The model.
+        callbacks: List of this rank's callbacks.
+        has_checkpoints: Bool. Whether `Distribute` is to write checkpoints, or goes on from one.
+    """
+    outside = "build the model outside of `scope()`"
+    if has_checkpoints:
+        raise ValueError(
+            "a checkpoint needs all weights and all state on the chief. Received: `checkpoint`, or --resume, with a "
+            f"model that was built in `scope()`. Write files by `keras.callbacks.ModelCheckpoint`, or {outside}"
+        )
+    given = locals_of_fit(model)
+    if given.get("validation_data") is not None or given.get("validation_split"):
+        raise ValueError(
+            "validation needs all weights on each rank. Received: `validation_data`, or `validation_split`, with a "
+            f"model that was built in `scope()`. Leave it out, or {outside}"
+        )
+    for callback in callbacks:
+        if getattr(callback, "restore_best_weights", False):
+            raise ValueError(
+                "weights of other stages cannot be put back from a rank's memory. Received: "
+                f"{type(callback).__name__}(restore_best_weights=True) with a model that was built in `scope()`. Use "
+                f"`ModelCheckpoint(save_best_only=True)`, or {outside}"
+            )
+        if getattr(callback, "histogram_freq", 0):
+            raise ValueError(
+                f"a histogram needs all weights on the chief. Received: {type(callback).__name__}(histogram_freq="
+                f"{callback.histogram_freq}) with a model that was built in `scope()`. Leave it out, or {outside}"
+            )
 
 
 Refusal = tuple[str, str, str]  # the rule, what came, the remedy

@@ -15,8 +15,9 @@ from easyscale.training.callback_list import deciding_hooks
 from easyscale.training.parts.randomness import mix
 from easyscale.training.pipelined.optimizer import build_whole
 from easyscale.training.same_model import check_same_layers, layer_facts
+from easyscale.update.accumulated import unscaled
 
-__all__ = ["Agreed", "agree", "start_equal", "warn_of_own_state"]
+__all__ = ["Agreed", "agree", "differ_by_pipeline", "start_equal", "warn_of_own_state", "what_steps_depend_on"]
 
 # These look at no weights.
 _BLIND = (
@@ -77,11 +78,31 @@ def agree(model: keras.Model, mesh: Mesh, plan: Sequence[Any], hooks: list[str],
 def start_equal(model: keras.Model, mesh: Mesh) -> None:
     """Give all ranks the chief's weights and state, and each pipeline random numbers of its own for dropout."""
     equality.start_equal(mesh.communicator, backends.get(), [*model.variables, *model.optimizer.variables])
-    if (number := mesh["data"].rank) > 0:
+    differ_by_pipeline(model, mesh["data"].rank)
+
+
+def differ_by_pipeline(model: keras.Model, number: int) -> None:
+    """Give a pipeline random numbers of its own for dropout. All pipelines have those of the first.
+
+    Args:
+        model: The model.
+        number: Int. The number of the pipeline.
+    """
+    if number > 0:
         for variable in model.variables:
             if variable.name == "seed_generator_state":
                 seed, count = backends.value_of(variable).tolist()
                 variable.assign([mix(seed, number), count])
+
+
+def what_steps_depend_on(model: keras.Model) -> list:
+    """Return what stages depend on: while it is the same, what was traced in a `fit()` stays for the next."""
+    weights = [(id(variable), variable.trainable) for variable in model.variables]
+    optimizer = unscaled(model.optimizer)
+    rate = keras_internals.learning_rate_of(optimizer)
+    config = {name: value for name, value in optimizer.get_config().items() if name != "learning_rate"}
+    loss = id(model.metrics[0])  # which `compile` makes anew
+    return [weights, id(model.optimizer), id(rate), config, loss]
 
 
 def warn_of_own_state(model: keras.Model, microbatches: int, mesh: Mesh) -> None:

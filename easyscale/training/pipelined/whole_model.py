@@ -1,17 +1,17 @@
 """The whole model on every rank: each stage's weights, and its optimizer's state, from the rank that has them."""
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from easyscale import backend as backends
-from easyscale.communicator import Communicator
 from easyscale.errors import EasyScaleWarning
-from easyscale.parallel.pipeline.cut import StagePart
+from easyscale.mesh import Mesh
+from easyscale.parallel.pipeline.cut import Cut
 from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole, keyed
+from easyscale.training.pipelined.start import start_equal
 from easyscale.update.twin import forget
 
 __all__ = ["WholeModel"]
@@ -22,19 +22,26 @@ class WholeModel:
 
     Args:
         model: The model. It is whole.
-        stages: List of `StagePart`.
-        communicator: The `Communicator` of the pipeline's ranks, of which each has one stage.
+        cut: The `Cut`.
+        mesh: The `Mesh`, with the axes `"data"` and `"model"`.
     """
 
-    def __init__(self, model: keras.Model, stages: Sequence[StagePart], communicator: Communicator):
-        self._model, self._stages, self._communicator = model, stages, communicator
+    def __init__(self, model: keras.Model, cut: Cut, mesh: Mesh):
+        self._model, self._stages, self._mesh = model, cut.stages, mesh
+        self._communicator = mesh["model"]
         self._backend = backends.get()
-        used = set(map(id, stages[communicator.rank].used))
-        self._others = [variable for stage in stages for variable in stage.variables if id(variable) not in used]
-        self._has_others = self._has_state = True
+        used = set(map(id, cut.stages[self._communicator.rank].used))
+        self._others = [variable for stage in cut.stages for variable in stage.variables if id(variable) not in used]
+        self._has_others = self._has_state = self._is_whole = True
+
+    def start_equal(self) -> None:
+        """Give all ranks the chief's weights and state. All ranks must call this."""
+        start_equal(self._model, self._mesh)
+        self._is_whole = True
 
     def release(self) -> None:
         """Let this rank have no memory for weights of other stages, nor for state that its stage's optimizer has."""
+        self._is_whole = False
         if self._has_others:
             self._has_others = False
             for variable in self._others:
@@ -43,7 +50,7 @@ class WholeModel:
             forget(self._model.optimizer)
         self._has_state = False
 
-    def abandon(self) -> None:
+    def abandon(self, optimizer: StageOptimizer) -> None:
         """Give the weights of other stages a value again, without these: it is NaN."""
         if not self._has_others:
             self._has_others = True
@@ -57,6 +64,28 @@ class WholeModel:
                 dtype = np.dtype(variable.dtype)
                 nothing = np.nan if keras.backend.is_float_dtype(variable.dtype) else 0
                 self._backend.hold(variable, np.full(variable.shape, nothing, dtype))
+
+    def bring_together(self, optimizer: StageOptimizer) -> None:
+        """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this.
+
+        Args:
+            optimizer: The `StageOptimizer` of this rank's stage.
+        """
+        if not self._is_whole:
+            self.gather_weights()
+            self.gather_state(optimizer, complete=False, is_needed=self._mesh["data"].rank == 0)
+            self._is_whole = True
+
+    def keep(self, optimizer: StageOptimizer) -> None:
+        """End a `fit()`: give all ranks all weights and all state, which is not divided. All ranks must call this.
+
+        Args:
+            optimizer: The `StageOptimizer` of this rank's stage.
+        """
+        if not self._is_whole:
+            self.gather_weights()
+        self.gather_state(optimizer, complete=True, is_needed=True)
+        self._is_whole = True
 
     def gather_weights(self) -> None:
         """Give every rank the weights of all stages. All ranks of a pipeline must call this."""

@@ -1,0 +1,161 @@
+"""Weights that get their values when it is known on which rank they are: elsewhere they never take memory."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import keras
+
+from easyscale import backend as backends
+from easyscale import keras_internals
+from easyscale.errors import EasyScaleError
+
+__all__ = ["DeferredVariable", "defer_values", "has_value", "is_deferred", "make", "made_for_now", "read_by", "release"]
+
+_Read = Callable[["DeferredVariable"], Any]
+_reading: list[_Read] = []  # what has the values that are not here
+
+
+class DeferredVariable(keras.Variable):
+    """A variable without a value. It becomes a stock one of Keras's when it is given one; to read it is an error.
+
+    Where Keras only looks for shapes it is what its initializer makes, in a graph that is not run.
+    """
+
+    _easyscale_class: type[keras.Variable]
+    _easyscale_initializer: Callable[..., Any]
+
+    @property
+    def value(self) -> Any:
+        if keras_internals.in_stateless_scope():
+            return self._maybe_autocast(self._easyscale_initializer(self.shape, dtype=self._dtype))
+        if _reading:
+            return self._maybe_autocast(_reading[-1](self))
+        raise EasyScaleError(
+            f"a weight must be on this rank to be read. Received: `{self.path}`, which is of another stage, or has no "
+            "value before `fit()`. Train by `Distribute(model_parallel=...)`, have all ranks call `save`, or build the "
+            "model outside of `scope()`"
+        )
+
+    def _direct_assign(self, value: Any) -> None:
+        self.become(lambda *_, **__: value)
+
+    def become(self, initializer: Callable[..., Any]) -> None:
+        """Become a stock variable, with the value that an initializer makes."""
+        variable = cast(keras.Variable, self)
+        variable.__class__ = self._easyscale_class
+        keras_internals.initialize(variable, initializer)
+
+    def defer(self) -> None:
+        """Have no value."""
+        self._value = None
+
+
+def has_value(variable: keras.Variable) -> bool:
+    """Return whether a variable has a value on this rank."""
+    return not isinstance(variable, DeferredVariable)
+
+
+def is_deferred(model: keras.Model) -> bool:
+    """Return whether a model was built in a scope: each rank has the weights of its stage only."""
+    return any("_easyscale_initializer" in vars(variable) for variable in model.variables)
+
+
+def make(variable: keras.Variable) -> None:
+    """Give a variable that has none its first value: that which it would have had in one process."""
+    if isinstance(variable, DeferredVariable):
+        variable.become(variable._easyscale_initializer)
+
+
+def release(variable: keras.Variable) -> None:
+    """Let a variable have neither value nor memory; whole numbers, such as those of random generators, stay."""
+    if has_value(variable) and keras.backend.is_float_dtype(variable.dtype):
+        backends.get().hold(variable, None)  # a graph may still know it
+        _defer(variable, vars(variable).get("_easyscale_initializer", keras.initializers.Zeros()))
+
+
+def _defer(variable: keras.Variable, initializer: Callable[..., Any]) -> None:
+    deferred = cast(DeferredVariable, variable)
+    deferred._easyscale_class, deferred._easyscale_initializer = type(variable), initializer
+    variable.__class__ = DeferredVariable
+    deferred.defer()
+
+
+@contextlib.contextmanager
+def made_for_now(variables: Sequence[keras.Variable]) -> Iterator[None]:
+    """Inside, variables have values, also those that have none outside."""
+    without = [variable for variable in variables if not has_value(variable)]
+    for variable in without:
+        make(variable)
+    try:
+        yield
+    finally:
+        for variable in without:
+            release(variable)
+
+
+@contextlib.contextmanager
+def read_by(read: _Read) -> Iterator[None]:
+    """Inside, `read(variable)` returns the value of a variable that has none on this rank."""
+    _reading.append(read)
+    try:
+        yield
+    finally:
+        _reading.pop()
+
+
+@contextlib.contextmanager
+def defer_values() -> Iterator[None]:
+    """Inside, the float variables of layers, and of optimizers, get no values.
+
+    A value that depends on what was drawn before, by an initializer that is not Keras's own or has a `SeedGenerator`,
+    is made at once, in the order of one process. So are values of layers' other variables, and all of metrics.
+    """
+    depth = 0
+
+    def counted(original: Callable, *args: Any, **kwargs: Any) -> Any:
+        nonlocal depth
+        depth += 1
+        try:
+            variable = original(*args, **kwargs)
+        finally:
+            depth -= 1
+        if not keras_internals.has_value(variable) and has_value(variable):  # Keras makes it later, outside of this
+            variable._easyscale_initializer = None
+        return variable
+
+    def initialize(variable: keras.Variable, initializer: Callable, original: Callable) -> None:
+        is_late = "_easyscale_initializer" in vars(variable)  # of a layer that is built in a call
+        if (depth or is_late) and _is_repeatable(initializer) and keras.backend.is_float_dtype(variable.dtype):
+            _defer(variable, initializer)
+        else:
+            original(variable, initializer)
+
+    with keras_internals.initialized_by(initialize), contextlib.ExitStack() as stack:
+        for owner, name in ((keras.layers.Layer, "add_weight"), (keras.optimizers.Optimizer, "add_variable")):
+            stack.enter_context(_wrapped(owner, name, counted))
+        yield
+
+
+@contextlib.contextmanager
+def _wrapped(owner: type, name: str, around: Callable) -> Iterator[None]:
+    original, had = getattr(owner, name), name in vars(owner)
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(original, self, *args, **kwargs)
+
+    setattr(owner, name, wrapped)
+    try:
+        yield
+    finally:
+        if had:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
+
+
+def _is_repeatable(initializer: Any) -> bool:
+    """Whether an initializer makes the same value whenever it is called."""
+    return type(initializer).__module__.startswith("keras.") and isinstance(getattr(initializer, "seed", 0), int)

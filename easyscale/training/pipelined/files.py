@@ -1,0 +1,83 @@
+"""Files of a model whose weights no rank has all of: each tensor comes from its stage as the chief writes it."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import backend as backends
+from easyscale import keras_internals
+from easyscale.communicator import Communicator
+from easyscale.mesh import Mesh
+from easyscale.parallel.pipeline.deferred import read_by
+from easyscale.training.pipelined.own_stage import OwnStage
+
+__all__ = ["StagedFiles"]
+
+_FILE_ENDS, _HOOKS_END = -1, -2  # beside the number of a tensor, what the chief tells the other stages
+
+
+class StagedFiles:
+    """Writes files of a model, which are what Keras writes of a whole one.
+
+    The chief writes a file, and asks for each tensor that it does not have when it comes to it: so it has memory for
+    one of these at a time. The other stages of the first pipeline answer until the file is there; other pipelines do
+    nothing. It sends each weight, and each state, once.
+
+    Args:
+        own: The `OwnStage` of this rank.
+        mesh: The `Mesh`.
+    """
+
+    def __init__(self, own: OwnStage, mesh: Mesh):
+        self._own = own
+        self._stages: Communicator = mesh["model"]
+        self._takes_part = mesh["data"].rank == 0
+
+    def save(self, write: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Call `write(*args, **kwargs)` on the chief, with the values of all stages. All ranks call this."""
+        if not self._takes_part:
+            return
+        needed = self._own.variables
+        if self._stages.rank > 0:
+            self._answer(needed, until=_FILE_ENDS)
+            return
+        numbers = {id(variable): number for number, (variable, _) in enumerate(needed)}
+        try:
+            with keras_internals.on_disk(), read_by(functools.partial(self._ask, needed, numbers)):
+                write(*args, **kwargs)
+        finally:
+            self._tell(_FILE_ENDS)
+
+    def answer_hooks(self) -> None:
+        """Let the chief's callbacks write files: others answer until these have been called. All ranks call this."""
+        if not self._takes_part:
+            return
+        if self._stages.rank > 0:
+            self._answer(self._own.variables, until=_HOOKS_END)
+        else:
+            self._tell(_HOOKS_END)
+
+    def _tell(self, what: int) -> None:
+        for stage in range(1, self._stages.size):
+            self._stages.send(np.array([what]), stage)
+
+    def _ask(self, needed: Sequence, numbers: dict[int, int], variable: keras.Variable) -> Any:
+        _, (owner, *_) = needed[numbers[id(variable)]]
+        value = np.empty(variable.shape, np.dtype(variable.dtype))
+        if value.size:
+            self._stages.send(np.array([numbers[id(variable)]]), owner)
+            self._stages.receive(value.reshape(-1), owner)
+        return keras.ops.convert_to_tensor(value)
+
+    def _answer(self, needed: Sequence, until: int) -> None:
+        row = np.zeros(1, int)
+        while True:
+            self._stages.receive(row, 0)
+            if row[0] == until:
+                return
+            if row[0] >= 0:
+                variable, _ = needed[row[0]]
+                self._stages.send(np.ascontiguousarray(backends.view_of(variable)).reshape(-1), 0)

@@ -1,0 +1,163 @@
+"""The weights and the state of one stage, on a rank that never has those of the others."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import backend as backends
+from easyscale.communicator import Communicator
+from easyscale.mesh import Mesh
+from easyscale.parallel.pipeline.cut import Cut
+from easyscale.parallel.pipeline.deferred import has_value, make, release
+from easyscale.step import equality
+from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole, keyed
+from easyscale.training.pipelined.start import differ_by_pipeline
+
+__all__ = ["OwnStage"]
+
+_Needed = tuple[keras.Variable, list[int]]  # a variable, and the stages that need it
+
+
+class OwnStage:
+    """Sees to it that a rank has the weights of its stage, and the optimizer's state for these, and no others.
+
+    Args:
+        model: The model. It was built in the `scope()` of a pipeline.
+        cut: The `Cut`.
+        mesh: The `Mesh`, with the axes `"data"` and `"model"`.
+    """
+
+    def __init__(self, model: keras.Model, cut: Cut, mesh: Mesh):
+        self._model, self._cut, self._mesh = model, cut, mesh
+        self._backend = backends.get()
+        self._has_state = True
+        self._users: dict[int, tuple[keras.Variable, list[int]]] = {}
+        for stage in cut.stages:
+            for variable in stage.used:
+                self._users.setdefault(id(variable), (variable, []))[1].append(stage.number)
+
+    @property
+    def variables(self) -> list[_Needed]:
+        """Each weight, and each state of the model's optimizer that belongs to one, with the stages that need it.
+
+        The list is the same on all ranks. The first of the stages trains the weight, and is the one that has the state.
+        """
+        return [*self._users.values(), *self._states()]
+
+    def start_equal(self) -> None:
+        """Give all ranks the values with which they begin. All ranks must call this.
+
+        What the chief has already, or else another stage, such as from a file or a `fit()` before, goes to the stage
+        that needs it. What no rank has is made where it is needed. All pipelines begin with what the first one has.
+        """
+        along, across = self._mesh["model"], self._mesh["data"]
+        states = self._states()
+        _bring(along, list(self._users.values()), makes=True)
+        _bring(along, states, makes=False)
+        own = [variable for variable, stages in self.variables if along.rank in stages]
+        has = across.all_gather_object([has_value(variable) for variable in own])[0]
+        own = [variable for variable, has_one in zip(own, has, strict=True) if has_one]
+        of_weights = {id(variable) for variable, _ in self.variables}
+        common = [
+            variable
+            for variable in [*self._model.variables, *self._model.optimizer.variables]
+            if id(variable) not in of_weights
+        ]
+        for variable in [*own, *common]:
+            make(variable)
+        equality.start_equal(across, self._backend, own)
+        equality.start_equal(self._mesh.communicator, self._backend, common)
+        differ_by_pipeline(self._model, across.rank)
+        for variable, stages in self.variables:
+            if along.rank not in stages:
+                release(variable)
+        self._has_state = True
+
+    def release(self) -> None:
+        """Let the model's optimizer have no memory for the state, which the stage's optimizer has now."""
+        if self._has_state:
+            self._has_state = False
+            for variable, _ in self._states():
+                release(variable)
+
+    def abandon(self, optimizer: StageOptimizer) -> None:
+        """Leave a `fit()` that was interrupted, without the other ranks: this one keeps what it has.
+
+        Args:
+            optimizer: The `StageOptimizer` of this rank's stage.
+        """
+        if not optimizer.distributed.is_sharded:
+            self.keep(optimizer)
+
+    def bring_together(self, optimizer: StageOptimizer) -> None:
+        """Give the model's optimizer the state of this rank's stage, for files. All ranks must call this.
+
+        Only the first pipeline's has it: there it takes no memory, but where the pipelines divide it.
+
+        Args:
+            optimizer: The `StageOptimizer` of this rank's stage.
+        """
+        build_whole(self._model)
+        self._has_state = True
+        if optimizer.distributed.is_sharded:
+            self._assign(optimizer.state())
+        elif self._mesh["data"].rank == 0:
+            self.keep(optimizer)
+
+    def keep(self, optimizer: StageOptimizer) -> None:
+        """Give the model's optimizer the state that this rank has, which is not divided. It takes no memory.
+
+        Args:
+            optimizer: The `StageOptimizer` of this rank's stage.
+        """
+        self._has_state = True
+        build_whole(self._model)
+        self._assign({key: variable.value for key, variable in optimizer.variables().items()})
+
+    def _assign(self, state: Mapping[str, Any]) -> None:
+        known = keyed(self._model.optimizer, self._model, self._model.trainable_variables)
+        for key, value in state.items():
+            if key in known:
+                known[key].assign(value)
+
+    def _states(self) -> list[_Needed]:
+        model = self._model
+        if not model.optimizer.built:
+            return []
+        known = keyed(model.optimizer, model, model.trainable_variables)
+        found = []
+        for key, variable in known.items():
+            number, _, _ = key.partition(" ")
+            if number != "-":  # what belongs to no weight all stages have alike
+                _, stages = self._users.get(id(model.trainable_variables[int(number)]), (variable, [0]))
+                found.append((variable, stages[:1]))
+        return found
+
+
+def _bring(communicator: Communicator, needed: Sequence[_Needed], makes: bool) -> None:
+    """Give each variable to the stages that need it, from the first stage that has it. All stages must call this.
+
+    Args:
+        communicator: The `Communicator` of the stages.
+        needed: List of variables and stages, the same on all.
+        makes: Bool. Whether the first stage that needs one makes it if none has it.
+    """
+    has = communicator.all_gather_object([has_value(variable) for variable, _ in needed])
+    for number, (variable, stages) in enumerate(needed):
+        holders = [stage for stage, of_stage in enumerate(has) if of_stage[number]]
+        source = holders[0] if holders else stages[0]
+        if not holders and not makes:
+            continue
+        if communicator.rank == source:
+            make(variable)
+            value = np.ascontiguousarray(backends.view_of(variable))
+            for stage in stages:
+                if stage != source and value.size:
+                    communicator.send(value.reshape(-1), stage)
+        elif communicator.rank in stages:
+            value = np.empty(variable.shape, np.dtype(variable.dtype))
+            if value.size:
+                communicator.receive(value.reshape(-1), source)
+            variable.assign(value)

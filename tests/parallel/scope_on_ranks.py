@@ -1,0 +1,225 @@
+"""A model that is built in the `scope()` of a pipeline: no rank ever has the weights of another's stage."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from graphs import dense_net, losses_of_layers, tied
+
+import easyscale
+from easyscale import called
+from easyscale.callbacks import Distribute
+from easyscale.parallel import Pipeline
+from easyscale.parallel.pipeline.cut import cut_model
+from easyscale.parallel.pipeline.deferred import has_value, make
+
+comm = easyscale.communicator.get()
+STAGES = 2 if comm.size % 2 == 0 else 3
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(72, 12)).astype("float32")
+Y = GENERATOR.integers(0, 10, 72)
+WORDS = GENERATOR.integers(0, 20, (72, 6)), GENERATOR.integers(0, 20, (72, 6))
+
+
+def adam():
+    return keras.optimizers.Adam(0.01)
+
+
+def sgd():
+    return keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+def pipeline(**options):
+    return Pipeline(**{"stages": STAGES, "microbatches": 4, "cut": "weights", **options})
+
+
+def compiled(build=dense_net, optimizer=adam, scope=contextlib.nullcontext, **options):
+    keras.utils.set_random_seed(1)
+    with scope():
+        model = build()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer(), **{"loss": loss, "metrics": ["accuracy"], **options})
+    return model
+
+
+def deferred(build=dense_net, **options):
+    return compiled(build, scope=pipeline().scope, **options)
+
+
+def fit(model, *callbacks, data=(X, Y), stages=None, update=None, **options):
+    """Train a model, and with `stages` by pipelines."""
+    options = {"epochs": 2, "batch_size": 24, "shuffle": False, "verbose": 0, **options}
+    if stages is not None:
+        called.names.clear()
+        callbacks = [Distribute("ring", update=update, model_parallel=stages), *callbacks]
+        data = easyscale.shard(*data)
+        options["batch_size"] = easyscale.local_batch(options["batch_size"])
+    return model.fit(*data, callbacks=list(callbacks), **options)
+
+
+def values_of(model):
+    return [np.array(variable) for variable in [*model.weights, *model.optimizer.variables]]
+
+
+def distance(model, reference):
+    """Return how far a file of all ranks is from what one process has, which gets the values of the file."""
+    expected, found = values_of(reference), 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_weights(Path(folder, "all.weights.h5"))
+        if comm.is_chief:
+            reference.load_weights(Path(folder, "all.weights.h5"))
+            pairs = zip(values_of(reference), expected, strict=True)
+            found = max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs)
+    return comm.all_gather_object(found)[0]
+
+
+def sizes(variables):
+    return [int(np.prod(variable.shape)) * has_value(variable) for variable in variables]
+
+
+def own_sizes(model):
+    stage = cut_model(model, STAGES).stages[comm.rank % STAGES]
+    own = {id(variable) for variable in stage.used}
+    return [int(np.prod(one.shape)) * (id(one) in own or one.dtype == "int64") for one in model.variables]
+
+
+def equal(build=dense_net, optimizer=adam, stages=None, data=(X, Y), update=None, **options):
+    """Train for an epoch, twice, and compare a file with what one process has."""
+    model, reference = deferred(build, optimizer=optimizer, **options), compiled(build, optimizer, **options)
+    for _ in range(2):
+        history = fit(model, stages=stages or pipeline(), data=data, update=update, epochs=1)
+        expected = fit(reference, data=data, epochs=1)
+        np.testing.assert_allclose(history.history["loss"], expected.history["loss"], rtol=1e-4)
+    delta = distance(model, reference)
+    assert delta <= 1e-5, delta
+
+
+# The steps
+
+
+def check_adam_takes_the_steps_of_one_process():
+    equal()
+
+
+def check_sgd_with_momentum_and_a_cut_by_time():
+    equal(optimizer=sgd, stages=pipeline(cut="time"))
+
+
+def check_sharded_update():
+    equal(stages=pipeline(schedule="gpipe"), update="sharded")
+
+
+def check_losses_of_layers():
+    equal(losses_of_layers)
+
+
+def check_a_weight_of_several_stages():
+    equal(tied, sgd, data=WORDS)
+
+
+def check_an_optimizer_that_scales_the_loss():
+    equal(optimizer=lambda: keras.optimizers.LossScaleOptimizer(adam()))
+
+
+# Who has what
+
+
+def check_a_rank_has_its_stage_only():
+    model = deferred()
+    assert sizes(model.variables) == [0] * len(model.variables)
+    fit(model, stages=pipeline())
+    assert sizes(model.variables) == own_sizes(model)
+    states = model.optimizer.variables[2:]  # behind the steps so far and the learning rate
+    assert sizes(states) == np.repeat(own_sizes(model), 2).tolist()
+    assert "dense_0" in str(model.get_layer("dense_0").kernel.path)
+
+
+def check_what_another_stage_has_is_not_read():
+    model = deferred()
+    for read in (model.get_weights, lambda: model.predict(X, verbose=0), lambda: fit(model)):
+        with pytest.raises(easyscale.EasyScaleError, match="must be on this rank to be read. Received: `"):
+            read()
+    comm.barrier()
+
+
+def check_first_values_are_those_of_one_process():
+    model, reference = deferred(tied), compiled(tied)
+    for ours, theirs in zip(model.variables, reference.variables, strict=True):
+        make(ours)
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def check_what_the_chief_has_is_what_all_begin_with():
+    model, reference = deferred(), compiled()
+    for ours, theirs in zip(model.weights, reference.weights, strict=True):
+        theirs.assign(theirs + 0.1)
+        if comm.is_chief:
+            ours.assign(theirs)
+    fit(model, stages=pipeline())
+    fit(reference)
+    assert distance(model, reference) <= 1e-5
+
+
+def check_a_second_fit_may_be_cut_elsewhere():
+    model, reference = deferred(), compiled()
+    names = ["dense_2", "tanh_0"][: STAGES - 1]
+    for stages in (pipeline(), pipeline(stages=None, cut=names), pipeline()):
+        fit(model, stages=stages, epochs=1)
+        fit(reference, epochs=1)
+    assert distance(model, reference) <= 1e-5
+
+
+def check_a_new_optimizer_has_new_state():
+    model, reference = deferred(), compiled()
+    for one in (model, reference):
+        fit(one, stages=pipeline() if one is model else None, epochs=1)
+        one.compile("sgd", one.loss)
+        fit(one, stages=pipeline() if one is model else None, epochs=1)
+    assert distance(model, reference) <= 1e-5
+
+
+# Files in a fit()
+
+
+def check_callbacks_write_files():
+    class OfEachStep(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if easyscale.is_chief():
+                self.model.save_weights(Path(folder, "step.weights.h5"))
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.save(Path(folder, "all.keras"))
+
+    with tempfile.TemporaryDirectory() as folder:
+        model, reference = deferred(), compiled()
+        names = [Path(folder, "{epoch}.keras"), Path(folder, "all.keras"), Path(folder, "step.weights.h5")]
+        fit(model, keras.callbacks.ModelCheckpoint(names[0]), OfEachStep(), stages=pipeline())
+        fit(reference)
+        for name in [str(names[0]).format(epoch=2), names[1]] if comm.is_chief else []:
+            whole = keras.models.load_model(name)
+            for ours, theirs in zip(values_of(whole), values_of(reference), strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+        if comm.is_chief:
+            reference.load_weights(names[2])
+    comm.barrier()
+
+
+# What is refused
+
+
+def check_what_needs_all_weights_is_refused():
+    def refused(message, *callbacks, **options):
+        with pytest.raises(ValueError, match=message) as raised:
+            fit(deferred(), *callbacks, stages=pipeline(), **options)
+        assert "\n" not in str(raised.value)
+        comm.barrier()
+
+    refused("validation needs all weights", validation_data=(X, Y))
+    refused("restore_best_weights=True", keras.callbacks.EarlyStopping("loss", restore_best_weights=True))
+    model = deferred()
+    fit(model, stages=pipeline(), epochs=1)
+    with pytest.raises(ValueError, match="`export` needs all weights"):
+        model.export("nowhere")
