@@ -11,6 +11,7 @@ from graphs import dense_net, losses_of_layers, tied
 
 import easyscale
 from easyscale import called
+from easyscale.backend.tensorflow import gradient_sums
 from easyscale.callbacks import Distribute
 from easyscale.parallel import Pipeline
 from easyscale.parallel.pipeline.cut import cut_model
@@ -122,6 +123,17 @@ def check_a_weight_of_several_stages():
 
 def check_an_optimizer_that_scales_the_loss():
     equal(optimizer=lambda: keras.optimizers.LossScaleOptimizer(adam()))
+
+
+def check_gradients_that_are_added_up_in_the_backward_pass():
+    """Those of large weights are: here all are large. Of an embedding's, those of rows are not."""
+    large = gradient_sums.LARGE
+    gradient_sums.LARGE = 1
+    try:
+        equal()
+        equal(tied, sgd, data=WORDS)
+    finally:
+        gradient_sums.LARGE = large
 
 
 # Who has what

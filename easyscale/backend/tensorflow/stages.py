@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from easyscale.backend.base import StagePasses
+from easyscale.backend.tensorflow.gradient_sums import GradientSums
 from easyscale.backend.tensorflow.variables import native_of, view_of
 from easyscale.layout.specs import Variable
 
@@ -33,8 +34,10 @@ class Passes(StagePasses):
         variables: Sequence[Variable],
     ):
         signature = [tf.TensorSpec(shape, tf.as_dtype(dtype)) for shape, dtype in inputs]
+        self._large = GradientSums(variables)
         # Of one function in several stages, or layers, TensorFlow would count the traces together, and warn of many.
-        self._run = tf.function(functools.partial(_call, run), input_signature=signature, autograph=False)
+        call = functools.partial(_call, run, self._large)
+        self._run = tf.function(call, input_signature=[*signature, tf.TensorSpec([])], autograph=False)
         self._watched, self._dtypes = list(watched), [spec.dtype for spec in signature]
         self._variables = [native_of(variable) for variable in variables]
         self._kept: dict[int, tuple[tf.GradientTape, list, list]] = {}
@@ -42,14 +45,19 @@ class Passes(StagePasses):
         self._rows: set[int] = set()  # the variables whose gradients are some of their rows
 
     def trace(self) -> None:
-        self._run.get_concrete_function()
+        try:
+            self._run.get_concrete_function()
+        except Exception:
+            if not self._large.forget():
+                raise
+            self._run.get_concrete_function()  # a layer may write to its weights, or be wrong: then this says so
 
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         tensors = [tf.convert_to_tensor(array, dtype) for array, dtype in zip(arrays, self._dtypes, strict=True)]
         watched = [tensors[index] for index in self._watched]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([*watched, *self._variables])
-            outputs = self._run(*tensors)
+            tape.watch([*watched, *self._variables, self._large.token])
+            outputs = self._run(*tensors, self._large.token)
         self._kept[number] = tape, watched, outputs
         return [view_of(output) for output in outputs]
 
@@ -61,7 +69,9 @@ class Passes(StagePasses):
             if gradient is not None
         ]
         targets, by_targets = zip(*given, strict=True)
-        found = tape.gradient(targets, [*watched, *self._variables], output_gradients=by_targets)
+        self._large.begin_backward()
+        sources = [self._large.token, *watched, *self._variables]
+        _, *found = tape.gradient(targets, sources, output_gradients=by_targets)
         for index in reversed(range(len(self._variables))):
             self._add(index, found.pop())  # which has no memory any more then
         return [
@@ -83,6 +93,9 @@ class Passes(StagePasses):
 
     def take(self, whole: Collection[int] = ()) -> list[Any]:
         taken, self._sums = self._sums, [None] * len(self._variables)
+        for index, gradient in enumerate(taken):
+            taken[index] = self._large.take(index) if gradient is None else gradient
+        self._large.end()
         for index in whole:
             taken[index] = None if taken[index] is None else tf.convert_to_tensor(taken[index])
         self._rows |= {index for index, gradient in enumerate(taken) if isinstance(gradient, tf.IndexedSlices)}
@@ -96,5 +109,7 @@ class Passes(StagePasses):
         return tf.IndexedSlices(rows, tf.zeros([0], tf.int32), tf.constant(variable.shape.as_list(), tf.int32))
 
 
-def _call(run: Callable[[list], list], *tensors: tf.Tensor) -> list:
-    return run(list(tensors))
+def _call(run: Callable[[list], list], large: GradientSums, *tensors: tf.Tensor) -> list:
+    *inputs, token = tensors
+    with large.reading(token):
+        return run(inputs)
