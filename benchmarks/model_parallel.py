@@ -45,7 +45,8 @@ def train(what, stages, microbatches, scoped):
     found = {"empty": _peak()}
     callbacks, scope = [], contextlib.nullcontext()
     if stages > 1:
-        pipeline = easyscale.parallel.Pipeline(stages=stages, microbatches=microbatches)
+        cut = "weights" if what == "memory" else "time"
+        pipeline = easyscale.parallel.Pipeline(stages=stages, microbatches=microbatches, cut=cut)
         callbacks = [easyscale.callbacks.Distribute("ring", model_parallel=pipeline)]
         scope = pipeline.scope() if scoped else scope
     gather, step, steps, busy = WholeModel.gather_weights, Stage.step, [], []
