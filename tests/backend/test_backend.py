@@ -66,7 +66,7 @@ def test_a_variable_that_holds_nothing_has_its_shape_again_with_its_next_value()
 def test_a_slice_and_its_whole_are_each_what_the_graphs_made_of_them_go_on_with(run_ranks):
     def on_rank(comm):
         variable = keras.Variable(np.arange(10.0).reshape(2, 5), dtype="float32")
-        sliced = SlicedVariable(variable, 1, comm, backend.get())
+        sliced = SlicedVariable(variable, 1, 1, comm, backend.get())
         before, during = (backend.get().graph(lambda: keras.ops.sum(variable)) for _ in range(2))
         seen = [float(before())]
         for factor in (1.0, 2.0):

@@ -372,7 +372,7 @@ def check_optimizers_that_do_more_than_a_step_are_refused():
 def check_layers_that_see_more_than_a_micro_batch_are_refused():
     normal = keras.layers.BatchNormalization(synchronized=True, name="normal")
     refused("that of each micro-batch by itself.*'normal' with synchronized=True", with_layer(normal))
-    spectral = keras.layers.SpectralNormalization(keras.layers.Dense(4), name="spectral")
+    spectral = keras.layers.SpectralNormalization(keras.layers.Dense(32), name="spectral")
     refused("same weights for all micro-batches.*'spectral', which divides.*microbatches=", with_layer(spectral))
 
 
