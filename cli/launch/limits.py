@@ -10,8 +10,13 @@ __all__ = ["check"]
 _BASE_FILES, _FILES_EACH = 24, 4  # that Open MPI's `mpirun` has open at least, and for each process
 
 
-def check(processes: int) -> None:
+def check(processes: int, on_this_host: bool = True) -> None:
     """Check that so many processes can be started from here.
+
+    Args:
+        processes: Int. Their number.
+        on_this_host: Bool. Whether all of them run here: on other hosts they have files of `mpirun`'s there. Defaults
+            to `True`.
 
     Raises:
         LaunchError: If the working directory is gone, or too few files may be open.
@@ -22,7 +27,7 @@ def check(processes: int) -> None:
         raise LaunchError(
             "a job must be started from a directory that exists. Received: one that was removed. Change to another one"
         ) from None
-    need = _BASE_FILES + _FILES_EACH * processes
+    need = _BASE_FILES + _FILES_EACH * processes * on_this_host
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < need:
         raise LaunchError(

@@ -84,7 +84,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
 
     mpi = runtimes.find()
     processes = workers + own.servers + own.spares
-    limits.check(processes)
+    limits.check(processes, on_this_host=not hosts)
     program, *rest = mpi.command(processes, job.worker_command(start), hosts, own.variables(), cores)
     return LaunchPlan(
         own,

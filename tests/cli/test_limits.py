@@ -26,6 +26,13 @@ def test_too_few_files_are_told_of_with_how_many_are_needed(monkeypatch, most, p
     limits.check(1000)
 
 
+def test_files_of_other_hosts_are_not_counted_here(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
+    limits.check(1000, on_this_host=False)
+    with pytest.raises(LaunchError, match="have 4024 files open"):
+        limits.check(1000)
+
+
 def test_a_directory_that_is_gone_is_told_of(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import easyscale; easyscale.rank()")
