@@ -49,6 +49,8 @@ def check_same_layers(all_ranks: Sequence[Sequence[LayerFacts]]) -> None:
     """
     chief = [LayerFacts(*layer) for layer in all_ranks[0]]
     for rank, layers in enumerate(all_ranks):
+        if layers == all_ranks[0]:  # as a rule, and there may be many
+            continue
         for own, other in zip(chief, (LayerFacts(*layer) for layer in layers), strict=False):
             for what, value in own.compared.items():
                 if (differs := other.compared[what]) != value:

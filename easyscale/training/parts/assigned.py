@@ -3,7 +3,7 @@
 import keras
 
 from easyscale import keras_internals
-from easyscale.training.parts.batch_normalization import moving_statistics
+from easyscale.training.parts.batch_normalization import moves_statistics
 
 __all__ = ["assigned_in_steps", "spectral_normalizations"]
 
@@ -15,13 +15,19 @@ def assigned_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
     spectral normalization assigns: its vector, and the kernel divided by its norm. All workers that have samples assign
     the same there; one whose part of a batch is empty does not, and gets it from them.
     """
-    assigned = list(moving_statistics(model))
-    for layer in spectral_normalizations(model):
-        assigned += [layer.vector_u, layer.kernel]
+    assigned: list[keras.Variable] = []
+    for layer in keras_internals.layers_of(model):  # once: without a graph this is called in each step
+        if moves_statistics(layer):
+            assigned += layer.non_trainable_variables
+        elif _divides_kernel(layer):
+            assigned += [layer.vector_u, layer.kernel]
     return assigned
 
 
 def spectral_normalizations(model: keras.layers.Layer) -> list[keras.layers.SpectralNormalization]:
     """Return the layers of a model, or in a layer, that divide a kernel by its norm in each step."""
-    layers = keras_internals.layers_of(model)
-    return [layer for layer in layers if isinstance(layer, keras.layers.SpectralNormalization) and layer.built]
+    return [layer for layer in keras_internals.layers_of(model) if _divides_kernel(layer)]
+
+
+def _divides_kernel(layer: keras.layers.Layer) -> bool:
+    return isinstance(layer, keras.layers.SpectralNormalization) and layer.built

@@ -12,15 +12,15 @@ from easyscale.step.interfaces import WholeBatch
 from easyscale.training.current_step import workers_of_step
 from easyscale.training.parts.metrics import average
 
-__all__ = ["mean_statistics", "moving_statistics", "synchronize"]
+__all__ = ["mean_statistics", "moves_statistics", "synchronize"]
 
 
-def moving_statistics(model: keras.layers.Layer) -> list:
-    """Return the variables that the batch normalizations of a model, or of a layer, move in each step.
+def moves_statistics(layer: keras.layers.Layer) -> bool:
+    """Return whether a layer is a batch normalization that moves its non-trainable variables in each step.
 
     Without `synchronized=True` each worker moves them by its own part of the batch, so they have to be averaged.
     """
-    return [variable for layer in _layers(model) for variable in layer.non_trainable_variables]
+    return isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.built
 
 
 def mean_statistics(model: keras.Model, communicator: Communicator) -> list[tuple[keras.Variable, np.ndarray]]:
@@ -28,7 +28,7 @@ def mean_statistics(model: keras.Model, communicator: Communicator) -> list[tupl
 
     They differ where servers do not wait for all workers.
     """
-    moving = moving_statistics(model)
+    moving = [variable for layer in _layers(model) for variable in layer.non_trainable_variables]
     means = average(moving, communicator)
     return [(variable, mean.astype(variable.dtype)) for variable, mean in zip(moving, means, strict=True)]
 
@@ -45,12 +45,7 @@ def synchronize(model: keras.Model) -> None:
 
 
 def _layers(model: keras.layers.Layer) -> list[keras.layers.BatchNormalization]:
-    layers = keras_internals.layers_of(model)
-    return [
-        layer
-        for layer in layers
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.built
-    ]
+    return [layer for layer in keras_internals.layers_of(model) if moves_statistics(layer)]
 
 
 def _moments(layer: keras.layers.BatchNormalization, original: Callable, inputs: Any, mask: Any) -> tuple[Any, Any]:
