@@ -11,15 +11,20 @@ if TYPE_CHECKING:
 __all__ = ["Sliced", "bounds_of"]
 
 
-def bounds_of(length: int, ranks: int) -> list[int]:
+def bounds_of(length: int, ranks: int, unit: int = 1) -> list[int]:
     """Return where the slices of an axis begin, and its end: they differ by one at most.
+
+    Args:
+        length: Int. How many are divided.
+        ranks: Int. The number of ranks.
+        unit: Int. The indices of the axis that each of them is, and that stay together. Defaults to `1`.
 
     Example:
 
     >>> bounds_of(10, 4)
     [0, 2, 5, 7, 10]
     """
-    return [length * rank // ranks for rank in range(ranks + 1)]
+    return [unit * (length * rank // ranks) for rank in range(ranks + 1)]
 
 
 class Sliced:
@@ -37,7 +42,7 @@ class Sliced:
 
     def __init__(self, shape: Sequence[int], axis: int, ranks: "Ranks", unit: int = 1):
         self.shape, self._axis, self._ranks = tuple(shape), axis, ranks
-        self._bounds = [unit * bound for bound in bounds_of(self.shape[axis] // unit, ranks.size)]
+        self._bounds = bounds_of(self.shape[axis] // unit, ranks.size, unit)
 
     def part(self, whole: np.ndarray) -> np.ndarray:
         """Return this rank's slice of a whole array, without a copy."""

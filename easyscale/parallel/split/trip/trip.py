@@ -28,7 +28,7 @@ class Trip(abc.ABC):
 
     def __init__(self, communicator: Communicator, length: int, unit: int = 1):
         self._communicator = communicator
-        self._bounds = [unit * bound for bound in bounds_of(length, communicator.size)]
+        self._bounds = bounds_of(length, communicator.size, unit)
         self._counts: list[int] = []  # the rows of each rank
 
     @staticmethod
