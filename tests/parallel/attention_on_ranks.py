@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+from counts import Counts
 from split_on_ranks import adam, classifier, equal, sgd
 
 import easyscale
@@ -141,17 +142,6 @@ def check_dropout_is_drawn_again_and_a_validation_has_none():
     assert losses[0] == losses[1]
 
 
-class Counts(keras.callbacks.Callback):
-    """Notes at the begin of each step what this rank has sent so far."""
-
-    def __init__(self):
-        super().__init__()
-        self.sent = []
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.sent.append(comm.sent.bytes)
-
-
 def _sent_in_a_step(attend):
     """4 samples of 6 positions of 12 numbers on each worker, and 1 of results; the first layer is split as well."""
 
@@ -166,7 +156,7 @@ def _sent_in_a_step(attend):
     generator = np.random.default_rng(0)
     data = generator.normal(size=(16 * size, 6, 12)).astype("float32"), generator.integers(0, 6, 16 * size)
     _fit(classifier(sgd, build, metrics=[])(), data, 4 * size, {**HEADS, "first": "rows"}, [counts])
-    steps = [later - earlier for earlier, later in zip(counts.sent[1:-1], counts.sent[2:], strict=True)]
+    steps = counts.in_steps
     assert steps == [steps[0]] * 2  # the weights are compared behind the first
     return steps[0]
 

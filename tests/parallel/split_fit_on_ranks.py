@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from counts import Counts
 from split_on_ranks import adam, classes, classifier, largest_difference, sgd
 
 import easyscale
@@ -73,17 +74,6 @@ def _sums(model):
     return float(sum(np.sum(value, dtype="float64") for value in model.get_weights()))
 
 
-class Counts(keras.callbacks.Callback):
-    """Notes at the begin of each step what this rank has sent so far."""
-
-    def __init__(self):
-        super().__init__()
-        self.sent = []
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.sent.append(comm.sent.bytes)
-
-
 def check_what_is_sent_in_a_step_is_what_the_docstrings_say():
     """16 rows of 24, 48 and 12 numbers on each worker. All weights are slices, and data have no gradient."""
 
@@ -97,8 +87,7 @@ def check_what_is_sent_in_a_step_is_what_the_docstrings_say():
     fit(model, counts, data=data, batch_size=16 * size, epochs=1)
     a, b, c = (4 * 16 * width for width in (24, 48, 12))
     expected = Columns.cost(a, b, size, has_gradient=False) + Rows.cost(b, c, size)
-    steps = [later - earlier for earlier, later in zip(counts.sent[1:-1], counts.sent[2:], strict=True)]
-    assert steps == [expected] * 2  # the weights are compared behind the first
+    assert counts.in_steps == [expected] * 2  # the weights are compared behind the first
 
 
 # Callbacks and files

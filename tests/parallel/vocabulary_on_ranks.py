@@ -5,7 +5,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from attention_on_ranks import Counts
+from counts import Counts
 from split_on_ranks import adam, classifier, equal, largest_difference, sgd
 
 import easyscale
@@ -112,7 +112,7 @@ def check_what_is_sent_in_a_step_is_what_the_docstring_says():
         distribute = Distribute("ring", model_parallel=Split({"first": "rows", **LOGITS}))
         options = {"batch_size": 8, "shuffle": False, "verbose": 0}
         model.fit(*easyscale.shard(*data), callbacks=[distribute, counts], **options)
-        sent.append([later - earlier for earlier, later in zip(counts.sent[1:-1], counts.sent[2:], strict=True)])
+        sent.append(counts.in_steps)
         calls = [CallShapes([(None, 12)], (None, words))]
         a, m = 4 * 8 * 12, 8
         cost = Vocabulary(model.get_layer("logits")).cost(8, calls, size, has_gradient=True)
