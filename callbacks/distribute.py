@@ -23,7 +23,6 @@ from easyscale.training.callback_list import attach, on_set_model
 from easyscale.training.callback_state import remember
 from easyscale.training.console import Console
 from easyscale.training.distribution import Distribution
-from easyscale.training.pipelined.distribution import PipelineDistribution
 from easyscale.training.pipelined.stages_of_ranks import StagesOfRanks
 from easyscale.training.split import refusals
 
@@ -149,7 +148,7 @@ class Distribute(keras.callbacks.Callback):
             remember(callbacks.callbacks)
             pipelines = self._parallel.distribution_of(model, self._checkpoint)
             attach(callbacks, pipelines)
-            _compile_without_xla(model, pipelines)
+            _compile_without_xla(model, pipelines.is_chief, pipelines.exchanges_in_graphs)
             return
         distribution = Distribution.of(model)
         distribution.wrap_optimizers(self._options)
@@ -161,7 +160,7 @@ class Distribute(keras.callbacks.Callback):
         if distribution.size > 1 or self._checkpoint or distribution.is_elastic:
             remember(callbacks.callbacks)
             attach(callbacks, distribution)
-        _compile_without_xla(model, distribution)
+        _compile_without_xla(model, distribution.is_chief, distribution.size > 1)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         if self._taken is None:
@@ -174,10 +173,10 @@ class Distribute(keras.callbacks.Callback):
             Console(communicator, bool(self.params.get("verbose"))).say_once(advice)
 
 
-def _compile_without_xla(model: keras.Model, distribution: Distribution | PipelineDistribution) -> None:
-    """Turn `jit_compile` off where workers exchange something inside of a model's steps, and say so."""
-    if distribution.size > 1 and model.jit_compile:
-        if distribution.is_chief:
+def _compile_without_xla(model: keras.Model, is_chief: bool, exchanges: bool) -> None:
+    """Turn `jit_compile` off where workers exchange something inside of a model's steps, and have the chief say so."""
+    if exchanges and model.jit_compile:
+        if is_chief:
             warnings.warn(
                 "`jit_compile` is turned off for this model: an exchange between workers cannot be compiled. "
                 "Pass `jit_compile=False` to `compile()`",

@@ -31,7 +31,6 @@ from easyscale.keras_internals.models import (
     has_ended,
     hold_losses,
     improves,
-    in_training,
     initial_epoch,
     inputs_of,
     keeps_batches,
@@ -48,6 +47,7 @@ from easyscale.keras_internals.models import (
     standardized,
     steps_of_pass,
     strategy_of,
+    with_training,
 )
 from easyscale.keras_internals.names import Names, require
 from easyscale.keras_internals.optimization import (
@@ -93,7 +93,6 @@ __all__ = [
     "hold_losses",
     "improves",
     "in_stateless_scope",
-    "in_training",
     "initial_epoch",
     "initialize",
     "initialized_by",
@@ -120,6 +119,7 @@ __all__ = [
     "strategy_of",
     "take_general_steps",
     "trained_by",
+    "with_training",
 ]
 
 _NAMES = {**models.NAMES, **optimization.NAMES, **deferral.NAMES}  # by module, and class in it: what the functions use

@@ -29,7 +29,6 @@ __all__ = [
     "has_ended",
     "hold_losses",
     "improves",
-    "in_training",
     "initial_epoch",
     "inputs_of",
     "keeps_batches",
@@ -47,6 +46,7 @@ __all__ = [
     "standardized",
     "steps_of_pass",
     "strategy_of",
+    "with_training",
 ]
 
 LOGS = "_get_metrics_result_or_logs"  # the method of a model through which logs go on their way to the callbacks
@@ -171,9 +171,9 @@ def standardized(graph: Graph, inputs: Any) -> list:
     return list(importlib.import_module("keras").tree.flatten(graph.model._standardize_inputs(inputs)))
 
 
-def in_training(operation: Any) -> Callable[..., Any]:
-    """Return a layer, or an operation, as a model calls it in training."""
-    return importlib.import_module(_FUNCTIONAL).operation_fn(operation, training=True)
+def with_training(operation: Any, training: bool) -> Callable[..., Any]:
+    """Return a layer, or an operation, as a model calls it in training or outside of it."""
+    return importlib.import_module(_FUNCTIONAL).operation_fn(operation, training=training)
 
 
 def added_losses(operation: Any) -> list:

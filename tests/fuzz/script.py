@@ -98,7 +98,7 @@ def render(case: Case, perturbed: int = 0) -> str:
     parts = [
         f"if easyscale:\n    compiled_update.XLA_FROM = {compiled_from}" if compiled_from else "",
         data.data(case),
-        in_scope(case, model.model(case)),
+        in_scope(case, model.model(case), builds=True),
         calls.compile_model(case, bool(perturbed)),
         calls.perturb(case, perturbed) if perturbed else "",
         "numbers = itertools.count(1)" if train else "",

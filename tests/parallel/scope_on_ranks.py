@@ -16,6 +16,7 @@ from easyscale.callbacks import Distribute
 from easyscale.parallel import Pipeline
 from easyscale.parallel.pipeline.cut import cut_model
 from easyscale.parallel.pipeline.deferred import has_value, make
+from easyscale.parallel.pipeline.inference import CALL
 
 comm = easyscale.communicator.get()
 STAGES = 2 if comm.size % 2 == 0 else 3
@@ -125,6 +126,10 @@ def check_an_optimizer_that_scales_the_loss():
     equal(optimizer=lambda: keras.optimizers.LossScaleOptimizer(adam()))
 
 
+def check_an_optimizer_that_knows_weights_by_their_values():
+    equal(optimizer=lambda: keras.optimizers.Muon(0.01))
+
+
 def check_gradients_that_are_added_up_in_the_backward_pass():
     """Those of large weights are: here all are large. Of an embedding's, those of rows are not."""
     large = gradient_sums.LARGE
@@ -151,7 +156,7 @@ def check_a_rank_has_its_stage_only():
 
 def check_what_another_stage_has_is_not_read():
     model = deferred()
-    for read in (model.get_weights, lambda: model.predict(X, verbose=0), lambda: fit(model)):
+    for read in (model.get_weights, lambda: model.predict(X, verbose=0), lambda: fit(model)):  # before its first fit()
         with pytest.raises(easyscale.EasyScaleError, match="must be on this rank to be read. Received: `"):
             read()
     comm.barrier()
@@ -193,6 +198,92 @@ def check_a_new_optimizer_has_new_state():
     assert distance(model, reference) <= 1e-5
 
 
+# What does not train
+
+
+def check_validation_is_that_of_one_process():
+    """With batches that differ between pipelines, layers' losses, and labels that only the first stage has right."""
+    for build, data in ((losses_of_layers, (X, Y)), (tied, WORDS)):
+        model, reference = deferred(build, optimizer=sgd), compiled(build, sgd)
+        called.names.clear()
+        together = Distribute("ring", model_parallel=pipeline())  # from here on `size` counts pipelines
+        size, held = easyscale.size(), 50 - easyscale.size()
+        held_out = keras.tree.map_structure(lambda array: array[:held], data)  # noqa: B023
+        own = easyscale.shard(*held_out)
+        if comm.rank % STAGES:
+            own = keras.tree.map_structure(np.zeros_like, own)
+        options = {"data": data, "epochs": 2}
+        history = fit(model, stages=pipeline(), validation_data=own, validation_batch_size=20 // size, **options)
+        expected = fit(reference, validation_data=held_out, validation_batch_size=20, **options)
+        assert list(history.history) == list(expected.history)
+        for name in expected.history:
+            np.testing.assert_allclose(history.history[name], expected.history[name], rtol=1e-4, err_msg=name)
+        evaluated = model.evaluate(*own, batch_size=20 // size, verbose=0, callbacks=[together])
+        np.testing.assert_allclose(evaluated, reference.evaluate(*held_out, batch_size=20, verbose=0), rtol=1e-4)
+
+
+def check_predictions_are_those_of_one_process():
+    for build, inputs, data in ((dense_net, X, (X, Y)), (tied, WORDS[0], WORDS)):
+        model, reference = deferred(build, optimizer=sgd), compiled(build, sgd)
+        fit(model, stages=pipeline(), data=data)
+        fit(reference, data=data)
+        expected = reference.predict(inputs, verbose=0)
+        np.testing.assert_allclose(model.predict(inputs, batch_size=20, verbose=0), expected, rtol=1e-4, atol=1e-5)
+        few = keras.tree.map_structure(lambda array: array[:5], inputs)
+        np.testing.assert_allclose(model(few), reference(few), rtol=1e-4, atol=1e-5)
+        assert sizes(model.variables) == own_sizes(model)
+        evaluated = model.evaluate(*data, return_dict=True, verbose=0)
+        assert evaluated.keys() == {"loss", "accuracy"}
+        expected = reference.evaluate(*data, return_dict=True, verbose=0)
+        np.testing.assert_allclose(list(evaluated.values()), [expected[name] for name in evaluated], rtol=1e-4)
+        on_batch = [one.test_on_batch(few, data[1][:5]) for one in (model, reference)]
+        np.testing.assert_allclose(*on_batch, rtol=1e-4)
+
+
+def check_what_was_loaded_since_is_what_is_evaluated():
+    model, reference = deferred(), compiled()
+    fit(model, stages=pipeline())
+    if comm.is_chief:
+        for ours, theirs in zip(model.weights, reference.weights, strict=True):
+            ours.assign(theirs)
+    np.testing.assert_allclose(model.predict(X, verbose=0), reference.predict(X, verbose=0), rtol=1e-4, atol=1e-5)
+    assert sizes(model.variables) == own_sizes(model)
+
+
+def check_callbacks_call_the_model_while_the_chief_writes():
+    class Predicts(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(self.model.predict(X, verbose=0))
+
+    with tempfile.TemporaryDirectory() as folder:
+        model, reference, seen = deferred(), compiled(), []
+        written = keras.callbacks.ModelCheckpoint(Path(folder, "{epoch}.weights.h5"), save_weights_only=True)
+        fit(model, written, Predicts(), stages=pipeline())
+        fit(reference)
+        np.testing.assert_allclose(seen[-1], reference.predict(X, verbose=0), rtol=1e-4, atol=1e-5)
+        assert len(seen) == 2
+        assert len(list(Path(folder).iterdir())) == 2 * comm.is_chief
+
+
+def check_a_call_that_only_some_stages_make_is_told():
+    """The first one's is heard of where others answer it, and others' where they wait for it."""
+    model = deferred()
+    fit(model, stages=pipeline(), epochs=1)
+    files, stages = model._easyscale_pipeline._files, model._easyscale_pipeline.stages
+    if comm.rank == 0:
+        for stage in range(1, STAGES):
+            stages.send(np.array([CALL - 5]), stage)
+    elif comm.rank < STAGES:
+        with pytest.raises(easyscale.DesyncError, match="Received: a call of the first stage only, of 5 samples"):
+            files.answer_hooks()
+    if comm.rank == 0:
+        files.answer_hooks()
+    elif comm.rank < STAGES:
+        with pytest.raises(easyscale.DesyncError, match="Received: a call on stage . that the first one has left out"):
+            model(X)
+    comm.barrier()
+
+
 # Files in a fit()
 
 
@@ -229,7 +320,6 @@ def check_what_needs_all_weights_is_refused():
         assert "\n" not in str(raised.value)
         comm.barrier()
 
-    refused("validation needs all weights", validation_data=(X, Y))
     refused("restore_best_weights=True", keras.callbacks.EarlyStopping("loss", restore_best_weights=True))
     model = deferred()
     fit(model, stages=pipeline(), epochs=1)

@@ -35,7 +35,7 @@ def run_in_stages(cut, inputs):
         own |= {id(one.tensor): mail[id(one.tensor), one.target] for one in stage.receives}
         for node in stage.nodes:
             args, kwargs = node.arguments.fill_in(own)
-            results = keras.tree.flatten(keras_internals.in_training(node.operation)(*args, **kwargs))
+            results = keras.tree.flatten(keras_internals.with_training(node.operation, True)(*args, **kwargs))
             own |= dict(zip(map(id, node.outputs), results, strict=True))
         mail |= {(id(one.tensor), one.target): own[id(one.tensor)] for one in stage.sends}
         outputs = own

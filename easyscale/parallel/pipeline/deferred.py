@@ -38,6 +38,15 @@ class DeferredVariable(keras.Variable):
             "model outside of `scope()`"
         )
 
+    @property
+    def regularizer(self) -> Any:
+        """None, while there is no value: the rank that has one says what it adds to the loss."""
+        return None
+
+    @regularizer.setter
+    def regularizer(self, value: Any) -> None:
+        keras.Variable.regularizer.fset(self, value)
+
     def _direct_assign(self, value: Any) -> None:
         self.become(lambda *_, **__: value)
 

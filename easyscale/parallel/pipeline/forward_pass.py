@@ -1,6 +1,6 @@
 """What one stage computes of a micro-batch, in the graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -8,7 +8,7 @@ import keras
 from easyscale import keras_internals
 from easyscale.parallel.pipeline.cut import Cut
 
-__all__ = ["ForwardPass", "Loss", "call", "outputs_of"]
+__all__ = ["ForwardPass", "Loss", "StageLayers", "call", "outputs_of", "summed", "weight_losses"]
 
 # Takes the model's outputs in their structure, the flat list of labels, the numbers of the batch (a vector: the samples
 # of the micro-batch, and of the batches of all pipelines, then `Batch.totals`), and what layers of all stages add to
@@ -16,50 +16,38 @@ __all__ = ["ForwardPass", "Loss", "call", "outputs_of"]
 Loss = Callable[[Any, list, Any, list], Any]
 
 
-class ForwardPass:
-    """The layers of one stage, called as the model calls them in training.
+class StageLayers:
+    """The layers of one stage, called as the model calls them.
 
     Args:
         cut: The `Cut`.
         stage: Int. The number of the stage.
-        loss: `Loss`, which the last stage calls.
-        labels: Int. The number of labels, which come to the last stage.
 
     Attributes:
         inputs: List of the `KerasTensor`s that it takes.
-        outputs: List of the `KerasTensor`s that other stages need; none of the last stage, which returns the loss.
-        adds_loss: Bool. Whether its layers add to the loss, which a call has shown: then a number is its last output.
+        outputs: List of the `KerasTensor`s that other stages need.
     """
 
-    def __init__(self, cut: Cut, stage: int, loss: Loss, labels: int):
-        self._part, self._loss, self._labels = cut.stages[stage], loss, labels
-        self._graph, self._is_last = cut.graph, stage == len(cut.stages) - 1
+    def __init__(self, cut: Cut, stage: int):
+        self._nodes = cut.stages[stage].nodes
         own = cut.graph.inputs if stage == 0 else []
-        self.inputs = [*own, *(crossing.tensor for crossing in self._part.receives)]
-        self.outputs = list({id(crossing.tensor): crossing.tensor for crossing in self._part.sends}.values())
+        self.inputs = [*own, *(crossing.tensor for crossing in cut.stages[stage].receives)]
+        self.outputs = list({id(crossing.tensor): crossing.tensor for crossing in cut.stages[stage].sends}.values())
         self._crosses = {id(tensor) for tensor in [*self.inputs, *self.outputs, *keras.tree.flatten(cut.graph.outputs)]}
-        self.adds_loss = False
 
-    def __call__(self, tensors: list) -> list:
-        """Return what other stages need, or the loss, for a micro-batch.
+    def __call__(self, tensors: list, training: bool) -> tuple[dict[int, Any], list]:
+        """Return all tensors, by the identity of the `KerasTensor`s, and what the layers add to the loss.
 
         Args:
-            tensors: The inputs. On the last stage labels follow, what each of the other stages has that adds to the
-                loss, and the numbers of the batch.
+            tensors: One for each of `inputs`.
+            training: Bool. Whether they are called as in training.
         """
-        known = dict(zip(map(id, self.inputs), tensors, strict=False))
-        added = self._weight_losses()
-        for node in self._part.nodes:
-            call(node, known)
+        known, added = dict(zip(map(id, self.inputs), tensors, strict=True)), []
+        for node in self._nodes:
+            call(node, known, training)
             self._check_masks(node, known)
             added += keras_internals.added_losses(node.operation)
-        added = [keras.ops.cast(keras.ops.sum(loss), keras.config.floatx()) for loss in added]
-        if self._is_last:
-            others = tensors[len(self.inputs) :]
-            *of_others, numbers = others[self._labels :]
-            return [self._loss(outputs_of(self._graph, known), others[: self._labels], numbers, [*added, *of_others])]
-        self.adds_loss = bool(added)
-        return [*(known[id(tensor)] for tensor in self.outputs), *([sum(added)] if added else [])]
+        return known, added
 
     def _check_masks(self, node: Any, known: dict[int, Any]) -> None:
         """Raise `ValueError` if a layer keeps a mask that the graph does not know of, and another stage needs it.
@@ -78,25 +66,67 @@ class ForwardPass:
                         "True` in its `__init__`"
                     )
 
-    def _weight_losses(self) -> list:
-        """What regularizers make of the weights that the stage trains."""
-        regularized = [
-            variable
-            for variable in self._part.trainable_variables
-            if getattr(variable, "regularizer", None) is not None
-        ]
-        return [variable.regularizer(variable) for variable in regularized]
+
+class ForwardPass:
+    """The layers of one stage, called as the model calls them in training, and on the last one the loss.
+
+    Args:
+        cut: The `Cut`.
+        stage: Int. The number of the stage.
+        loss: `Loss`, which the last stage calls.
+        labels: Int. The number of labels, which come to the last stage.
+
+    Attributes:
+        inputs: List of the `KerasTensor`s that it takes.
+        outputs: List of the `KerasTensor`s that other stages need; none of the last stage, which returns the loss.
+        adds_loss: Bool. Whether its layers add to the loss, which a call has shown: then a number is its last output.
+    """
+
+    def __init__(self, cut: Cut, stage: int, loss: Loss, labels: int):
+        self._part, self._loss, self._labels = cut.stages[stage], loss, labels
+        self._graph, self._is_last = cut.graph, stage == len(cut.stages) - 1
+        self._layers = StageLayers(cut, stage)
+        self.inputs, self.outputs = self._layers.inputs, self._layers.outputs
+        self.adds_loss = False
+
+    def __call__(self, tensors: list) -> list:
+        """Return what other stages need, or the loss, for a micro-batch.
+
+        Args:
+            tensors: The inputs. On the last stage labels follow, what each of the other stages has that adds to the
+                loss, and the numbers of the batch.
+        """
+        own, others = tensors[: len(self.inputs)], tensors[len(self.inputs) :]
+        of_weights = weight_losses(self._part.trainable_variables)
+        known, of_layers = self._layers(own, training=True)
+        added = summed([*of_weights, *of_layers])
+        if self._is_last:
+            *of_others, numbers = others[self._labels :]
+            return [self._loss(outputs_of(self._graph, known), others[: self._labels], numbers, [*added, *of_others])]
+        self.adds_loss = bool(added)
+        return [*(known[id(tensor)] for tensor in self.outputs), *([sum(added)] if added else [])]
 
 
-def call(node: Any, known: dict[int, Any]) -> None:
-    """Call a layer as a model does in training.
+def weight_losses(variables: Sequence[keras.Variable]) -> list:
+    """Return what regularizers make of weights."""
+    return [variable.regularizer(variable) for variable in variables if variable.regularizer is not None]
+
+
+def summed(added: Sequence[Any]) -> list:
+    """Return what is added to a loss as numbers of the type that losses have."""
+    return [keras.ops.cast(keras.ops.sum(loss), keras.config.floatx()) for loss in added]
+
+
+def call(node: Any, known: dict[int, Any], training: bool = True) -> None:
+    """Call a layer as a model does.
 
     Args:
         node: The call, of a `Graph`.
         known: Dict. The tensors so far, by the identity of the `KerasTensor` that each stands for. It gets the results.
+        training: Bool. Whether it is called as in training. Defaults to `True`.
     """
     args, kwargs = node.arguments.fill_in(known)
-    results = keras_internals.in_training(node.operation)(*args, **kwargs)
+    results = keras_internals.with_training(node.operation, training)(*args, **kwargs)
     known |= dict(zip(map(id, node.outputs), keras.tree.flatten(results), strict=True))
 
 

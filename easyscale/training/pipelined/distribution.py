@@ -26,19 +26,19 @@ from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.pipelined import refusals
 from easyscale.training.pipelined.checkpoints import checkpointing_of
 from easyscale.training.pipelined.cutting import Cutting
-from easyscale.training.pipelined.evaluation import Evaluation
 from easyscale.training.pipelined.files import StagedFiles
-from easyscale.training.pipelined.loss import numbers_of
 from easyscale.training.pipelined.meeting import Kind, Meetings
+from easyscale.training.pipelined.model_calls import ModelCalls
 from easyscale.training.pipelined.optimizer import StageOptimizer
 from easyscale.training.pipelined.own_stage import OwnStage
+from easyscale.training.pipelined.staged_calls import StagedCalls, tell
 from easyscale.training.pipelined.start import agree, warn_of_own_state, what_steps_depend_on
 from easyscale.training.pipelined.steps import PipelineSteps
 from easyscale.training.pipelined.whole_model import WholeModel
 
 __all__ = ["PipelineDistribution"]
 
-_REPLACED = ("test_step", "evaluate", "save", "save_weights", "export")
+_REPLACED = ("save", "save_weights", "export")
 
 
 class PipelineDistribution:
@@ -59,11 +59,11 @@ class PipelineDistribution:
         self._cutting = Cutting(model)
         self._whole: WholeModel | OwnStage
         self._files: StagedFiles | None = None
-        self._evaluation: Evaluation | None = None
-        self._evaluates_for: tuple = ()
+        self._calls = ModelCalls(model, lambda: self._training, self.bring_together)
         self._checkpointing: Checkpointing | None = None
-        for name in (*_REPLACED, keras_internals.LOGS):
-            own = self._results if name == keras_internals.LOGS else getattr(self, name)
+        replaced = {name: getattr(self._calls, name) for name in self._calls.REPLACED}
+        replaced |= {name: getattr(self, name) for name in _REPLACED} | {keras_internals.LOGS: self._results}
+        for name, own in replaced.items():
             object.__setattr__(model, name, functools.partial(own, getattr(model, name)))
 
     @classmethod
@@ -97,9 +97,7 @@ class PipelineDistribution:
         """
         self._pipeline, self._options, self._check_every = pipeline, dict(options), check_every
         self._checkpoint, self._mesh = checkpoint, _mesh(communicator, pipeline.stages)
-        if (made_for := (self._mesh, self._options)) != self._evaluates_for:
-            self._evaluation, self._evaluates_for = Evaluation(self._model, self._mesh["data"], options), made_for
-        self._evaluates.end()  # of one that was interrupted
+        self._calls.prepare(self._mesh, options)
 
     @property
     def model(self) -> keras.Model:
@@ -119,6 +117,11 @@ class PipelineDistribution:
     def size(self) -> int:
         """The number of pipelines."""
         return self._mesh["data"].size
+
+    @property
+    def exchanges_in_graphs(self) -> bool:
+        """Whether ranks exchange something inside of what Keras makes a graph of: an evaluation, or a prediction."""
+        return self.size > 1 or is_deferred(self._model)
 
     # A fit()
 
@@ -162,11 +165,12 @@ class PipelineDistribution:
 
     def _cut_model(self) -> None:
         model, mesh = self._model, self._mesh
-        self._files, self._made_for = None, []
+        self._files, self._calls.staged, self._made_for = None, None, []
         self._cut = self._cutting.cut(self._pipeline, mesh)
         if is_deferred(model):
             self._whole = own = OwnStage(model, self._cut, mesh)
-            self._files = StagedFiles(own, mesh)
+            self._files = files = StagedFiles(own, mesh)
+            self._calls.staged = StagedCalls(model, self._cut, mesh, own, files)
         else:
             self._whole = WholeModel(model, self._cut, mesh)
 
@@ -246,10 +250,8 @@ class PipelineDistribution:
 
     def _results(self, original: Callable, logs: dict) -> dict:
         """Return the logs of all ranks' data, when this rank's have come to an end."""
-        if self._evaluates.is_together:
-            return self._evaluates.merge(logs)
-        if not self._training:
-            return original(logs)
+        if self._calls.are_evaluating or not self._training:
+            return self._calls.results(original, logs)
         if self._checkpointing is not None:
             self._checkpointing.end_data()
         while (met := self._meetings.meet(Kind.END)).kind is not Kind.END:
@@ -266,8 +268,7 @@ class PipelineDistribution:
         along = self._mesh["model"]
         if along.rank == along.size - 1:
             merged = metrics.merge_logs(self._model, self._mesh["data"], self._model.get_metrics_result())
-        told = along.all_gather_object({name: value.tolist() for name, value in numbers_of(merged).items()})
-        return told[-1]
+        return tell(along, merged)
 
     def _answer(self) -> None:
         """Let the chief's callbacks have written files, for which it asks the other stages."""
@@ -290,7 +291,7 @@ class PipelineDistribution:
 
     def stop(self) -> None:
         """Leave a `fit()`; if it was not ended, without the other ranks."""
-        self._evaluates.end()
+        self._calls.end()
         if self._training:
             self._training = False
             self._whole.abandon(self._optimizer)
@@ -302,28 +303,15 @@ class PipelineDistribution:
 
     # Evaluations, and files
 
-    @property
-    def _evaluates(self) -> Evaluation:
-        assert self._evaluation is not None  # `prepare` makes it
-        return self._evaluation
-
     def begin_evaluation(self) -> None:
         """Start an `evaluate()` of all ranks: each evaluates the whole model on the data of its pipeline."""
-        self._evaluates.begin()
+        self._calls.begin()
         self._mesh.communicator.progress.activity = Activity.EVALUATION
 
     def end_evaluation(self) -> None:
         """End an `evaluate()` of all ranks."""
-        self._evaluates.end()
+        self._calls.end()
         self._mesh.communicator.progress.activity = Activity.STEPS
-
-    def evaluate(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
-        if self._training and keras_internals.OF_FIT in kwargs:  # all ranks validate
-            self.bring_together()
-        return self._evaluates.run(original, *args, **kwargs)
-
-    def test_step(self, original: Callable, data: Any) -> Any:
-        return self._evaluates.step(original, data)
 
     def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:
         # In fit() all ranks come here, in callbacks of the user's own; the file is written once.

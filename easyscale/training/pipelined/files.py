@@ -10,9 +10,11 @@ import numpy as np
 from easyscale import backend as backends
 from easyscale import keras_internals
 from easyscale.communicator import Communicator
+from easyscale.errors import DesyncError
 from easyscale.mesh import Mesh
 from easyscale.parallel.pipeline.deferred import read_by
-from easyscale.training.pipelined.own_stage import OwnStage
+from easyscale.parallel.pipeline.inference import CALL
+from easyscale.training.pipelined.own_stage import Needed, OwnStage
 
 __all__ = ["StagedFiles"]
 
@@ -64,7 +66,7 @@ class StagedFiles:
         for stage in range(1, self._stages.size):
             self._stages.send(np.array([what]), stage)
 
-    def _ask(self, needed: Sequence, numbers: dict[int, int], variable: keras.Variable) -> Any:
+    def _ask(self, needed: Sequence[Needed], numbers: dict[int, int], variable: keras.Variable) -> Any:
         _, (owner, *_) = needed[numbers[id(variable)]]
         value = np.empty(variable.shape, np.dtype(variable.dtype))
         if value.size:
@@ -72,12 +74,28 @@ class StagedFiles:
             self._stages.receive(value.reshape(-1), owner)
         return keras.ops.convert_to_tensor(value)
 
-    def _answer(self, needed: Sequence, until: int) -> None:
+    def _answer(self, needed: Sequence[Needed], until: int) -> None:
         row = np.zeros(1, int)
-        while True:
+        while row[0] != until:
             self._stages.receive(row, 0)
-            if row[0] == until:
-                return
+            if row[0] <= CALL:
+                raise DesyncError(
+                    "all ranks must call a model that was built in `scope()`. Received: a call of the first stage "
+                    f"only, of {CALL - row[0]} samples. Call `predict` and `evaluate` on all ranks"
+                )
             if row[0] >= 0:
-                variable, _ = needed[row[0]]
-                self._stages.send(np.ascontiguousarray(backends.view_of(variable)).reshape(-1), 0)
+                self._send(needed[row[0]])
+
+    def answer(self, what: int) -> None:
+        """Do what the first stage asks for, while this one waits for it to call the model."""
+        if what == _HOOKS_END:
+            raise DesyncError(
+                "all ranks must call a model that was built in `scope()`. Received: a call on stage "
+                f"{self._stages.rank} that the first one has left out. Call `predict` and `evaluate` on all ranks"
+            )
+        if what >= 0:
+            self._send(self._own.variables[what])
+
+    def _send(self, needed: Needed) -> None:
+        variable, _ = needed
+        self._stages.send(np.ascontiguousarray(backends.view_of(variable)).reshape(-1), 0)

@@ -1,5 +1,6 @@
 """A stage's optimizer: like the model's, for the stage's weights, and over all pipelines."""
 
+import collections
 import contextlib
 from collections.abc import Mapping
 from typing import Any
@@ -98,7 +99,9 @@ def build_whole(model: keras.Model) -> None:
     with contextlib.ExitStack() as stack:
         if is_deferred(model):
             stack.enter_context(defer_values())
-            stack.enter_context(read_by(lambda _: keras.Variable(np.zeros(0, "float32")).value))  # for its identity
+            # An optimizer may know a weight by the identity of its value.
+            values = collections.defaultdict[int, keras.Variable](lambda: keras.Variable(np.zeros(0, "float32")))
+            stack.enter_context(read_by(lambda weight: values[id(weight)].value))
         stack.enter_context(keras.name_scope(optimizer.name, caller=optimizer))
         optimizer.build(model.trainable_variables)
 

@@ -15,9 +15,9 @@ from easyscale.step import equality
 from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole, keyed
 from easyscale.training.pipelined.start import differ_by_pipeline
 
-__all__ = ["OwnStage"]
+__all__ = ["Needed", "OwnStage"]
 
-_Needed = tuple[keras.Variable, list[int]]  # a variable, and the stages that need it
+Needed = tuple[keras.Variable, list[int]]  # a variable, and the stages that need it
 
 
 class OwnStage:
@@ -39,7 +39,7 @@ class OwnStage:
                 self._users.setdefault(id(variable), (variable, []))[1].append(stage.number)
 
     @property
-    def variables(self) -> list[_Needed]:
+    def variables(self) -> list[Needed]:
         """Each weight, and each state of the model's optimizer that belongs to one, with the stages that need it.
 
         The list is the same on all ranks. The first of the stages trains the weight, and is the one that has the state.
@@ -74,6 +74,13 @@ class OwnStage:
             if along.rank not in stages:
                 release(variable)
         self._has_state = True
+
+    def settle(self) -> None:
+        """Give the stages what was loaded since on a rank that does not need it. All ranks must call this."""
+        rank = self._mesh["model"].rank
+        has_more = any(rank not in stages and has_value(variable) for variable, stages in self._users.values())
+        if any(self._mesh.communicator.all_gather_object(has_more)):
+            self.start_equal()
 
     def release(self) -> None:
         """Let the model's optimizer have no memory for the state, which the stage's optimizer has now."""
@@ -122,7 +129,7 @@ class OwnStage:
             if key in known:
                 known[key].assign(value)
 
-    def _states(self) -> list[_Needed]:
+    def _states(self) -> list[Needed]:
         model = self._model
         if not model.optimizer.built:
             return []
@@ -136,7 +143,7 @@ class OwnStage:
         return found
 
 
-def _bring(communicator: Communicator, needed: Sequence[_Needed], makes: bool) -> None:
+def _bring(communicator: Communicator, needed: Sequence[Needed], makes: bool) -> None:
     """Give each variable to the stages that need it, from the first stage that has it. All stages must call this.
 
     Args:

@@ -6,7 +6,7 @@ import keras
 
 from easyscale import keras_internals
 from easyscale.optimizer import DistributedOptimizer
-from easyscale.training.keras_fit import is_overridden, locals_of_fit
+from easyscale.training.keras_fit import is_overridden
 from easyscale.training.parts.assigned import spectral_normalizations
 from easyscale.update.accumulated import unscaled
 
@@ -45,12 +45,6 @@ def check_deferred(model: keras.Model, callbacks: Sequence[keras.callbacks.Callb
         raise ValueError(
             "a checkpoint needs all weights and all state on the chief. Received: `checkpoint`, or --resume, with a "
             f"model that was built in `scope()`. Write files by `keras.callbacks.ModelCheckpoint`, or {outside}"
-        )
-    given = locals_of_fit(model)
-    if given.get("validation_data") is not None or given.get("validation_split"):
-        raise ValueError(
-            "validation needs all weights on each rank. Received: `validation_data`, or `validation_split`, with a "
-            f"model that was built in `scope()`. Leave it out, or {outside}"
         )
     for callback in callbacks:
         if getattr(callback, "restore_best_weights", False):

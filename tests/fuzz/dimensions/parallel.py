@@ -44,6 +44,11 @@ def stages(case):
     return {"3": 3, "4": 2}.get(case["workers"], 2)
 
 
+def is_in_scope(case):
+    """Whether the model is built in `Pipeline.scope()`: no process has the weights of another's stage."""
+    return is_pipelined(case) and case["scope"] == "yes"
+
+
 def pipelines(case):
     """The number of pipelines; 0 without."""
     return int(case["workers"]) // stages(case) if is_pipelined(case) else 0
@@ -72,7 +77,14 @@ def _refused_of_pipelines(case):
     whole = case["optimizer"] in _WHOLE_WEIGHTS or case["gradient_accumulation_steps"] != "none"
     whole |= case["scaled"] == "yes" or case["precision"] == "mixed_float16"
     layers += (case["outputs"] != "one") + (case["inputs"] == "two") - (case["frozen"] != "nothing")
+    needs_whole = ("EarlyStopping",) * is_in_scope(case)  # and what is called on a whole model
+    calls_whole = ("train_on_batch, fit", "new weights, fit", "save, load, fit") * is_in_scope(case)
     return {
+        "callback": case["callback"] in needs_whole,
+        "second_callback": case["second_callback"] in needs_whole,
+        "second": case["second"] in calls_whole,
+        "third": case["third"] in calls_whole,
+        "resume": is_in_scope(case) and case["resume"] != "no",
         "workers": layers < stages(case),
         "update": case["update"] == "sharded" and whole,
         "wrapped": case["wrapped"] == "by hand",
@@ -129,5 +141,6 @@ DIMENSIONS = [
     Dimension(
         "cut", {"weights": "weights", "time": "time"}, 0.2, fits=lambda case: case["model_parallel"].startswith("pipe")
     ),
+    Dimension("scope", {"no": "", "yes": "yes"}, 0.35, fits=lambda case: case["model_parallel"].startswith("pipe")),
     Dimension("split", LAYERS, 0.75, fits=lambda case: case["model_parallel"] == "split"),
 ]

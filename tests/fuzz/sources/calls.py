@@ -43,7 +43,7 @@ def compile_model(case: Case, perturbed: bool = False) -> str:
         # At Keras's 2 ** 15 gradients of a part of the batch overflow where those of the whole do not.
         lines += ["if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):"]
         lines += ["    model.optimizer.initial_scale = 16.0"]
-    if case["step"] == "own, in two":
+    if case["step"] == "own, in two" and case["scope"] == "no":
         # Keras gives a `LossScaleOptimizer` that is built once more its variables twice.
         lines += ["if not model.optimizer.built:", "    model.optimizer.build(model.trainable_variables)"]
     body = textwrap.indent(in_scope(case, "\n".join(lines)), "    ")
@@ -51,7 +51,7 @@ def compile_model(case: Case, perturbed: bool = False) -> str:
 
 
 _FILES = """
-def files():
+def files(folder=folder):
     if easyscale and not easyscale.is_chief():
         return {}
     arrays = {}
@@ -69,8 +69,20 @@ def files():
 """
 
 
+_SEEN = """"weights": model.get_weights(),
+        "optimizer": [keras.ops.convert_to_numpy(variable) for variable in optimizer.variables],"""
+
+_SAVED = """
+def saved():
+    with tempfile.TemporaryDirectory() as empty:
+        model.save(f"{empty}/saved.keras")
+        return files(empty)
+"""
+
+
 def fit(case: Case) -> str:
     """Return the source of `fit`."""
+    is_saved = case["scope"] == "yes"  # no rank has all weights
     arguments = case.arguments_of("distribute").removeprefix(", ")
     if case["wrapped"] == "by hand":
         arguments = f"check_every={case.source('check_every')}" if case.source("check_every") else ""
@@ -82,13 +94,14 @@ def fit(case: Case) -> str:
     callbacks = ", ".join(filter(None, [case.source("callback"), case.source("second_callback")]))
     saves = "ModelCheckpoint" in callbacks
     # What the first start of a script has written stays until the second writes it again.
-    files = '"files": files(),\n        ' if saves and case["resume"] == "no" else ""
+    of_files = [*["files()"] * (saves and case["resume"] == "no"), *["saved()"] * is_saved]
+    files = f'"files": {" | ".join(of_files)},\n        ' if of_files else ""
     resumed = in_fit(case)
     arguments = ", ".join(filter(None, [arguments, parallel.argument(case), resumed.argument]))
     begin, before, behind = (
         f"{line}\n    " if line else "" for line in (resumed.begin, resumed.before, resumed.behind)
     )
-    return f"""{_FILES if saves else ""}
+    return f"""{_FILES if saves or is_saved else ""}{_SAVED if is_saved else ""}
 def fit(**options):
     {begin}callbacks = [{callbacks}]
     if easyscale:
@@ -100,8 +113,7 @@ def fit(**options):
         optimizer = optimizer.inner_optimizer
     seen[f"after {{len(seen)}} others, fit"] = {{
         {files}"history": {{name: history.history[name] for name in sorted(history.history)}},
-        "weights": model.get_weights(),
-        "optimizer": [keras.ops.convert_to_numpy(variable) for variable in optimizer.variables],
+        {"" if is_saved else _SEEN}
     }}
 """
 

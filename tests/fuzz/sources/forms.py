@@ -7,11 +7,12 @@ from fuzz.case import Case
 __all__ = ["in_scope", "structure"]
 
 
-def in_scope(case: Case, source: str) -> str:
-    """Return the source, in the scope of in-graph replication where the case has that."""
-    if case["replication"] != "in_graph":
+def in_scope(case: Case, source: str, builds: bool = False) -> str:
+    """Return the source, in the scope of in-graph replication, or of a pipeline that builds it, as the case has."""
+    scope = "easyscale.scope()" if case["replication"] == "in_graph" else "parallel.scope()"
+    if case["replication"] != "in_graph" and not (builds and case["scope"] == "yes"):
         return source
-    return "with easyscale.scope() if easyscale else contextlib.nullcontext():\n" + textwrap.indent(source, "    ")
+    return f"with {scope} if easyscale else contextlib.nullcontext():\n" + textwrap.indent(source, "    ")
 
 
 def structure(case: Case, first: str, second: str) -> str:
