@@ -156,7 +156,11 @@ def check_a_rank_has_its_stage_only():
 
 def check_what_another_stage_has_is_not_read():
     model = deferred()
-    for read in (model.get_weights, lambda: model.predict(X, verbose=0), lambda: fit(model)):  # before its first fit()
+    kept = model.get_weights()
+    model.set_weights(kept)
+    reads = [lambda: np.asarray(kept[0]), lambda: 0.5 * kept[0]]
+    reads += [lambda: model.predict(X, verbose=0), lambda: fit(model)]  # before its first fit()
+    for read in reads:
         with pytest.raises(easyscale.EasyScaleError, match="must be on this rank to be read. Received: `"):
             read()
     comm.barrier()
@@ -250,6 +254,26 @@ def check_what_was_loaded_since_is_what_is_evaluated():
     assert sizes(model.variables) == own_sizes(model)
 
 
+def check_the_best_weights_are_put_back():
+    """Each rank keeps those of its stage. Labels of others make the last epochs worse."""
+
+    def stopping():
+        return keras.callbacks.EarlyStopping("val_loss", patience=2, restore_best_weights=True)
+
+    rate = lambda: keras.optimizers.SGD(1.5)
+    model, reference = deferred(optimizer=rate), compiled(optimizer=rate)
+    held = X[:24], Y[24:48]
+    options = {"epochs": 6, "validation_data": held}
+    history = fit(model, stopping(), stages=pipeline(), **options)
+    expected = fit(reference, stopping(), **options)
+    assert len(history.history["loss"]) == len(expected.history["loss"])
+    losses = expected.history["val_loss"]
+    assert losses[-1] > min(losses), losses
+    np.testing.assert_allclose(reference.evaluate(*held, verbose=0)[0], min(losses), rtol=1e-5)
+    assert sizes(model.variables) == own_sizes(model)
+    assert distance(model, reference) <= 1e-4
+
+
 def check_callbacks_call_the_model_while_the_chief_writes():
     class Predicts(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -320,7 +344,10 @@ def check_what_needs_all_weights_is_refused():
         assert "\n" not in str(raised.value)
         comm.barrier()
 
-    refused("restore_best_weights=True", keras.callbacks.EarlyStopping("loss", restore_best_weights=True))
+    class DrawsHistograms(keras.callbacks.Callback):  # on all ranks, where stock ones are on the chief
+        histogram_freq = 1
+
+    refused("a histogram needs all weights", DrawsHistograms())
     model = deferred()
     fit(model, stages=pipeline(), epochs=1)
     with pytest.raises(ValueError, match="`export` needs all weights"):

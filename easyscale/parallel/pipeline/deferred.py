@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import keras
+import numpy as np
 
 from easyscale import backend as backends
 from easyscale import keras_internals
@@ -15,6 +16,35 @@ __all__ = ["DeferredVariable", "defer_values", "has_value", "is_deferred", "make
 
 _Read = Callable[["DeferredVariable"], Any]
 _reading: list[_Read] = []  # what has the values that are not here
+
+
+class Elsewhere(np.lib.mixins.NDArrayOperatorsMixin):
+    """Stands for the value of a weight that is not on this rank. `set_weights` takes it back; else it raises an error.
+
+    Args:
+        path: String. The path of the weight.
+        shape: Tuple. Its shape.
+
+    Attributes:
+        shape: The same.
+    """
+
+    def __init__(self, path: str, shape: tuple[int, ...]):
+        self._path, self.shape = path, shape
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise _not_here(self._path)
+
+    def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:
+        raise _not_here(self._path)
+
+
+def _not_here(path: str) -> EasyScaleError:
+    return EasyScaleError(
+        f"a weight must be on this rank to be read. Received: `{path}`, which is of another stage, or has no value "
+        "before `fit()`. Train by `Distribute(model_parallel=...)`, have all ranks call `save`, or build the model "
+        "outside of `scope()`"
+    )
 
 
 class DeferredVariable(keras.Variable):
@@ -32,11 +62,15 @@ class DeferredVariable(keras.Variable):
             return self._maybe_autocast(self._easyscale_initializer(self.shape, dtype=self._dtype))
         if _reading:
             return self._maybe_autocast(_reading[-1](self))
-        raise EasyScaleError(
-            f"a weight must be on this rank to be read. Received: `{self.path}`, which is of another stage, or has no "
-            "value before `fit()`. Train by `Distribute(model_parallel=...)`, have all ranks call `save`, or build the "
-            "model outside of `scope()`"
-        )
+        raise _not_here(self.path)
+
+    def numpy(self) -> Any:
+        """Return what `get_weights` has in the place of this one's value."""
+        return Elsewhere(self.path, tuple(self.shape))
+
+    def assign(self, value: Any) -> Any:
+        """Become a stock variable of a value, but stay what it is if that is what `numpy` returns."""
+        return value if isinstance(value, Elsewhere) else super().assign(value)
 
     @property
     def regularizer(self) -> Any:

@@ -47,12 +47,6 @@ def check_deferred(model: keras.Model, callbacks: Sequence[keras.callbacks.Callb
             f"model that was built in `scope()`. Write files by `keras.callbacks.ModelCheckpoint`, or {outside}"
         )
     for callback in callbacks:
-        if getattr(callback, "restore_best_weights", False):
-            raise ValueError(
-                "weights of other stages cannot be put back from a rank's memory. Received: "
-                f"{type(callback).__name__}(restore_best_weights=True) with a model that was built in `scope()`. Use "
-                f"`ModelCheckpoint(save_best_only=True)`, or {outside}"
-            )
         if getattr(callback, "histogram_freq", 0):
             raise ValueError(
                 f"a histogram needs all weights on the chief. Received: {type(callback).__name__}(histogram_freq="

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from easyscale import backend as backends
 from easyscale import keras_internals
@@ -65,7 +66,9 @@ class StagedCalls:
             result = evaluate()
         finally:
             self.is_evaluating = False
-        return self._stages.all_gather_object(keras.tree.map_structure(float, result))[-1]
+        # On other stages a list is in another order: Keras's metrics have no names there.
+        told = self._stages.all_gather_object(keras.tree.map_structure(lambda one: np.asarray(one).tolist(), result))
+        return result if self._inference.is_last else told[-1]
 
     def step(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Return `step(data)`, a model's `test_step`, on the last stage, with the first one's labels; else nothing."""

@@ -77,11 +77,8 @@ def _refused_of_pipelines(case):
     whole = case["optimizer"] in _WHOLE_WEIGHTS or case["gradient_accumulation_steps"] != "none"
     whole |= case["scaled"] == "yes" or case["precision"] == "mixed_float16"
     layers += (case["outputs"] != "one") + (case["inputs"] == "two") - (case["frozen"] != "nothing")
-    needs_whole = ("EarlyStopping",) * is_in_scope(case)  # and what is called on a whole model
     calls_whole = ("train_on_batch, fit", "new weights, fit", "save, load, fit") * is_in_scope(case)
     return {
-        "callback": case["callback"] in needs_whole,
-        "second_callback": case["second_callback"] in needs_whole,
         "second": case["second"] in calls_whole,
         "third": case["third"] in calls_whole,
         "resume": is_in_scope(case) and case["resume"] != "no",
