@@ -65,8 +65,8 @@ class DeferredVariable(keras.Variable):
         raise _not_here(self.path)
 
     def numpy(self) -> Any:
-        """Return what `get_weights` has in the place of this one's value."""
-        return Elsewhere(self.path, tuple(self.shape))
+        """Return its value where that is asked for from another rank, else what stands for it in `get_weights`."""
+        return np.asarray(self.value) if _reading else Elsewhere(self.path, tuple(self.shape))
 
     def assign(self, value: Any) -> Any:
         """Become a stock variable of a value, but stay what it is if that is what `numpy` returns."""

@@ -2,7 +2,7 @@
 
 from fuzz.dimension import Dimension
 from fuzz.dimensions.optimizers import is_constant
-from fuzz.dimensions.parallel import pipelines
+from fuzz.dimensions.parallel import is_in_scope, pipelines
 
 CALLBACKS = {
     "none": "",
@@ -63,10 +63,14 @@ NEXT = {
     "train_on_batch, fit": "train_on_batch()\nfit()",
 }
 
+NEEDS_ALL_WEIGHTS = ("train_on_batch, fit", "new weights, fit", "save, load, fit")  # on each rank
+
 
 def _next_fits(name):
     def fits(case):
         step = case[name]
+        if step in NEEDS_ALL_WEIGHTS and is_in_scope(case):
+            return False
         if step == "new rate, fit" and not is_constant(case):
             return False
         if step == "train_on_batch, fit":  # documented: there workers weigh the same, and losses are their own

@@ -77,10 +77,7 @@ def _refused_of_pipelines(case):
     whole = case["optimizer"] in _WHOLE_WEIGHTS or case["gradient_accumulation_steps"] != "none"
     whole |= case["scaled"] == "yes" or case["precision"] == "mixed_float16"
     layers += (case["outputs"] != "one") + (case["inputs"] == "two") - (case["frozen"] != "nothing")
-    calls_whole = ("train_on_batch, fit", "new weights, fit", "save, load, fit") * is_in_scope(case)
     return {
-        "second": case["second"] in calls_whole,
-        "third": case["third"] in calls_whole,
         "resume": is_in_scope(case) and case["resume"] != "no",
         "workers": layers < stages(case),
         "update": case["update"] == "sharded" and whole,
