@@ -18,6 +18,8 @@ class Compressed(Exchange):
     owner keeps what the others unpack, so that all ranks end with the same bits. What ranks read in common memory is
     not sent, and stays as it is.
 
+    Gradients bear it to be rounded, and weights do not: so updates that send weights, such as `"sharded"`, refuse it.
+
     Args:
         exchange: A connected `Exchange`.
         form: `Compression`. The same on all ranks.
@@ -32,6 +34,8 @@ class Compressed(Exchange):
     <Compressed exchange>
     """
 
+    is_exact = False
+
     def __init__(self, exchange: Exchange, form: Compression):
         if not isinstance(exchange, Exchange):
             got = exchange if isinstance(exchange, str) else type(exchange).__name__
@@ -45,6 +49,7 @@ class Compressed(Exchange):
             )
         self._exchange, self._form = exchange, form
         self.has_servers, self.is_elastic = exchange.has_servers, exchange.is_elastic
+        self.passes_sums_on = exchange.passes_sums_on
         self.name = f"{exchange.name} {form.name}"
         self.connect(exchange.communicator)
 

@@ -62,6 +62,8 @@ class Exchange(abc.ABC):
         has_servers: Bool. Whether some ranks may be servers, which own everything.
         is_synchronous: Bool. Whether all workers' gradients make one step.
         is_elastic: Bool. Whether it goes on when ranks have been left out; see `shrink`.
+        is_exact: Bool. Whether `gather` brings every number as it is.
+        passes_sums_on: Bool. Whether sums of some ranks travel, as around a ring: half types are rounded at each.
         communicator: The `Communicator` that it is connected to.
     """
 
@@ -70,6 +72,8 @@ class Exchange(abc.ABC):
     has_servers: bool = False
     is_synchronous: bool = True
     is_elastic: bool = False
+    is_exact: bool = True
+    passes_sums_on: bool = False
     _communicator: Communicator | None = None
 
     @functools.cached_property

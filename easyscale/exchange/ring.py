@@ -35,6 +35,7 @@ class Ring(Exchange):
     """
 
     is_elastic = True
+    passes_sums_on = True
 
     @staticmethod
     def cost(size: int, nbytes: int) -> Cost:

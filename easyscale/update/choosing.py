@@ -7,6 +7,7 @@ from easyscale.exchange import Exchange
 from easyscale.layout.specs import specs_of
 from easyscale.step.interfaces import GradientSync
 from easyscale.update.base import Update
+from easyscale.update.divided import DividedUpdate
 from easyscale.update.element_wise import is_of_keras
 from easyscale.update.replicated import ReplicatedUpdate
 from easyscale.update.served import ServedUpdate
@@ -61,6 +62,22 @@ def choose(
     Raises:
         ValueError: If the optimizer cannot be used as it was asked for, or by servers that do not wait.
     """
+    exchange = gradients.exchange
+    chosen = _choose(asked, optimizer, variables, gradients)
+    if issubclass(chosen, DividedUpdate) and not exchange.is_exact:
+        raise ValueError(
+            "an update that sends weights needs an exchange that does not round them. Received: "
+            f"update='{chosen.name}', exchange='{exchange.name}'. Use `update='replicated'`, or another exchange"
+        )
+    return chosen
+
+
+def _choose(
+    asked: str | None,
+    optimizer: keras.optimizers.Optimizer,
+    variables: list[keras.Variable],
+    gradients: GradientSync,
+) -> type[Update]:
     exchange, communicator = gradients.exchange, gradients.communicator
     if kind_for(exchange) is ServedUpdate:
         if communicator.size == 1:
@@ -91,7 +108,7 @@ def choose(
         return available()[asked]
     # In an elastic job nothing has to be traced anew when a worker fails, and no state is older. What an optimizer that
     # is not Keras's own does on other shapes than those of a trial is not known.
-    if communicator.membership.is_elastic or not is_of_keras(optimizer):
+    if communicator.membership.is_elastic or not exchange.is_exact or not is_of_keras(optimizer):
         return ReplicatedUpdate
     is_small = sum(spec.nbytes for spec in specs_of(variables)) < SHARDED_FROM and not communicator.servers
     return ReplicatedUpdate if is_small or ShardedUpdate.why_not(optimizer, variables) else ShardedUpdate

@@ -4,6 +4,8 @@ import keras
 import numpy as np
 import pytest
 
+from easyscale import communicator, compression, exchange
+from easyscale.exchange.compressed import Compressed
 from easyscale.replication.connecting import connect
 from easyscale.update import choosing
 from easyscale.update.replicated import ReplicatedUpdate
@@ -45,3 +47,12 @@ def test_servers_own_small_weights_too(monkeypatch):
 
 def test_what_cannot_be_divided_is_not():
     assert _chosen(None, keras.optimizers.Muon(), 10_000) is ReplicatedUpdate
+
+
+def test_weights_do_not_travel_where_they_would_be_rounded():
+    ring = Compressed(exchange.get("ring", communicator.get("local")), compression.available()["fp16"]())
+    gradients = connect(ring, None, None, None, "local", False).gradients
+    assert _chosen(None, keras.optimizers.Adam(), 10_000, gradients) is ReplicatedUpdate
+    assert _chosen("replicated", keras.optimizers.Adam(), 10_000, gradients) is ReplicatedUpdate
+    with pytest.raises(ValueError, match="does not round them. Received: update='sharded', exchange='ring fp16'"):
+        _chosen("sharded", keras.optimizers.Adam(), 10_000, gradients)

@@ -4,7 +4,10 @@ import keras
 import numpy as np
 
 import easyscale
+from easyscale import backend
 from easyscale.update import choosing
+from easyscale.update.accumulated import unscaled
+from easyscale.update.element_wise import is_of_keras
 from easyscale.update.replicated import ReplicatedUpdate
 
 
@@ -16,17 +19,22 @@ class BySign(ReplicatedUpdate):
 
     @classmethod
     def why_not(cls, optimizer, variables):
-        return "it does" if optimizer.gradient_accumulation_steps else None
+        return "it does" if getattr(unscaled(optimizer), "gradient_accumulation_steps", None) else None
 
     def apply(self, context, gradients, variables):
         replication = self._connect()
         means = replication.reduce(context, gradients, variables)
-        replication.update(self._optimizer.apply, [keras.ops.sign(mean) for mean in means], variables)
+        if context.adjust is not None:  # all stages of a pipeline clip together
+            means = context.adjust(means, backend.get().sums_of_squares)
+        signs = [None if mean is None else keras.ops.sign(mean) for mean in means]
+        replication.update(self._optimizer.apply, signs, variables, is_of_keras(self._optimizer))
 
 
 def check_an_update_is_asked_for_by_its_name():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
+    model.unused = keras.layers.Dense(1)
+    model.unused.build((None, 4))  # has no gradients
     before = model.get_weights()[0]
     model.compile(keras.optimizers.SGD(0.25), "mse")
     x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
