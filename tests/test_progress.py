@@ -184,6 +184,25 @@ def test_nobody_waits_longer_for_a_rank_that_has_ended():
     assert stalls.is_over
 
 
+def test_who_waited_for_a_rank_that_came_and_ended_at_once_is_heard_again(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    for is_reported in (False, True):
+        stalls = Stalls(10, 2)
+        stalls.hear(0, words(waits=19.0))
+        stalls.hear(1, words(busy=not is_reported))
+        assert bool(stalls.report()) == is_reported
+        now[0] += 1
+        stalls.end(1, "ended with exit code 0")
+        assert stalls.report() == [] and not stalls.is_over
+        now[0] += 2.5
+        assert stalls.report() == [] and not stalls.is_over
+        now[0] += 1
+        if not is_reported:
+            assert stalls.report()[-1] == "easyscale: the job is ended now"
+        assert stalls.is_over
+
+
 def test_who_has_come_to_the_end_of_the_script_waits_for_the_others_and_says_for_whom():
     stalls = Stalls(10, 2)
     at_the_end = words(waits=11.0)

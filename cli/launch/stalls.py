@@ -24,6 +24,7 @@ class Stalls:
         self._told: dict[int, tuple[Stands, float]] = {}  # rank -> its last words, and when they came
         self._ended: dict[int, str] = {}  # rank -> how, in words
         self._lost: set[int] = set()  # ranks without which the others go on
+        self._ended_at = -_GRACE  # when the last of these did
         self._since = 0.0  # when the first rank was told of that waits too long
         self._reported = False
         self.culprit: int | None = None  # the rank that the others wait for
@@ -38,7 +39,7 @@ class Stalls:
     def end(self, rank: int, how: str) -> None:
         """Take in that a rank has ended."""
         self._told.pop(rank, None)
-        self._ended[rank] = how
+        self._ended[rank], self._ended_at = how, time.monotonic()
 
     def lose(self, rank: int) -> None:
         """Take in that a rank has ended, and that the others go on without it."""
@@ -60,7 +61,7 @@ class Stalls:
         self._since = self._since or now
         silent = [rank for rank in self._waited_for(stuck) if rank not in self._told and rank not in self._ended]
         # Who has moved since the others began to wait is not told of yet, and may compute with good reason.
-        if self._reported or (silent and now - self._since < max(_GRACE, self._timeout)):
+        if self._reported or self._is_old(stuck) or (silent and now - self._since < max(_GRACE, self._timeout)):
             return []
         self._reported = True
         return self._describe()
@@ -69,10 +70,15 @@ class Stalls:
     def is_over(self) -> bool:
         """Whether ranks have waited for twice the time-out, or for such as have ended."""
         stuck = self._stuck()
-        return self._reported and (
+        return (self._reported and not self._is_old(stuck)) and (
             any(_stand(stands) >= 2 * self._timeout and _ends_job(stands) for stands in stuck.values())
             or self._is_in_vain(stuck)
         )
+
+    def _is_old(self, stuck: dict[int, Stands]) -> bool:
+        """Whether these may have waited for a rank that came and has ended since: they are looked at now and then."""
+        told_before = any(self._told[rank][1] <= self._ended_at for rank in stuck)
+        return told_before and time.monotonic() - self._ended_at < _GRACE
 
     def _is_in_vain(self, stuck: dict[int, Stands]) -> bool:
         """Whether all ranks that do not wait have ended, so that nobody can end the wait of the others."""
