@@ -21,6 +21,7 @@ from easyscale.errors import DesyncError, PeerError
 __all__ = ["Local", "run_ranks"]
 
 _NAP_SECONDS = 0.00002
+_STILL_SECONDS = 10.0  # in which all ranks wait, and none begins to: they do so for each other
 
 T = TypeVar("T")
 
@@ -41,7 +42,9 @@ class _Group:
         self.changed = threading.Condition()
         self.sends: _Posted = collections.defaultdict(collections.deque)
         self.receives: _Posted = collections.defaultdict(collections.deque)
-        self.waiting: dict[int, str] = {}  # rank -> what it waits for
+        self._waiting: dict[int, str] = {}  # rank -> what it waits for
+        self._ended: set[int] = set()
+        self._moved_at = time.monotonic()  # when a rank last posted, or began to wait
         self.parent: _Group | None = None
         self._failed: tuple[int, BaseException] | None = None
         self.duplicates: list[_Group] = []  # groups of the same ranks, with messages of their own
@@ -59,6 +62,33 @@ class _Group:
         for other in self.duplicates:
             with other.changed:
                 other.changed.notify_all()
+
+    def begin_wait(self, rank: int, action: str) -> None:
+        """Take in that a rank waits."""
+        self._waiting[rank] = action
+        self.move()
+
+    def end_wait(self, rank: int) -> None:
+        """Take in that it has what it waited for."""
+        self._waiting.pop(rank, None)
+
+    def end(self, rank: int) -> None:
+        """Take in that a rank has returned, or failed."""
+        self._ended.add(rank)
+
+    def move(self) -> None:
+        """Take in that a rank has done something that others may wait for, in this group or a duplicate."""
+        (self.parent or self)._moved_at = time.monotonic()
+
+    def look(self, rank: int, action: str) -> None:
+        """Raise an error if what a rank does while it waits is in vain."""
+        if self.failed is not None:
+            raise PeerError(f"[rank {rank} of {self.size}] rank {self.failed[0]} failed: {action}")
+        root, now = self.parent or self, time.monotonic()
+        is_still = now > root._moved_at + _STILL_SECONDS
+        if now > self.deadline or (is_still and len({*self._waiting.copy(), *root._ended.copy()}) == self.size):
+            who = "; ".join(f"rank {rank}: {action}" for rank, action in sorted(self._waiting.copy().items()))
+            raise TimeoutError(f"ranks wait for each other. {who}")
 
     def duplicate(self, number: int) -> "_Group":
         """Return the `number`-th duplicate; who asks first makes it."""
@@ -95,14 +125,11 @@ class _LocalRequest(Request):
     def wait(self) -> None:
         group = self.group
         with group.changed:
-            group.waiting[self.rank] = self.action
+            group.begin_wait(self.rank, self.action)
             while not self.complete:
-                if group.failed is not None:
-                    raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {self.action}")
-                if not group.changed.wait(group.deadline - time.monotonic()):
-                    who = "; ".join(f"rank {rank}: {action}" for rank, action in sorted(group.waiting.items()))
-                    raise TimeoutError(f"ranks wait for each other. {who}")
-            del group.waiting[self.rank]
+                group.look(self.rank, self.action)
+                group.changed.wait(1.0)
+            group.end_wait(self.rank)
         if self.error is not None:
             raise self.error
 
@@ -164,21 +191,18 @@ class Local(Communicator):
 
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:
         group = self._group
-        group.waiting[self.rank] = wait.action
+        group.begin_wait(self.rank, wait.action)
         while not done():
-            if group.failed is not None:
-                raise PeerError(f"[rank {self.rank} of {group.size}] rank {group.failed[0]} failed: {wait.action}")
-            if time.monotonic() > group.deadline:
-                who = "; ".join(f"rank {rank}: {action}" for rank, action in sorted(group.waiting.items()))
-                raise TimeoutError(f"ranks wait for each other. {who}")
+            group.look(self.rank, wait.action)
             time.sleep(_NAP_SECONDS)
-        group.waiting.pop(self.rank)
+        group.end_wait(self.rank)
 
     def _post(self, queues: _Posted, pair: tuple[int, int], action: str, data: np.ndarray) -> Request:
         request = _LocalRequest(self._group, self.rank, action, data)
         with self._group.changed:
             queues[pair].append(request)
             self._group.match(*pair)
+            self._group.move()
             self._group.changed.notify_all()
         return request
 
@@ -230,6 +254,8 @@ def run_ranks(
             results[rank] = function(_thread.communicator)
         except BaseException as error:
             group.fail(rank, error)
+        finally:
+            group.end(rank)
 
     threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(size)]
     for thread in threads:

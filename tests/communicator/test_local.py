@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from easyscale import communicator
+from easyscale.communicator import local
 from easyscale.errors import DesyncError, PeerError
 
 
@@ -177,6 +178,18 @@ def test_a_deadlock_is_a_timeout_that_names_who_waits_for_what(run_ranks):
     assert str(raised.value) == (
         "ranks wait for each other. rank 0: waits for 16 bytes from rank 1; rank 1: waits for 16 bytes from rank 0"
     )
+
+
+@pytest.mark.timeout(30)
+def test_ranks_that_all_stand_still_for_a_while_are_not_waited_for_until_the_end(run_ranks, monkeypatch):
+    monkeypatch.setattr(local, "_STILL_SECONDS", 0.5)
+
+    def on_rank(comm):
+        if comm.rank < 2:
+            comm.receive(np.zeros(2), 1 - comm.rank)
+
+    with pytest.raises(TimeoutError, match="rank 0: waits for 16 bytes from rank 1; rank 1: waits"):
+        run_ranks(3, on_rank, timeout=60.0)
 
 
 def test_a_message_that_nobody_receives_is_a_timeout_that_names_it(run_ranks):
