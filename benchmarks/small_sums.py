@@ -35,11 +35,12 @@ def main():
 
 def work(options):
     import numpy as np
-    from mpi4py import MPI
 
     import easyscale
 
-    communicator = easyscale.communicator.get()
+    communicator = easyscale.communicator.get()  # before mpi4py begins with MPI: it says what Open MPI is to leave out
+    from mpi4py import MPI
+
     exchange = easyscale.exchange.get(options.exchange)
     world = MPI.COMM_WORLD.Dup()
     for nbytes in map(int, options.bytes.split(",")):
