@@ -5,7 +5,7 @@ import time
 
 import torch
 import torch.distributed as dist
-import torchvision
+from resnet_torch import resnet50
 from torch.nn.parallel import DistributedDataParallel
 from turns import serve
 from workloads import CLASSES, WORKLOADS, steps_of
@@ -22,7 +22,7 @@ def build():
         for before, after in zip(widths[:-1], widths[1:], strict=True):
             layers += [torch.nn.Linear(before, after), torch.nn.ReLU()]
         return torch.nn.Sequential(*layers, torch.nn.Linear(1024, CLASSES))
-    return torchvision.models.resnet50(num_classes=CLASSES)
+    return resnet50(CLASSES)
 
 
 def optimizer_of(model):
