@@ -1,6 +1,7 @@
 """Every update there is, on real processes: a `fit()` with it is one of one process, and so is the state behind it.
 
-An update in a new file of `easyscale/update/` is found by its name, and shown with all optimizers that it does not refuse.
+An update in a new file of `easyscale/update/` is found by its name, and shown with all optimizers that it does not
+refuse.
 """
 
 import functools
