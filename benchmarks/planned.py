@@ -16,7 +16,7 @@ import json
 
 from easyscale import exchange
 from easyscale.cli.plan.measured import Node, left_out, read
-from easyscale.cli.quantities import bytes_text
+from easyscale.quantities import bytes_text
 
 
 def rows_of(files: list[str]) -> list[dict]:

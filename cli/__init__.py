@@ -4,7 +4,6 @@
     commands             one file a command: its options, and what is wrong with them
     launch, bench, verify, plan, suite    a room for what each does
     options              what options of several commands may be
-    quantities           amounts as people write and read them
     reports              progress, tables, files and plots
 
 A new command is a new file in `commands/`.

@@ -8,6 +8,7 @@ from typing import TypeVar
 import click
 
 from easyscale.errors import EasyScaleError, unknown
+from easyscale.quantities import parse_bandwidth, parse_seconds
 
 __all__ = [
     "check_between_devices",
@@ -15,8 +16,10 @@ __all__ = [
     "check_image_size",
     "check_least",
     "check_name",
+    "check_network",
     "check_servers",
     "files",
+    "network",
     "parse",
     "parse_exchanges",
     "parse_names",
@@ -34,6 +37,24 @@ def files(json: str, plot: str) -> Callable[[Callable], Callable]:
         return click.option("--json", "json_file", metavar="FILE", help=json)(command)
 
     return add
+
+
+def network(command: Callable) -> Callable:
+    """Add the options `--bandwidth` and `--latency`, of a slower network than there is."""
+    command = click.option("--latency", metavar="T", help="Let what a rank sends arrive so much later, such as 20ms.")(
+        command
+    )
+    return click.option(
+        "--bandwidth", metavar="B", help="Let what a rank sends leave it as over a line of so much, such as 100Mbit."
+    )(command)
+
+
+def check_network(bandwidth: str | None, latency: str | None) -> None:
+    """Refuse what is no bandwidth, or no time."""
+    if bandwidth is not None:
+        parse("--bandwidth", bandwidth, parse_bandwidth)
+    if latency is not None:
+        parse("--latency", latency, parse_seconds)
 
 
 def check_files(json_file: str | None, plot_file: str | None) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from easyscale import quantities
+
 __all__ = ["RESTART", "STALLED", "Devices", "Settings", "variable", "without"]
 
 RESTART = 75  # asked to end, it has written a checkpoint: start it again. EX_TEMPFAIL of sysexits.h
@@ -55,6 +57,16 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < float("inf"):
         raise ValueError
     return seconds
+
+
+def _bandwidth(text: str) -> str:
+    quantities.parse_bandwidth(text)
+    return text
+
+
+def _latency(text: str) -> str:
+    quantities.parse_seconds(text)
+    return text
 
 
 def _batch(text: str) -> str:
@@ -143,6 +155,14 @@ class Settings:
         "auto", "Whether ranks that `easyscale launch` starts compute with oneDNN's kernels: `on`, `off`, or `auto`, "
         "where they are faster and `TF_ENABLE_ONEDNN_OPTS` is not set", _onednn, "'auto', 'on' or 'off'", "auto",
         "--onednn", "`auto`",
+    )  # fmt: skip
+    bandwidth: str | None = _setting(
+        None, "What leaves a rank leaves it as over a line of so much, such as `100Mbit`", _bandwidth,
+        "a number above 0 and a unit", "100Mbit", "--bandwidth", "as fast as it can",
+    )  # fmt: skip
+    latency: str | None = _setting(
+        None, "What leaves a rank arrives so much later, such as `20ms`", _latency, "a number and a unit", "20ms",
+        "--latency", "at once",
     )  # fmt: skip
     # What processes of one job tell each other.
     launched: int | None = _setting(None, "The process that `launch` has become, the only one of its job", _number(1))

@@ -4,8 +4,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 from easyscale.cli import reports
-from easyscale.cli.quantities import bytes_text, micros_text
 from easyscale.cli.reports import Panel, percentiles
+from easyscale.quantities import bytes_text, micros_text
 
 if TYPE_CHECKING:
     import rich.table

@@ -4,8 +4,8 @@ import statistics
 from typing import TYPE_CHECKING
 
 from easyscale.cli import reports
-from easyscale.cli.quantities import millis_text
 from easyscale.cli.reports import percentiles, speedups
+from easyscale.quantities import millis_text
 
 if TYPE_CHECKING:
     import rich.table

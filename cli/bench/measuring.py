@@ -19,6 +19,8 @@ def run_ranks(
     describe: Callable[[dict], str | None],
     servers: int = 0,
     devices: int = 0,
+    bandwidth: str | None = None,
+    latency: str | None = None,
 ) -> list[dict]:
     """Start ranks that run `module`, show progress on stderr, and return the messages of the chief.
 
@@ -30,6 +32,8 @@ def run_ranks(
         describe: Callable. Takes a message; returns what is being measured now, or `None`.
         servers: Int. How many of the ranks, the last ones, are servers. Defaults to `0`.
         devices: Int. How many devices each rank drives, in-graph. Defaults to `0`: between-graph.
+        bandwidth: String. That of what leaves a rank, if it is slowed down. Defaults to `None`: it is not.
+        latency: String. What that takes longer. Defaults to `None`.
     """
     import rich.console
 
@@ -53,7 +57,13 @@ def run_ranks(
     start = job.worker_command(["-m", module, json.dumps(wanted)])
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
     replication = "in_graph" if devices else "between_graph"
-    told = Settings(replication=replication, servers=servers, devices=Devices(devices) if devices else None)
+    told = Settings(
+        replication=replication,
+        servers=servers,
+        devices=Devices(devices) if devices else None,
+        bandwidth=bandwidth,
+        latency=latency,
+    )
     line = mpi.command(ranks, start, [], quiet | told.variables(), len(os.sched_getaffinity(0)))
     with progress:
         task = progress.add_task(f"starting {ranks} ranks", total=total)

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from easyscale.cli import options as checked
 from easyscale.cli.group import Command
 from easyscale.cli.launch.planning import LaunchOptions, plan
 
@@ -66,6 +67,7 @@ __all__ = ["command"]
     help="Whether TensorFlow computes with oneDNN's kernels. Default: auto, where they are faster on this processor "
     "and TF_ENABLE_ONEDNN_OPTS is not set.",
 )  # fmt: skip
+@checked.network
 @click.option("--dry-run", is_flag=True, help="Print the command line that would run, and end.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in `python -m`.")
 @click.argument("script")

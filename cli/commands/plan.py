@@ -8,7 +8,7 @@ import click
 from easyscale.cli import options
 from easyscale.cli.bench.models import MODELS
 from easyscale.cli.group import Command
-from easyscale.cli.quantities import parse_bandwidth, parse_bytes, parse_count, parse_flops, parse_seconds
+from easyscale.quantities import parse_bandwidth, parse_bytes, parse_count, parse_flops, parse_seconds
 
 __all__ = ["command"]
 

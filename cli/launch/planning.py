@@ -11,7 +11,7 @@ from easyscale.cli.launch import hosts as forms
 from easyscale.cli.launch import script as scripts
 from easyscale.cli.launch.hosts import Host
 from easyscale.cli.launch.plan import LaunchPlan
-from easyscale.cli.options import check_servers
+from easyscale.cli.options import check_network, check_servers
 from easyscale.settings import Devices, Settings
 
 __all__ = ["LaunchOptions", "plan"]
@@ -42,6 +42,8 @@ class LaunchOptions:
     restarts: int = 0
     resume: str | None = None
     onednn: str | None = None
+    bandwidth: str | None = None
+    latency: str | None = None
 
 
 def plan(options: LaunchOptions) -> LaunchPlan:
@@ -54,6 +56,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     cores = len(os.sched_getaffinity(0))
     hosts = _hosts(options)
     said = Settings.read()
+    bandwidth, latency = _network(options, said)
     replication, devices = _devices(options, said)
     ranks = options.ranks
     if replication == "in_graph" and devices is None:
@@ -75,6 +78,8 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         stall_timeout=_stall_timeout(options, said),
         onednn=options.onednn or said.onednn,
         resume=said.resume if options.resume is None else _resume(options.resume),
+        bandwidth=bandwidth,
+        latency=latency,
     )
     start = scripts.start(options.script, options.module) + list(options.arguments)
     if workers + options.servers == 1 and not hosts and not options.restarts:
@@ -105,6 +110,16 @@ def _hosts(options: LaunchOptions) -> list[Host]:
         return forms.read(options.hostfile) if options.hostfile is not None else []
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _network(options: LaunchOptions, said: Settings) -> tuple[str | None, str | None]:
+    """Return the bandwidth and the latency of a slower network, if one was asked for."""
+    check_network(options.bandwidth, options.latency)
+    bandwidth, latency = options.bandwidth or said.bandwidth, options.latency or said.latency
+    if options.elastic and (bandwidth or latency):
+        given = f"--bandwidth {bandwidth}" if bandwidth else f"--latency {latency}"
+        raise click.UsageError(f"a network is slowed down for ranks that stay. Received: --elastic and {given}")
+    return bandwidth, latency
 
 
 def _devices(options: LaunchOptions, said: Settings) -> tuple[str | None, Devices | None]:

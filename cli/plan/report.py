@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from easyscale.cli import reports
 from easyscale.cli.plan.model import ALONE, Step, fastest
-from easyscale.cli.quantities import bytes_text, millis_text
 from easyscale.cli.reports import speedups
+from easyscale.quantities import bytes_text, millis_text
 
 if TYPE_CHECKING:
     import rich.table

@@ -33,7 +33,10 @@ def main() -> None:
     communicator = communicators.get()
     say = teller(communicator)
     say({"machine": describe_machine(communicator)})
-    connected = {name: exchanges.get(name, communicator) for name in wanted["exchanges"]}
+    if wanted["exchanges"] is None:
+        connected = {exchange.name: exchange for exchange in exchanges.candidates(communicator)}
+    else:
+        connected = {name: exchanges.get(name, communicator) for name in wanted["exchanges"]}
     for nbytes in wanted["sizes"]:
         for row in measure(communicator, connected, nbytes, wanted["dtype"], wanted["repeats"], wanted["warmup"], say):
             say({"row": row})

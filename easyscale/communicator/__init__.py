@@ -5,29 +5,19 @@ get("local")    threads of one process, started by `run_ranks`; one rank without
 get()           "mpi" where a launcher started several ranks, "local" otherwise
 """
 
+import functools
 import os
-from typing import TYPE_CHECKING, Literal, overload
 
-from easyscale import launchers
+from easyscale import launchers, quantities
 from easyscale.communicator import local
 from easyscale.communicator.communicator import Communicator, Request, Traffic
 from easyscale.communicator.local import run_ranks
+from easyscale.communicator.throttled import Line, Throttled
 from easyscale.communicator.wait import Wait
 from easyscale.errors import show_in_one_line, unknown
 from easyscale.settings import Settings
 
-if TYPE_CHECKING:
-    from easyscale.communicator.mpi import Mpi
-
 __all__ = ["Communicator", "Request", "Traffic", "Wait", "get", "run_ranks"]
-
-
-@overload
-def get(identifier: Literal["mpi"]) -> "Mpi": ...
-
-
-@overload
-def get(identifier: str | Communicator | None = None) -> Communicator: ...
 
 
 def get(identifier: str | Communicator | None = None) -> Communicator:
@@ -62,7 +52,17 @@ def get(identifier: str | Communicator | None = None) -> Communicator:
         return local.current()
     if identifier == "mpi":
         show_in_one_line()
-        from easyscale.communicator import mpi
-
-        return mpi.world()
+        return _world()
     raise ValueError(unknown("communicator", identifier, ["local", "mpi"], " or a `Communicator`"))
+
+
+@functools.cache
+def _world() -> Communicator:
+    """Return all ranks that MPI joins, as over the network that the environment says."""
+    from easyscale.communicator import mpi
+
+    world, told = mpi.world(), Settings.read()
+    if told.bandwidth is None and told.latency is None:
+        return world
+    bandwidth = told.bandwidth and quantities.parse_bandwidth(told.bandwidth)
+    return Throttled(world, Line(bandwidth or None, quantities.parse_seconds(told.latency or "0s")))

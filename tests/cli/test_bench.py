@@ -22,6 +22,8 @@ pytestmark = pytest.mark.timeout(90)
         (["--servers", "3"], "the number of servers must be from 0 to that of the workers. Received: --servers 3"),
         (["--servers", "1", "--exchanges", "ring"], "--servers needs exchanges that have some"),
         (["--repeats", "0"], "--repeats must be 1 or more"),
+        (["--bandwidth", "0Mbit"], "--bandwidth: a bandwidth must be a number above 0 and a unit. Received: '0Mbit'"),
+        (["--latency", "20"], "--latency: a time must be a number and one of ['ns', 'us', 'µs', 'ms', 's']"),
         (["--json", "/nowhere/a.json"], "--json must be a file in a folder that exists and may be written"),
         (["--plot", "/nowhere/a.png"], "--plot must be a file in a folder that exists"),
         (["--plot", "a.mp3"], "--plot must be a file that ends in one of ['.png', '.pdf', '.svg']"),
@@ -69,6 +71,19 @@ def test_two_ranks_make_a_table_json_and_a_plot(ranks, tmp_path):
     ]  # fmt: skip
     assert all(len(row["times"]) == 4 and min(row["times"]) > 0 for row in written["rows"])
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_over_a_slower_network_a_sum_takes_at_least_as_long_as_its_bytes_and_messages(ranks, tmp_path):
+    options = ["--sizes", "100KB", "--bandwidth", "80Mbit", "--latency", "2ms", "--repeats", "3"]
+    done = ranks.run("bench", "exchange", "-n", "2", *options, "--json", tmp_path / "a.json", timeout=60)
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "a.json").read_text())
+    assert written["machine"]["mpi"].endswith(" as over 80 Mbit/s, 2 ms")
+    fastest = {row["exchange"]: min(row["times"]) for row in written["rows"]}
+    assert {"hierarchical", "mpi", "ring", "tree"} <= {*fastest} and "shared_memory" not in fastest
+    # In a ring of two each sends a half there and a half back, 5 ms each, and each is 2 ms on its way; in a tree the
+    # whole goes there and back.
+    assert fastest["ring"] >= 0.01 + 0.004 and fastest["tree"] >= 0.02 + 0.004
 
 
 def test_a_wrong_sum_is_an_error():

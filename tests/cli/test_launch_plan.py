@@ -70,6 +70,16 @@ def test_what_the_environment_says_holds_where_no_option_does(planned, monkeypat
     assert planned(ranks=2, exchange="auto", stall_timeout=60.0).settings == Settings(exchange="auto")
 
 
+def test_a_slower_network_is_one_of_the_options_or_of_the_environment(planned, monkeypatch):
+    monkeypatch.setenv("EASYSCALE_LATENCY", "20ms")
+    found = planned(ranks=2, bandwidth="100Mbit").settings
+    assert (found.bandwidth, found.latency) == ("100Mbit", "20ms")
+    with pytest.raises(click.UsageError, match="for ranks that stay. Received: --elastic and --bandwidth 100Mbit"):
+        planned(ranks=2, bandwidth="100Mbit", elastic=True)
+    with pytest.raises(click.UsageError, match="--latency: a time must be a number and one of"):
+        planned(ranks=2, latency="soon")
+
+
 def test_what_the_environment_says_wrongly_is_told_by_its_name(planned, monkeypatch):
     monkeypatch.setenv("EASYSCALE_REPLICATION", "foo")
     with pytest.raises(click.UsageError, match="^`EASYSCALE_REPLICATION` must be one of .*_REPLICATION='foo'"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from easyscale.cli.quantities import (
+from easyscale.quantities import (
     bytes_text,
     micros_text,
     millis_text,

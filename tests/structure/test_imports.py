@@ -15,6 +15,7 @@ import easyscale
 
 # Each part imports only parts that stand below it. A program that stands in a part may be named by itself.
 LAYERS = [
+    {"quantities"},
     {"errors", "layout", "onednn", "settings", "progress", "when_imported"},
     {"discovery", "keras_backend", "launchers"},
     {"called", "elastic", "checkpoint", "keras_internals"},

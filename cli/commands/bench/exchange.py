@@ -5,8 +5,8 @@ import click
 from easyscale.cli import options, reports
 from easyscale.cli.bench import measuring
 from easyscale.cli.group import Command
-from easyscale.cli.quantities import bytes_text, parse_bytes
 from easyscale.errors import EasyScaleError
+from easyscale.quantities import bytes_text, parse_bytes
 
 __all__ = ["command"]
 
@@ -25,10 +25,14 @@ _DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64"]
     "--sizes", default="4KB,64KB,1MB,16MB,100MB", show_default=True, metavar="S,S,...",
     help="Sizes of the vector. KB is 1000 bytes, KiB 1024.",
 )  # fmt: skip
-@click.option("--exchanges", metavar="NAME,NAME,...", help="Defaults to all that there are.")
+@click.option(
+    "--exchanges", metavar="NAME,NAME,...",
+    help="Defaults to all that there are; over a slower network to those that are for several nodes.",
+)  # fmt: skip
 @click.option("--dtype", default="float32", show_default=True, help="Of the elements.")
 @click.option("--repeats", type=int, metavar="N", help="Repetitions. Defaults to as many as fit 1 s, 7 to 1000.")
 @click.option("--warmup", type=int, default=3, show_default=True, metavar="N", help="Repetitions that do not count.")
+@options.network
 @options.files("Write all times here.", "Draw time and bandwidth over size.")
 def command(
     ranks: int,
@@ -38,6 +42,8 @@ def command(
     dtype: str,
     repeats: int | None,
     warmup: int,
+    bandwidth: str | None,
+    latency: str | None,
     json_file: str | None,
     plot_file: str | None,
 ) -> None:
@@ -51,13 +57,17 @@ def command(
     options.check_servers(servers, ranks)
     options.check_least("--repeats", repeats, 1)
     options.check_least("--warmup", warmup, 0)
+    is_spread = bandwidth is not None or latency is not None  # then ranks are not on one node
     wanted = {
         "sizes": sorted({options.parse("--sizes", size, parse_bytes) for size in sizes.split(",")}),
-        "exchanges": options.parse_exchanges(exchanges, servers=servers),
+        "exchanges": None if is_spread and exchanges is None else options.parse_exchanges(exchanges, servers=servers),
         "dtype": options.check_name("--dtype", dtype, _DTYPES),
         "repeats": repeats,
         "warmup": warmup,
+        "bandwidth": bandwidth,
+        "latency": latency,
     }
+    options.check_network(bandwidth, latency)
     options.check_files(json_file, plot_file)
     _run(ranks, servers, wanted, json_file, plot_file)
 
@@ -82,8 +92,10 @@ def _measure(ranks: int, servers: int, wanted: dict) -> tuple[dict, list[dict]]:
     def describe(message: dict) -> str | None:
         return f"{bytes_text(message['bytes'])} {message['measuring']}" if "measuring" in message else None
 
-    total = len(wanted["sizes"]) * len(wanted["exchanges"])
-    messages = measuring.run_ranks(ranks + servers, "easyscale.bench.exchange", wanted, total, describe, servers)
+    total = len(wanted["sizes"]) * len(wanted["exchanges"] or options.parse_exchanges(None))
+    network = wanted["bandwidth"], wanted["latency"]
+    module = "easyscale.bench.exchange"
+    messages = measuring.run_ranks(ranks + servers, module, wanted, total, describe, servers, 0, *network)
     found = {name: value for message in messages for name, value in message.items()}
     if "wrong" in found:
         wrong = found["wrong"]

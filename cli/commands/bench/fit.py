@@ -36,6 +36,7 @@ _IMAGE_SIZE = 64  # or the smallest that a model takes
 @click.option("--image-size", type=int, metavar="N", help="N by N pixels. Defaults to 64, or the least that it takes.")
 @click.option("--steps", type=int, default=10, show_default=True, metavar="N", help="In a turn, after two more.")
 @click.option("--rounds", type=int, default=3, show_default=True, metavar="N", help="How many turns each has.")
+@options.network
 @options.files("Write the time of every step here.", "Draw the speed-up over ranks.")
 def command(
     ranks: str,
@@ -47,6 +48,8 @@ def command(
     image_size: int | None,
     steps: int,
     rounds: int,
+    bandwidth: str | None,
+    latency: str | None,
     json_file: str | None,
     plot_file: str | None,
 ) -> None:
@@ -69,7 +72,10 @@ def command(
         "image_size": _check_image_size(model, image_size),
         "steps": steps,
         "rounds": rounds,
+        "bandwidth": bandwidth,
+        "latency": latency,
     }
+    options.check_network(bandwidth, latency)
     options.check_files(json_file, plot_file)
     if "in_graph" in ways:
         for name in wanted["exchanges"]:
@@ -90,8 +96,8 @@ def _run(numbers: list[int], ways: list[str], wanted: dict, json_file: str | Non
 
         total = len(wanted["batches"]) * (len(wanted["exchanges"]) + 2)
         processes, devices = (1, ranks) if replication == "in_graph" else (ranks, 0)
-        module = "easyscale.bench.fit"
-        messages = measuring.run_ranks(processes, module, wanted, total, describe, devices=devices)
+        module, network = "easyscale.bench.fit", (wanted["bandwidth"], wanted["latency"])
+        messages = measuring.run_ranks(processes, module, wanted, total, describe, 0, devices, *network)
         rows += [message["row"] for message in messages if "row" in message]
         choices += [message["choice"] for message in messages if "choice" in message]
         machine = next(message["machine"] for message in messages if "machine" in message)

@@ -9,8 +9,8 @@ from easyscale import replication
 from easyscale.cli import options
 from easyscale.cli.bench.models import MODELS, OPTIMIZERS
 from easyscale.cli.group import Command
-from easyscale.cli.quantities import parse_bytes
 from easyscale.errors import EasyScaleError
+from easyscale.quantities import parse_bytes
 
 __all__ = ["command"]
 
