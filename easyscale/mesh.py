@@ -75,15 +75,27 @@ class Mesh:
         grid = np.arange(communicator.size).reshape(sizes)
         self._coordinates = dict(zip(self.axes, np.argwhere(grid == communicator.rank)[0].tolist(), strict=True))
         self._groups: dict[str, Group] = {}
+        self._beside: dict[str, Group] = {}
+        self._ranks: dict[str, list[int]] = {}
         for name in self.axes:
             at = tuple(slice(None) if other == name else position for other, position in self._coordinates.items())
-            self._groups[name] = Group(communicator.duplicate(), grid[at].tolist())
+            self._ranks[name] = grid[at].tolist()
+            self._groups[name] = Group(communicator.duplicate(), self._ranks[name])
 
     def __getitem__(self, axis: str) -> Communicator:
         """Return the communicator of the ranks that differ from this one along one axis only, and this one."""
         if axis not in self._groups:
             raise ValueError(unknown("axis", axis, list(self._groups)))
         return self._groups[axis]
+
+    def beside(self, axis: str) -> Communicator:
+        """Return another communicator of an axis, for a thread beside: its messages never meet those of the first.
+
+        All ranks must call this alike the first time.
+        """
+        if axis not in self._beside:
+            self._beside[axis] = Group(self.communicator.duplicate(), self._ranks[axis])
+        return self._beside[axis]
 
     def __repr__(self) -> str:
         return f"Mesh({_shown(self.axes)}, rank {self.communicator.rank} at {_shown(self._coordinates)})"

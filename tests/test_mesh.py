@@ -25,6 +25,22 @@ def test_ranks_of_one_model_are_neighbours(run_ranks, data, model):
         assert along_model == list(range(first, first + model))
 
 
+def test_messages_beside_an_axis_never_meet_those_of_the_axis(run_ranks):
+    def on_rank(comm):
+        mesh = Mesh(comm, {"data": 2, "model": 2})
+        along, beside = mesh["model"], mesh.beside("model")
+        assert mesh.beside("model") is beside
+        other = 1 - along.rank
+        came = [np.zeros(1), np.zeros(1)]
+        requests = [beside.ireceive(came[0], other), along.ireceive(came[1], other)]
+        requests += [along.isend(np.full(1, 1.0), other), beside.isend(np.full(1, 2.0), other)]
+        for request in requests:
+            request.wait()
+        return [float(one[0]) for one in came]
+
+    assert run_ranks(4, on_rank) == [[2.0, 1.0]] * 4
+
+
 @pytest.mark.parametrize("name", exchange.available())
 @pytest.mark.parametrize("data, model", SHAPES)
 @pytest.mark.parametrize("length", [0, 7, 100_000])

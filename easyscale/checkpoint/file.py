@@ -10,14 +10,18 @@ import json
 import math
 import os
 import stat
+import weakref
 import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-__all__ = ["Checkpoint", "check", "is_storable", "read", "write"]
+from easyscale.layout.specs import Spec
+
+__all__ = ["Checkpoint", "StoredArrays", "check", "is_storable", "open_whole", "read", "write"]
 
 _PIECE = 1 << 22  # bytes that are written, or read, at a time
 _NUMBERS, _OTHERS = "biufc", "USmM"  # kinds of dtypes that a file can have without pickle
@@ -27,44 +31,92 @@ class Checkpoint(NamedTuple):
     """What a checkpoint holds: `about`, whatever JSON takes, and `arrays` by name."""
 
     about: dict
-    arrays: dict[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]
 
 
 def write(stream: io.RawIOBase, checkpoint: Checkpoint) -> str:
-    """Write a checkpoint; return its checksum."""
-    arrays, dtype_names = {}, {}
-    for name, value in checkpoint.arrays.items():
-        array = np.asarray(value, order="C")
-        if not _is_plain(array.dtype):
-            dtype_names[name] = array.dtype.name
-            array = array.view(np.dtype(f"u{array.itemsize}"))
-        arrays[name] = array
+    """Write a checkpoint; return its checksum.
+
+    What has a `dtype`, and becomes an array by `np.asarray`, is as good as one: it is made one when it is written.
+    """
+    dtypes = {name: value.dtype for name, value in checkpoint.arrays.items()}
+    dtype_names = {name: dtype.name for name, dtype in dtypes.items() if not _is_plain(dtype)}
     text = json.dumps({"about": checkpoint.about, "kinds": dtype_names}).encode()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in {"json": np.frombuffer(text, np.uint8), **arrays}.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
-                for start in range(0, array.nbytes, _PIECE):  # `write_array` would copy each piece
-                    member.write(array.reshape(-1).view(np.uint8)[start : start + _PIECE].data)
+        for name, value in {"json": np.frombuffer(text, np.uint8), **checkpoint.arrays}.items():
+            _write_array(archive, name, np.asarray(value, order="C"), is_plain=name not in dtype_names)
         return _checksum(archive)
 
 
-def read(path: Path, checksum: str) -> Checkpoint:
-    """Return the checkpoint in a file.
+def _write_array(archive: zipfile.ZipFile, name: str, array: np.ndarray, is_plain: bool) -> None:
+    if not is_plain:
+        array = array.view(np.dtype(f"u{array.itemsize}"))
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
+        for start in range(0, array.nbytes, _PIECE):  # `write_array` would copy each piece
+            member.write(array.reshape(-1).view(np.uint8)[start : start + _PIECE].data)
+
+
+class StoredArrays(Mapping[str, np.ndarray]):
+    """The arrays of a checkpoint in a file: each is read when it is looked up, and takes memory then.
+
+    Args:
+        path: `Path`. The file stays open as long as this object is there.
+        checksum: String. That of the file.
+
+    Attributes:
+        about: What the checkpoint says of itself.
 
     Raises:
-        Exception: If it is not whole, or not what `write` has written; or `MemoryError`.
+        Exception: If it is not whole, or not what `write` has written; or `MemoryError`. To look an array up, as well.
     """
-    with _open(path) as file, zipfile.ZipFile(file) as archive:
-        arrays = {}
-        for member in _members(archive, file, checksum):
-            with archive.open(member) as stream:
-                # typeshed says `IO[bytes]` of what is a `ZipExtFile`, and hides its `readinto`.
-                arrays[member.filename.removesuffix(".npy")] = _read_array(stream, member.file_size)  # type: ignore[arg-type]
-    known = json.loads(arrays.pop("json").tobytes())
-    for name, dtype_name in known["kinds"].items():
-        arrays[name] = arrays[name].view(_dtype_named(dtype_name))
-    return Checkpoint(known["about"], arrays)
+
+    def __init__(self, path: Path, checksum: str):
+        file = _open(path)
+        weakref.finalize(self, file.close)
+        self._archive = zipfile.ZipFile(file)
+        members = _members(self._archive, file, checksum)
+        self._found = {member.filename.removesuffix(".npy"): member for member in members}
+        self._dtypes: dict[str, np.dtype] = {}  # of those that are as bytes, by the name in the archive
+        known = json.loads(self["json"].tobytes())
+        del self._found["json"]
+        self.about = known["about"]
+        self._dtypes |= {self._found[name].filename: _dtype_named(kind) for name, kind in known["kinds"].items()}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        member = self._found[name]
+        with self._archive.open(member) as stream:
+            # typeshed says `IO[bytes]` of what is a `ZipExtFile`, and hides its `readinto`.
+            array = _read_array(stream, member.file_size)  # type: ignore[arg-type]
+        return array.view(self._dtypes.get(member.filename, array.dtype))
+
+    def spec(self, name: str) -> Spec:
+        """Return shape and dtype of an array, without reading it."""
+        member = self._found[name]
+        with self._archive.open(member) as stream:
+            shape, dtype = _read_header(stream, member.file_size)  # type: ignore[arg-type]
+        return Spec(shape, self._dtypes.get(member.filename, dtype))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def read(path: Path, checksum: str) -> Checkpoint:
+    """Return the checkpoint in a file. See `StoredArrays` for what is raised."""
+    stored = StoredArrays(path, checksum)
+    return Checkpoint(stored.about, dict(stored))
+
+
+def open_whole(path: Path, checksum: str) -> Checkpoint:
+    """Return the checkpoint in a file, with `StoredArrays`: it has been read once, to see whether it is whole."""
+    check(path, checksum)
+    stored = StoredArrays(path, checksum)
+    for name in stored:
+        stored.spec(name)
+    return Checkpoint(stored.about, stored)
 
 
 def check(path: Path, checksum: str) -> None:
@@ -125,15 +177,7 @@ def _members(archive: zipfile.ZipFile, file: BinaryIO, checksum: str) -> list[zi
 
 def _read_array(stream: io.BufferedIOBase, size: int) -> np.ndarray:
     """Return an array of which there are `size` bytes, with what stands before it."""
-    if np.lib.format.read_magic(stream) != (1, 0):
-        raise ValueError("an array is in another format")
-    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if dtype.hasobject:
-        raise ValueError("Object arrays cannot be loaded when allow_pickle=False")
-    if is_fortran or not _is_plain(dtype):
-        raise ValueError(f"an array is of another kind, {dtype}")
-    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != size - stream.tell():
-        raise ValueError(f"an array has another size than its shape says, {shape!s:.50}")
+    shape, dtype = _read_header(stream, size)
     array = np.empty(shape, dtype)
     rest = array.reshape(-1).view(np.uint8)
     while rest.size:
@@ -143,3 +187,17 @@ def _read_array(stream: io.BufferedIOBase, size: int) -> np.ndarray:
         rest = rest[count:]
     stream.read(1)  # at the end the CRC is checked
     return array
+
+
+def _read_header(stream: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], np.dtype]:
+    """Return shape and dtype of an array, as they stand before it. See `_read_array`."""
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("an array is in another format")
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded when allow_pickle=False")
+    if is_fortran or not _is_plain(dtype):
+        raise ValueError(f"an array is of another kind, {dtype}")
+    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != size - stream.tell():
+        raise ValueError(f"an array has another size than its shape says, {shape!s:.50}")
+    return shape, dtype

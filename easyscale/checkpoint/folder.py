@@ -14,6 +14,7 @@ import re
 import secrets
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from easyscale.checkpoint import file as checkpoint_file
@@ -148,8 +149,14 @@ class Checkpoints:
 
     # Reading
 
-    def read(self) -> tuple[Checkpoint | None, dict[Path, str]]:
+    def read(
+        self, load: Callable[[Path, str], Checkpoint] = checkpoint_file.read
+    ) -> tuple[Checkpoint | None, dict[Path, str]]:
         """Return the last checkpoint that is whole, or `None`, and of each after it what is wrong with it, in words.
+
+        Args:
+            load: Function. Returns the checkpoint in a file, of a checksum. Defaults to `file.read`, which has all of
+                it in memory; `file.open_whole` has none.
 
         Raises:
             EasyScaleError: If the folder cannot be read, or there is too little memory.
@@ -163,7 +170,7 @@ class Checkpoints:
             ) from None
         for _, path in found:
             try:
-                return checkpoint_file.read(path, _checksum_of(path)), wrong
+                return load(path, _checksum_of(path)), wrong
             except FileNotFoundError:  # the job that writes here has removed it meanwhile
                 continue
             except MemoryError:

@@ -4,13 +4,22 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 from easyscale.checkpoint.folder import Checkpoint, Checkpoints
 from easyscale.errors import EasyScaleWarning
 
-__all__ = ["CheckpointWriter"]
+__all__ = ["CheckpointWriter", "start_beside"]
 
 _NAME = "easyscale-checkpoint"  # of the threads
+
+
+def start_beside(act: Callable[..., None], *args: Any) -> threading.Thread:
+    """Return a thread that calls `act(*args)`, for a checkpoint. `CheckpointWriter.finish_all` waits for it."""
+    thread = threading.Thread(name=_NAME, target=act, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 class CheckpointWriter:
@@ -18,13 +27,14 @@ class CheckpointWriter:
 
     Args:
         checkpoints: `Checkpoints` to write to.
+        on_end: Function. Is called in the thread when a checkpoint is written, or cannot be. Defaults to none.
 
     Attributes:
         has_written: Bool. Whether the last one is on the disk. What cannot be written is a warning.
     """
 
-    def __init__(self, checkpoints: Checkpoints):
-        self._checkpoints = checkpoints
+    def __init__(self, checkpoints: Checkpoints, on_end: Callable[[], None] = lambda: None):
+        self._checkpoints, self._on_end = checkpoints, on_end
         self._thread: threading.Thread | None = None
         self.has_written = False
         self._failures = self._removed = 0  # since one was written; of the last that was told of
@@ -39,8 +49,7 @@ class CheckpointWriter:
             is_last: Bool. Whether there is no training beside it, because this one is waited for.
         """
         self.finish()
-        self._thread = threading.Thread(name=_NAME, target=self._write, args=(number, checkpoint, is_last), daemon=True)
-        self._thread.start()
+        self._thread = start_beside(self._write, number, checkpoint, is_last)
 
     @staticmethod
     def finish_all() -> None:
@@ -74,6 +83,7 @@ class CheckpointWriter:
             self.has_written = True
             self._tell_of_room(number)
         finally:
+            self._on_end()
             with self._turn:
                 if self._leaves:
                     self._checkpoints.leave()

@@ -1,15 +1,17 @@
 """Arrays of one rank, given to all."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from easyscale.communicator import Communicator
 
-__all__ = ["broadcast_arrays"]
+__all__ = ["broadcast_arrays", "dtype_name"]
 
 
-def broadcast_arrays(communicator: Communicator, arrays: dict[str, np.ndarray], root: int) -> dict[str, np.ndarray]:
+def broadcast_arrays(communicator: Communicator, arrays: Mapping[str, np.ndarray], root: int) -> dict[str, np.ndarray]:
     """Return the arrays of the rank `root` on all ranks. They must all call this."""
-    own = {name: [_dtype_name(array), list(array.shape)] for name, array in arrays.items()}
+    own = {name: [dtype_name(array.dtype), list(array.shape)] for name, array in arrays.items()}
     specs = communicator.all_gather_object(own)[root]
     found = {}
     for name, (dtype, shape) in specs.items():
@@ -19,6 +21,6 @@ def broadcast_arrays(communicator: Communicator, arrays: dict[str, np.ndarray], 
     return found
 
 
-def _dtype_name(array: np.ndarray) -> str:
-    """What `np.dtype` makes the array's type of, also if that is text, or none of NumPy's own."""
-    return array.dtype.name if array.dtype.kind == "V" else array.dtype.str
+def dtype_name(dtype: np.dtype) -> str:
+    """What `np.dtype` makes a type of, also if that is text, or none of NumPy's own."""
+    return dtype.name if dtype.kind == "V" else dtype.str

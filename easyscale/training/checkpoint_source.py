@@ -3,11 +3,13 @@
 import warnings
 from pathlib import Path
 
+from easyscale.checkpoint import file as checkpoint_file
 from easyscale.checkpoint.folder import Checkpoint, Checkpoints
 from easyscale.communicator import Communicator
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.training.broadcast_arrays import broadcast_arrays
 from easyscale.training.checkpoint_contents import check_contents
+from easyscale.training.checkpointed import Parts
 
 __all__ = ["CheckpointSource"]
 
@@ -21,11 +23,19 @@ class CheckpointSource:
             before it was started again, comes first.
         required: Bool. Whether there must be one.
         communicator: The `Communicator`.
+        parts: `Parts`. Defaults to `None`: each rank gets all of the checkpoint.
     """
 
-    def __init__(self, source: Checkpoints, written: Checkpoints | None, required: bool, communicator: Communicator):
+    def __init__(
+        self,
+        source: Checkpoints,
+        written: Checkpoints | None,
+        required: bool,
+        communicator: Communicator,
+        parts: Parts | None = None,
+    ):
         self._source, self._written, self._required = source, written, required
-        self._communicator = communicator
+        self._communicator, self._parts = communicator, parts
 
     @property
     def folder(self) -> Path:
@@ -47,12 +57,16 @@ class CheckpointSource:
                     "which has none. Leave it out to begin anew"
                 )
             return None
-        return Checkpoint(about, broadcast_arrays(self._communicator, found.arrays if found else {}, root=0))
+        arrays = found.arrays if found else {}
+        if self._parts is not None:
+            return Checkpoint(about, self._parts.hand_out(arrays))
+        return Checkpoint(about, broadcast_arrays(self._communicator, arrays, root=0))
 
     def _find(self) -> Checkpoint | None:
-        found, wrong = self._source.read()
+        load = checkpoint_file.read if self._parts is None else checkpoint_file.open_whole
+        found, wrong = self._source.read(load)
         if self._written is not None and self._written.folder != self.folder:
-            later, _ = self._written.read()
+            later, _ = self._written.read(load)
             for checkpoint, folder in ((found, self.folder), (later, self._written.folder)):
                 if checkpoint is not None:
                     check_contents(checkpoint.about, folder)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import keras
+import numpy as np
 
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
@@ -11,7 +12,7 @@ from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.agreement import Purpose
 from easyscale.training.stateful import State, Stateful
 
-__all__ = ["CheckpointedModel", "CheckpointedState", "MeetingPlace", "Steps", "Workers"]
+__all__ = ["CheckpointedModel", "CheckpointedState", "MeetingPlace", "Parts", "Steps", "Workers"]
 
 
 class Steps(Protocol):
@@ -80,10 +81,32 @@ class DerivedSeeds(Stateful, Protocol):
         """Make this worker's random numbers those that follow from another's."""
 
 
+class Parts(Protocol):
+    """The parts of a checkpoint that ranks have, where none has all of it at once."""
+
+    def answer(self) -> None:
+        """Let the chief have this rank's copies while it writes."""
+
+    def end(self) -> None:
+        """Say, on the chief, that it has no need of the others' copies any more."""
+
+    def finish(self) -> None:
+        """Return when the chief needs none of this rank's copies any more."""
+
+    def hand_out(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what this rank needs of a file that the chief reads. All ranks must call this."""
+
+
 class CheckpointedState(Protocol):
-    """What has state in a `fit()`. See `TrainingState`."""
+    """What has state in a `fit()`. See `TrainingState`.
+
+    Attributes:
+        memory: `SnapshotMemory`. Where copies of what is large are.
+        parts: `Parts`. `None` if the chief has all of a checkpoint.
+    """
 
     memory: SnapshotMemory
+    parts: Parts | None
 
     @property
     def weights(self) -> Described: ...

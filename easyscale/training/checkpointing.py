@@ -68,10 +68,11 @@ class Checkpointing:
         self._written, self._source, self._required = written, source, required
         self._communicator = self._workers.communicator
         self._state = WholeState(trained.model, trained.optimizers[0], state)
+        self._parts = state.parts
         self._schedule = CheckpointSchedule(steps, seconds)
         self._saving: Saving | None = None
         if written is not None:
-            self._saving = Saving(written, self._state, self._schedule, self._workers)
+            self._saving = Saving(written, self._state, self._schedule, self._workers, self._parts)
         self._has_trained = False
         self._resumed: tuple[Checkpoint, Path] | None = None  # with its folder, until its state has been put back
         meetings.register(Purpose.CHECKPOINT, self.meet)
@@ -103,7 +104,7 @@ class Checkpointing:
             source, required = self._written, False
         if source is None:
             return None
-        return CheckpointSource(source, self._written, required, self._communicator)
+        return CheckpointSource(source, self._written, required, self._communicator, self._parts)
 
     def _resume(self, checkpoint: Checkpoint, folder: Path) -> None:
         about = checkpoint.about

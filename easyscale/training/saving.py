@@ -6,7 +6,7 @@ from easyscale.checkpoint.folder import Checkpoints
 from easyscale.checkpoint.writer import CheckpointWriter
 from easyscale.errors import EasyScaleError
 from easyscale.training.checkpoint_schedule import CheckpointSchedule
-from easyscale.training.checkpointed import Workers
+from easyscale.training.checkpointed import Parts, Workers
 from easyscale.training.end_signal import EndSignal
 from easyscale.training.whole_state import WholeState
 
@@ -23,11 +23,20 @@ class Saving:
         state: `WholeState`.
         schedule: `CheckpointSchedule`.
         workers: `Workers`: all ranks.
+        parts: `Parts`. Defaults to `None`: the chief has all of a checkpoint when it begins to write it.
     """
 
-    def __init__(self, checkpoints: Checkpoints, state: WholeState, schedule: CheckpointSchedule, workers: Workers):
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        state: WholeState,
+        schedule: CheckpointSchedule,
+        workers: Workers,
+        parts: Parts | None = None,
+    ):
         self._checkpoints, self._state, self._schedule, self._workers = checkpoints, state, schedule, workers
-        self._writer = CheckpointWriter(checkpoints)
+        self._parts = parts
+        self._writer = CheckpointWriter(checkpoints) if parts is None else CheckpointWriter(checkpoints, parts.end)
         self._signal = EndSignal(workers.steps.ask_to_end)
         self._has_prepared = False  # the folder, this rank
 
@@ -74,32 +83,46 @@ class Saving:
             ended: Bool. Whether `fit()` has come to its end.
             is_last: Bool. Whether there is no training beside it, because this one is waited for.
         """
-        self._writer.finish()
+        self._finish()
         checkpoint = None
-        if self._workers.communicator.all_gather_object(self._has_room(steps))[0]:
+        communicator = self._workers.communicator
+        has_room = communicator.all_gather_object(self._has_room(steps))
+        if all(has_room):
             checkpoint = self._state.collect(steps, ended)
+            if self._parts is not None:
+                self._parts.answer()
+        elif communicator.is_chief and has_room[0]:
+            self._writer.warn(steps, MemoryError(f"too little memory on rank {has_room.index(False)}"))
         self._schedule.count_from(steps)
-        if checkpoint is not None and self._workers.communicator.is_chief:  # each stage of a pipeline has a first rank
+        if checkpoint is not None and communicator.is_chief:  # each stage of a pipeline has a first rank
             self._writer.write(steps, checkpoint, is_last)
 
     def _has_room(self, steps: int) -> bool:
-        """Whether there is memory for a snapshot, on the chief, before ranks send it their parts."""
-        if not self._workers.communicator.is_chief:
+        """Whether there is memory for a snapshot, or this rank's part, before ranks send the chief theirs."""
+        is_chief = self._workers.communicator.is_chief
+        if is_chief:
+            self.take_over(steps)
+        elif self._parts is None:
             return True
-        self.take_over(steps)
-        if not self._has_prepared:
+        if is_chief and not self._has_prepared:
             return False
         try:
             self._state.reserve()
         except MemoryError as error:
-            self._writer.warn(steps, error)
+            if is_chief:
+                self._writer.warn(steps, error)
             return False
         return True
 
     def finish(self) -> bool:
         """Return when the last checkpoint is written, or could not be: whether it is."""
-        self._writer.finish()
+        self._finish()
         return self._writer.has_written
+
+    def _finish(self) -> None:
+        self._writer.finish()
+        if self._parts is not None:
+            self._parts.finish()
 
     def stop(self) -> None:
         """Leave the folder to others as soon as the last checkpoint is written, and the signal."""

@@ -6,6 +6,7 @@ from easyscale import backend as backends
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.callback_state import CallbackStates, TrustedCallbackStates
+from easyscale.training.checkpointed import Parts
 from easyscale.training.data_position import DataPosition
 from easyscale.training.fit_progress import FitProgress
 from easyscale.training.parts.decisions import Decisions
@@ -53,6 +54,8 @@ class TrainingState(StateParts):
         past: The `PastLogs`.
         memory: `SnapshotMemory` of weights and optimizers.
     """
+
+    parts: Parts | None = None  # the chief has all of a checkpoint
 
     def __init__(
         self,

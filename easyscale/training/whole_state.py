@@ -1,6 +1,7 @@
 """The whole state of a `fit()`, as a checkpoint has it: gathered from all ranks, and given back to them."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import keras
@@ -105,7 +106,7 @@ class WholeState:
                 f"cannot be put back ({' '.join(str(error).split())[:300]}). Remove it, or use another folder"
             ) from error
 
-    def _put_back(self, about: dict, arrays: dict[str, np.ndarray], folder: Path) -> None:
+    def _put_back(self, about: dict, arrays: Mapping[str, np.ndarray], folder: Path) -> None:
         states = {name: State(about.get(name), arrays) for name in _OF_CHIEF}
         self._state.load({name: states[name] for name in ("weights", "optimizers")})
         self._put_back_random_numbers(about, folder)

@@ -1,5 +1,9 @@
-"""Trains by a pipeline of two stages; the first time the last rank dies in the midst of the second epoch."""
+"""Trains by a pipeline of two stages; the first time the last rank dies in the midst of the second epoch.
 
+Arguments: a folder; `pipeline`, or `scope` if the model is built in one.
+"""
+
+import contextlib
 import os
 import signal
 import sys
@@ -35,9 +39,14 @@ distribute = easyscale.callbacks.Distribute(
     checkpoint=folder / "checkpoints" if pipeline else None,
     every=1 if pipeline else None,
 )
-model = dense_net()
+with pipeline.scope() if "scope" in sys.argv else contextlib.nullcontext():
+    model = dense_net()
 model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 callbacks = [distribute, Dies()] if pipeline else []
 history = model.fit(x, y, batch_size=24, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+if easyscale.is_chief() or "scope" in sys.argv:  # where no rank has all weights, and all ranks write
+    model.save_weights(folder / "all.weights.h5")
 if easyscale.is_chief():
-    np.savez(folder / "weights.npz", *model.get_weights(), loss=history.history["loss"])
+    whole = dense_net()
+    whole.load_weights(folder / "all.weights.h5")
+    np.savez(folder / "weights.npz", *whole.get_weights(), loss=history.history["loss"])

@@ -22,6 +22,11 @@ def test_a_model_built_in_the_scope_of_a_pipeline(check):
     check()
 
 
+@over_ranks(HERE / "scope_checkpoints_on_ranks.py", sizes=[2, 4], limit=600, full=[3])
+def test_checkpoints_of_a_model_built_in_the_scope_of_a_pipeline(check):
+    check()
+
+
 @over_ranks(HERE / "split_on_ranks.py", sizes=[3], limit=900, full=[2, 4], group="split")
 def test_split_layers_take_the_steps_of_one_process(check):
     check()

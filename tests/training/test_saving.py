@@ -81,6 +81,45 @@ def test_without_memory_nothing_is_gathered_and_that_is_said(run_ranks, tmp_path
     assert Checkpoints(tmp_path).read() == (None, {})
 
 
+class Parts:
+    """Stands in for the parts of a checkpoint that ranks have."""
+
+    def __init__(self):
+        self.done = []
+
+    def __getattr__(self, name):
+        return lambda: self.done.append(name)
+
+
+def test_ranks_that_have_parts_let_the_chief_have_them_until_it_has_written(run_ranks, tmp_path):
+    def on_rank(comm):
+        parts, schedule = Parts(), CheckpointSchedule(steps=5, seconds=0.0)
+        one = Saving(Checkpoints(tmp_path), State(comm), schedule, Workers(comm), parts)
+        save(one, 5)
+        one.stop()
+        return sorted(parts.done)
+
+    chief, other = run_ranks(2, on_rank)
+    assert chief == ["answer", "end", "finish", "finish"]
+    assert other == ["answer", "finish", "finish"]
+
+
+def test_a_rank_without_memory_for_its_part_has_no_checkpoint_written(run_ranks, tmp_path):
+    def on_rank(comm):
+        def reserve():
+            if comm.rank == 1:
+                raise MemoryError
+
+        schedule = CheckpointSchedule(steps=5, seconds=0.0)
+        one = Saving(Checkpoints(tmp_path), State(comm, reserve), schedule, Workers(comm), Parts())
+        has_written = save(one, 5)
+        one.stop()
+        return has_written
+
+    with pytest.warns(EasyScaleWarning, match="must have room.*too little memory on rank 1"):
+        assert run_ranks(2, on_rank) == [False, False]
+
+
 def test_a_folder_that_cannot_be_made_ends_a_fit_that_begins_and_is_a_warning_later(tmp_path):
     (tmp_path / "file").write_text("")
     one = saving(tmp_path / "file" / "folder", easyscale.communicator.get())

@@ -10,6 +10,8 @@ divisors        what losses are divided by that are no means over samples
 optimizer       a stage's optimizer, and its state in that of the whole model
 all_stages      what an optimizer does by the gradients of all weights
 staged_state    what has state, for checkpoints
+own_state       the same of a model that was built in a scope: each rank has that of its stage
+stage_copies    how its parts come to the file, and back
 checkpoints     what writes them
 whole_model     weights and state of all stages on every rank
 """

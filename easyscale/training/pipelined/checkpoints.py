@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
 from easyscale.mesh import Mesh
 from easyscale.optimizer import DistributedOptimizer
@@ -17,7 +18,10 @@ from easyscale.training.fit_progress import FitProgress
 from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.pipelined.meeting import Meetings
 from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole
-from easyscale.training.pipelined.staged_state import StagedState
+from easyscale.training.pipelined.own_stage import OwnStage
+from easyscale.training.pipelined.own_state import OwnNames, OwnOptimizer, OwnWeights
+from easyscale.training.pipelined.stage_copies import StageCopies
+from easyscale.training.pipelined.staged_state import LargeState, StagedOptimizer, StagedState, StagedWeights
 from easyscale.training.pipelined.steps import PipelineSteps
 from easyscale.training.pipelined.whole_model import WholeModel
 from easyscale.training.whole_batches import local_batch
@@ -61,7 +65,7 @@ def checkpointing_of(
     model: keras.Model,
     mesh: Mesh,
     steps: PipelineSteps,
-    whole: WholeModel,
+    whole: WholeModel | OwnStage,
     optimizer: StageOptimizer,
     meetings: Meetings,
     progress: FitProgress,
@@ -76,7 +80,7 @@ def checkpointing_of(
         model: The model.
         mesh: The `Mesh`.
         steps: The `PipelineSteps`.
-        whole: The `WholeModel`.
+        whole: The `WholeModel`, or the `OwnStage` if no rank has the whole model.
         optimizer: The `StageOptimizer`.
         meetings: The `Meetings`.
         progress: The `FitProgress`.
@@ -86,7 +90,20 @@ def checkpointing_of(
         options: Dict. Arguments of `Checkpointing`.
     """
     data = DataPosition(local_batch(model, mesh.communicator), data_pass)
-    state = StagedState(model, steps.cut, mesh, whole, optimizer, progress, data, CallbackStates(callbacks))
+    memory = SnapshotMemory()
+    copies: StageCopies | None = None
+    weights: LargeState
+    optimizers: LargeState
+    if isinstance(whole, OwnStage):
+        names = OwnNames(model, whole)
+        copies = StageCopies(mesh, names.needed)
+        weights = OwnWeights(names, mesh, memory, copies)
+        optimizers = OwnOptimizer(names, mesh, model, optimizer, memory, copies)
+    else:
+        weights = StagedWeights(model, mesh, whole, memory)
+        optimizers = StagedOptimizer(model, mesh, whole, optimizer, memory)
+    callback_states = CallbackStates(callbacks)
+    state = StagedState(model, steps.cut, mesh, weights, optimizers, memory, copies, progress, data, callback_states)
     steps.on_stage = state.metrics.settle
     staged = StagedModel(model, AllRanks(mesh.communicator, meetings), [optimizer.distributed])
     return Checkpointing(staged, progress, meetings, state, data, console, **options)

@@ -158,7 +158,6 @@ class PipelineDistribution:
         self._pass = DataPass(model, world)
         self._pass.begin()
         if self._checkpoint is not None:
-            assert isinstance(self._whole, WholeModel)  # else it is refused
             parts = self._begun, self._whole, self._optimizer, self._meetings, self._progress, self._pass
             self._checkpointing = checkpointing_of(model, self._mesh, *parts, callbacks, console, self._checkpoint)
             self._checkpointing.begin()

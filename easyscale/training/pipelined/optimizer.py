@@ -55,9 +55,14 @@ class StageOptimizer:
             if key in known and has_value(known[key]):
                 state.assign(known[key])
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the state by key, on the first of the ranks that have the stage. All of them must call this."""
-        values, inner = self.distributed.collect_state(SnapshotMemory()), self.distributed.inner_optimizer
+    def state(self, memory: SnapshotMemory | None = None) -> dict[str, np.ndarray]:
+        """Return the state by key, on the first of the ranks that have the stage. All of them must call this.
+
+        Args:
+            memory: `SnapshotMemory`. Where it is. Defaults to `None`: in memory of its own.
+        """
+        inner = self.distributed.inner_optimizer
+        values = self.distributed.collect_state(SnapshotMemory() if memory is None else memory)
         if self.distributed.is_sharded:
             return dict(zip(self._keys, values[len(values) - len(self._keys) :], strict=True)) if values else {}
         by_id = dict(zip(map(id, all_variables(inner)), values, strict=False))

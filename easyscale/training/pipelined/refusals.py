@@ -41,16 +41,18 @@ def check_deferred(model: keras.Model, callbacks: Sequence[keras.callbacks.Callb
         has_checkpoints: Bool. Whether `Distribute` is to write checkpoints, or goes on from one.
     """
     outside = "build the model outside of `scope()`"
-    if has_checkpoints:
-        raise ValueError(
-            "a checkpoint needs all weights and all state on the chief. Received: `checkpoint`, or --resume, with a "
-            f"model that was built in `scope()`. Write files by `keras.callbacks.ModelCheckpoint`, or {outside}"
-        )
     for callback in callbacks:
         if getattr(callback, "histogram_freq", 0):
             raise ValueError(
                 f"a histogram needs all weights on the chief. Received: {type(callback).__name__}(histogram_freq="
                 f"{callback.histogram_freq}) with a model that was built in `scope()`. Leave it out, or {outside}"
+            )
+        if has_checkpoints and getattr(callback, "restore_best_weights", False):
+            raise ValueError(
+                "a checkpoint has what the chief's callbacks remember, and the best weights of a stage are on its "
+                f"rank. Received: {type(callback).__name__}(restore_best_weights=True) and `checkpoint`, or --resume, "
+                "with a model that was built in `scope()`. Use `keras.callbacks.ModelCheckpoint(save_best_only=True)`, "
+                f"or {outside}"
             )
 
 

@@ -4,6 +4,7 @@ A checkpoint is what one process would write: a worker of it is a pipeline. So i
 """
 
 import warnings
+from typing import Protocol
 
 import keras
 
@@ -16,6 +17,7 @@ from easyscale.optimizers.nested import all_variables
 from easyscale.parallel.pipeline.cut import Cut
 from easyscale.training.broadcast_arrays import broadcast_arrays
 from easyscale.training.callback_state import CallbackStates
+from easyscale.training.checkpointed import Described, Parts
 from easyscale.training.data_position import DataPosition
 from easyscale.training.fit_progress import FitProgress
 from easyscale.training.parts.metrics import MetricStates
@@ -23,10 +25,14 @@ from easyscale.training.parts.randomness import RandomState, mix
 from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole
 from easyscale.training.pipelined.whole_model import WholeModel
 from easyscale.training.state_parts import StateParts
-from easyscale.training.stateful import State, Stateful
+from easyscale.training.stateful import Large, State, Stateful
 from easyscale.training.variable_states import Weights, classes_of
 
-__all__ = ["StageSeeds", "StagedState"]
+__all__ = ["LargeState", "StageSeeds", "StagedOptimizer", "StagedState", "StagedWeights", "check_count"]
+
+
+class LargeState(Described, Large, Protocol):
+    """Weights, or the state of optimizers, of all stages."""
 
 
 class StagedState(StateParts):
@@ -36,16 +42,19 @@ class StagedState(StateParts):
         model: The model.
         cut: Its `Cut`.
         mesh: The `Mesh`, with the axes `"data"` and `"model"`.
-        whole: The `WholeModel`.
-        optimizer: The `StageOptimizer` of this rank.
+        weights: The `StagedWeights`, or `OwnWeights`.
+        optimizers: The `StagedOptimizer`, or `OwnOptimizer`.
+        memory: `SnapshotMemory` of these two.
+        parts: `Parts`. `None` if the chief has all of a checkpoint.
         progress: The `FitProgress`.
         data: The `DataPosition`.
         callbacks: The `CallbackStates`.
 
     Attributes:
-        memory: `SnapshotMemory` of weights and optimizers.
-        weights: The `StagedWeights`.
-        optimizers: The `StagedOptimizer`.
+        memory: The same.
+        parts: The same.
+        weights: The same.
+        optimizers: The same.
         metrics: The `StagedMetrics`.
         seeds: The `StageSeeds`.
     """
@@ -55,15 +64,15 @@ class StagedState(StateParts):
         model: keras.Model,
         cut: Cut,
         mesh: Mesh,
-        whole: WholeModel,
-        optimizer: StageOptimizer,
+        weights: LargeState,
+        optimizers: LargeState,
+        memory: SnapshotMemory,
+        parts: Parts | None,
         progress: FitProgress,
         data: DataPosition,
         callbacks: CallbackStates,
     ):
-        memory = SnapshotMemory()
-        self.weights = StagedWeights(model, mesh, whole, memory)
-        self.optimizers = StagedOptimizer(model, mesh, whole, optimizer, memory)
+        self.weights, self.optimizers, self.parts = weights, optimizers, parts
         self.metrics, self.seeds = StagedMetrics(model, mesh), StageSeeds(model, cut, mesh)
         others: dict[str, Stateful] = {
             "metrics": self.metrics,
@@ -74,7 +83,7 @@ class StagedState(StateParts):
             "decisions": Stopping(model),
             "callbacks": callbacks,
         }
-        super().__init__(memory, {"optimizers": self.optimizers, "weights": self.weights}, others)
+        super().__init__(memory, {"optimizers": optimizers, "weights": weights}, others)
 
 
 class StagedWeights:
@@ -146,18 +155,30 @@ class StagedOptimizer:
 
     def load(self, state: State) -> None:
         """Set what `state` has returned, also in one process or in another number of stages."""
-        variables, count = self._variables(), sum(name.startswith("optimizer/0/") for name in state.arrays)
-        if len(variables) != count:
-            raise EasyScaleError(
-                f"a checkpoint must be of the same optimizers. Received: {count} variables in it, {len(variables)} of "
-                f"'{self._model.optimizer.name}'. Use another folder for another optimizer"
-            )
+        variables = self._variables()
+        check_count(self._model.optimizer, len(variables), state)
         distributed = self._optimizer.distributed
         distributed.unshard(complete=True)
         for index, variable in enumerate(variables):
             variable.assign(state.arrays[f"optimizer/0/{index}"])
         self._optimizer.load(self._model)
         distributed.shard()
+
+
+def check_count(optimizer: keras.optimizers.Optimizer, count: int, state: State) -> None:
+    """Raise `EasyScaleError` if a checkpoint has other variables of an optimizer.
+
+    Args:
+        optimizer: The model's optimizer.
+        count: Int. The number of its variables.
+        state: `State` of a checkpoint.
+    """
+    there = sum(name.startswith("optimizer/0/") for name in state.arrays)
+    if there != count:
+        raise EasyScaleError(
+            f"a checkpoint must be of the same optimizers. Received: {there} variables in it, {count} of "
+            f"'{optimizer.name}'. Use another folder for another optimizer"
+        )
 
 
 class StagedMetrics:

@@ -78,7 +78,7 @@ def _refused_of_pipelines(case):
     whole |= case["scaled"] == "yes" or case["precision"] == "mixed_float16"
     layers += (case["outputs"] != "one") + (case["inputs"] == "two") - (case["frozen"] != "nothing")
     return {
-        "resume": is_in_scope(case) and case["resume"] != "no",
+        "resume": is_in_scope(case) and case["resume"] != "no" and _keeps_best_weights(case),
         "workers": layers < stages(case),
         "update": case["update"] == "sharded" and whole,
         "wrapped": case["wrapped"] == "by hand",
@@ -91,6 +91,10 @@ def _refused_of_pipelines(case):
         "steps_per_execution": case["steps_per_execution"] != "1",
         "microbatches": int(case["samples"]) < int(case["microbatches"]) * pipelines(case),
     }
+
+
+def _keeps_best_weights(case):
+    return "EarlyStopping" in (case["callback"], case["second_callback"])
 
 
 def _refused_of_split(case):
