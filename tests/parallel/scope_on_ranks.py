@@ -158,8 +158,7 @@ def check_what_another_stage_has_is_not_read():
     model = deferred()
     kept = model.get_weights()
     model.set_weights(kept)
-    reads = [lambda: np.asarray(kept[0]), lambda: 0.5 * kept[0]]
-    reads += [lambda: model.predict(X, verbose=0), lambda: fit(model)]  # before its first fit()
+    reads = [lambda: np.asarray(kept[0]), lambda: 0.5 * kept[0], lambda: fit(model)]  # without `Distribute`
     for read in reads:
         with pytest.raises(easyscale.EasyScaleError, match="must be on this rank to be read. Received: `"):
             read()
@@ -244,6 +243,64 @@ def check_predictions_are_those_of_one_process():
         np.testing.assert_allclose(*on_batch, rtol=1e-4)
 
 
+def check_it_is_called_before_its_first_fit():
+    """Which cuts it: the `fit()` behind goes on with the weights that were made then."""
+    calls = [
+        lambda model, x, y: model.predict(x, batch_size=20, verbose=0),
+        lambda model, x, y: model.evaluate(x, y, batch_size=20, verbose=0),
+        lambda model, x, y: np.asarray(model(keras.tree.map_structure(lambda array: array[:5], x))),
+        lambda model, x, y: model.test_on_batch(x, y),
+        lambda model, x, y: model.predict_on_batch(x),
+    ]
+    for number, call in enumerate(calls):
+        build, data = ((dense_net, (X, Y)), (tied, WORDS))[number % 2]
+        model, reference = deferred(build, optimizer=sgd), compiled(build, sgd)
+        np.testing.assert_allclose(call(model, *data), call(reference, *data), rtol=1e-4, atol=1e-5)
+        if build is dense_net:
+            assert sizes(model.variables) == own_sizes(model)
+            fit(model, stages=pipeline(), data=data)
+            fit(reference, data=data)
+            delta = distance(model, reference)
+            assert delta <= 1e-5, delta
+
+
+def check_a_compiled_model_inside_of_another_is_called_as_a_layer():
+    def build():
+        inside = keras.Sequential([keras.Input((32,)), keras.layers.Dense(24, name="inside")], name="part")
+        inside.compile("sgd", "mse")
+        first, last = keras.layers.Dense(32, name="first"), keras.layers.Dense(10, name="last")
+        return keras.Sequential([keras.Input((12,)), first, inside, last])
+
+    model, reference = deferred(build, optimizer=sgd), compiled(build, sgd)
+    for options in ({}, {"run_eagerly": True}):
+        for one in (model, reference):
+            one.compile(one.optimizer, one.loss, **options)
+        np.testing.assert_allclose(model(X), reference(X), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(model.predict(X, verbose=0), reference.predict(X, verbose=0), rtol=1e-4, atol=1e-5)
+
+
+def check_what_was_loaded_is_what_is_evaluated_before_its_first_fit():
+    """By all ranks, where they know, cut by time, and by pipelines whose losses are put together."""
+    stages = pipeline(cut="time")
+    called.names.clear()
+    together = Distribute("ring", model_parallel=stages)
+    model, reference = compiled(scope=stages.scope), compiled()
+    if comm.is_chief:
+        for ours, theirs in zip(model.weights, reference.weights, strict=True):
+            ours.assign(theirs + 0.1)
+    for theirs in reference.weights:
+        theirs.assign(theirs + 0.1)
+    own, size = easyscale.shard(X, Y), easyscale.size()
+    evaluated = model.evaluate(*own, batch_size=24 // size, verbose=0, callbacks=[together])
+    np.testing.assert_allclose(evaluated, reference.evaluate(X, Y, batch_size=24, verbose=0), rtol=1e-4)
+    held = sizes(model.variables)
+    assert sum(held) < sum(int(np.prod(one.shape)) for one in model.variables)
+    fit(model, stages=stages)
+    fit(reference)
+    assert sizes(model.variables) == held
+    assert distance(model, reference) <= 1e-5
+
+
 def check_what_was_loaded_since_is_what_is_evaluated():
     model, reference = deferred(), compiled()
     fit(model, stages=pipeline())
@@ -293,7 +350,7 @@ def check_a_call_that_only_some_stages_make_is_told():
     """The first one's is heard of where others answer it, and others' where they wait for it."""
     model = deferred()
     fit(model, stages=pipeline(), epochs=1)
-    files, stages = model._easyscale_pipeline._files, model._easyscale_pipeline.stages
+    files, stages = model._easyscale_pipeline._files.staged, model._easyscale_pipeline.stages
     if comm.rank == 0:
         for stage in range(1, STAGES):
             stages.send(np.array([CALL - 5]), stage)

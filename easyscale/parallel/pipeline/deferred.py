@@ -12,7 +12,17 @@ from easyscale import backend as backends
 from easyscale import keras_internals
 from easyscale.errors import EasyScaleError
 
-__all__ = ["DeferredVariable", "defer_values", "has_value", "is_deferred", "make", "made_for_now", "read_by", "release"]
+__all__ = [
+    "DeferredVariable",
+    "defer_values",
+    "has_value",
+    "is_deferred",
+    "make",
+    "made_for_now",
+    "read_by",
+    "release",
+    "wrapped",
+]
 
 _Read = Callable[["DeferredVariable"], Any]
 _reading: list[_Read] = []  # what has the values that are not here
@@ -177,19 +187,20 @@ def defer_values() -> Iterator[None]:
 
     with keras_internals.initialized_by(initialize), contextlib.ExitStack() as stack:
         for owner, name in ((keras.layers.Layer, "add_weight"), (keras.optimizers.Optimizer, "add_variable")):
-            stack.enter_context(_wrapped(owner, name, counted))
+            stack.enter_context(wrapped(owner, name, counted))
         yield
 
 
 @contextlib.contextmanager
-def _wrapped(owner: type, name: str, around: Callable) -> Iterator[None]:
+def wrapped(owner: type, name: str, around: Callable) -> Iterator[None]:
+    """Inside, `around(original, ...)` is called in place of a class's method."""
     original, had = getattr(owner, name), name in vars(owner)
 
     @functools.wraps(original)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         return around(original, self, *args, **kwargs)
 
-    setattr(owner, name, wrapped)
+    setattr(owner, name, replaced)
     try:
         yield
     finally:

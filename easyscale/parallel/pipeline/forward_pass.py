@@ -26,7 +26,10 @@ class StageLayers:
     Attributes:
         inputs: List of the `KerasTensor`s that it takes.
         outputs: List of the `KerasTensor`s that other stages need.
+        under_way: Int. How many calls of any stage go on in this process.
     """
+
+    under_way = 0
 
     def __init__(self, cut: Cut, stage: int):
         self._nodes = cut.stages[stage].nodes
@@ -43,10 +46,14 @@ class StageLayers:
             training: Bool. Whether they are called as in training.
         """
         known, added = dict(zip(map(id, self.inputs), tensors, strict=True)), []
-        for node in self._nodes:
-            call(node, known, training)
-            self._check_masks(node, known)
-            added += keras_internals.added_losses(node.operation)
+        StageLayers.under_way += 1
+        try:
+            for node in self._nodes:
+                call(node, known, training)
+                self._check_masks(node, known)
+                added += keras_internals.added_losses(node.operation)
+        finally:
+            StageLayers.under_way -= 1
         return known, added
 
     def _check_masks(self, node: Any, known: dict[int, Any]) -> None:

@@ -9,7 +9,7 @@ from easyscale.backend.base import Feature
 from easyscale.communicator import Communicator
 from easyscale.errors import is_number
 from easyscale.parallel.pipeline import schedules
-from easyscale.parallel.pipeline.deferred import defer_values
+from easyscale.parallel.pipeline.built import built_for
 from easyscale.parallel.pipeline.schedules import Schedule
 
 __all__ = ["Pipeline"]
@@ -99,10 +99,11 @@ class Pipeline:
         >>> with pipeline.scope():
         ...     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64), keras.layers.Dense(1)])
         """
-        if communicators.get(communicator).size == 1:
+        ranks = communicators.get(communicator)
+        if ranks.size == 1:
             return contextlib.nullcontext()
         backends.get().require(Feature.PIPELINE)
-        return defer_values()
+        return built_for(self, ranks)
 
     def check(self, ranks: int) -> None:
         """Raise `ValueError` if so many ranks are no whole pipelines."""

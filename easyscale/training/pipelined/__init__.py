@@ -1,6 +1,7 @@
 """A `fit()` of a model whose stages are on several ranks.
 
 distribution    what the model and its callbacks do differently
+first_call      a model is cut for a call before its first `fit()`
 refusals        what a pipeline cannot train
 start           what ranks agree on at the begin
 steps           the steps, and who has data for them

@@ -29,16 +29,15 @@ from easyscale.training.pipelined.cutting import Cutting
 from easyscale.training.pipelined.files import StagedFiles
 from easyscale.training.pipelined.meeting import Kind, Meetings
 from easyscale.training.pipelined.model_calls import ModelCalls
+from easyscale.training.pipelined.model_files import ModelFiles
 from easyscale.training.pipelined.optimizer import StageOptimizer
 from easyscale.training.pipelined.own_stage import OwnStage
 from easyscale.training.pipelined.staged_calls import StagedCalls, tell
-from easyscale.training.pipelined.start import agree, warn_of_own_state, what_steps_depend_on
+from easyscale.training.pipelined.start import agree, agree_on_model, warn_of_own_state, what_steps_depend_on
 from easyscale.training.pipelined.steps import PipelineSteps
 from easyscale.training.pipelined.whole_model import WholeModel
 
 __all__ = ["PipelineDistribution"]
-
-_REPLACED = ("save", "save_weights", "export")
 
 
 class PipelineDistribution:
@@ -58,11 +57,12 @@ class PipelineDistribution:
         self._made_for: list = []
         self._cutting = Cutting(model)
         self._whole: WholeModel | OwnStage
-        self._files: StagedFiles | None = None
+        self._files = ModelFiles(model, lambda: not self._training or self.is_chief)
         self._calls = ModelCalls(model, lambda: self._training, self.bring_together)
         self._checkpointing: Checkpointing | None = None
-        replaced = {name: getattr(self._calls, name) for name in self._calls.REPLACED}
-        replaced |= {name: getattr(self, name) for name in _REPLACED} | {keras_internals.LOGS: self._results}
+        both = (self._calls, self._files)
+        replaced = {name: getattr(part, name) for part in both for name in part.REPLACED}
+        replaced[keras_internals.LOGS] = self._results
         for name, own in replaced.items():
             object.__setattr__(model, name, functools.partial(own, getattr(model, name)))
 
@@ -130,7 +130,7 @@ class PipelineDistribution:
         model, world = self._model, self._mesh.communicator
         refusals.check(model, self._pipeline.microbatches)
         warn_of_own_state(model, self._pipeline.microbatches, self._mesh)
-        self._answer()
+        self._files.answer()
         if is_deferred(model):
             refusals.check_deferred(model, callbacks, self._checkpoint is not None)
         written = (self._checkpoint or {}).get("written")
@@ -162,13 +162,27 @@ class PipelineDistribution:
             self._checkpointing = checkpointing_of(model, self._mesh, *parts, callbacks, console, self._checkpoint)
             self._checkpointing.begin()
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether each rank has the weights of its stage only."""
+        return self._calls.staged is not None
+
+    def cut_for(self, pipeline: Pipeline, communicator: Communicator, options: Mapping[str, Any]) -> None:
+        """Cut a model that was built in a scope for a call before its first `fit()`. See `prepare`."""
+        pipeline.check(communicator.size)
+        self.prepare(pipeline, communicator, options, check_every=1, checkpoint=None)
+        refusals.check(self._model, pipeline.microbatches)
+        agree_on_model(self._model, self._mesh)
+        self._cut_model()
+        self._whole.start_equal()
+
     def _cut_model(self) -> None:
         model, mesh = self._model, self._mesh
-        self._files, self._calls.staged, self._made_for = None, None, []
+        self._files.staged, self._calls.staged, self._made_for = None, None, []
         self._cut = self._cutting.cut(self._pipeline, mesh)
         if is_deferred(model):
             self._whole = own = OwnStage(model, self._cut, mesh)
-            self._files = files = StagedFiles(own, mesh)
+            self._files.staged = files = StagedFiles(own, mesh)
             self._calls.staged = StagedCalls(model, self._cut, mesh, own, files)
         else:
             self._whole = WholeModel(model, self._cut, mesh)
@@ -244,7 +258,7 @@ class PipelineDistribution:
     def decide(self, hook: str | None = None) -> None:
         """Let what callbacks of any rank have decided hold on all; after a step's hook only if some may have."""
         if hook is None or hook in self._agreed.hooks:
-            self._answer()
+            self._files.answer()
             self._meetings.meet(Kind.DECISION)
 
     def _results(self, original: Callable, logs: dict) -> dict:
@@ -269,14 +283,9 @@ class PipelineDistribution:
             merged = metrics.merge_logs(self._model, self._mesh["data"], self._model.get_metrics_result())
         return tell(along, merged)
 
-    def _answer(self) -> None:
-        """Let the chief's callbacks have written files, for which it asks the other stages."""
-        if self._files is not None:
-            self._files.answer_hooks()
-
     def end(self) -> None:
         """End a `fit()`, after its callbacks have: the model's optimizer has its state again."""
-        self._answer()
+        self._files.answer()
         self._begun.compare()
         self._optimizer.distributed.unshard(complete=True)
         self._whole.keep(self._optimizer)
@@ -300,7 +309,7 @@ class PipelineDistribution:
                 self._checkpointing.stop()
             self._model.train_function = None
 
-    # Evaluations, and files
+    # Evaluations
 
     def begin_evaluation(self) -> None:
         """Start an `evaluate()` of all ranks: each evaluates the whole model on the data of its pipeline."""
@@ -311,23 +320,6 @@ class PipelineDistribution:
         """End an `evaluate()` of all ranks."""
         self._calls.end()
         self._mesh.communicator.progress.activity = Activity.STEPS
-
-    def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:
-        # In fit() all ranks come here, in callbacks of the user's own; the file is written once.
-        if self._files is not None:
-            self._files.save(original, *args, **kwargs)
-        elif not self._training or self.is_chief:
-            original(*args, **kwargs)
-
-    save_weights = save
-
-    def export(self, original: Callable, *args: Any, **kwargs: Any) -> None:
-        if is_deferred(self._model):
-            raise ValueError(
-                "`export` needs all weights on the chief. Received: a model that was built in `scope()`. Call `save` "
-                "on all ranks, and export what `keras.models.load_model` returns"
-            )
-        self.save(original, *args, **kwargs)
 
 
 @functools.cache

@@ -9,7 +9,9 @@ from easyscale import called, mesh, replication
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
 from easyscale.parallel import Pipeline
+from easyscale.parallel.pipeline.built import on_built
 from easyscale.training.pipelined.distribution import PipelineDistribution
+from easyscale.training.pipelined.first_call import FirstCall, set_options
 
 __all__ = ["StagesOfRanks"]
 
@@ -48,6 +50,7 @@ class StagesOfRanks:
             _check(pipeline, options, self._communicator)
             pipeline.check(max(self._communicator.size, 1) if self._communicator.size > 1 else pipeline.stages)
             self.pipeline = pipeline if self._communicator.size > 1 else None
+            set_options(pipeline, self._options)
         ranks = 1 if self.pipeline is None else self.pipeline.stages
         if ranks != mesh.ranks_of_worker():
             self._too_early = called.names.intersection(_DIVIDE) if ranks > 1 else set()
@@ -89,3 +92,6 @@ def _check(pipeline: Any, options: Mapping[str, Any], communicator: Communicator
             f"the stages of pipelines have their weights themselves. Received: {communicator.servers} servers. Start "
             "without --servers"
         )
+
+
+on_built(FirstCall)

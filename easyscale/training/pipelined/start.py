@@ -17,7 +17,15 @@ from easyscale.training.pipelined.optimizer import build_whole
 from easyscale.training.same_model import check_same_layers, layer_facts
 from easyscale.update.accumulated import unscaled
 
-__all__ = ["Agreed", "agree", "differ_by_pipeline", "start_equal", "warn_of_own_state", "what_steps_depend_on"]
+__all__ = [
+    "Agreed",
+    "agree",
+    "agree_on_model",
+    "differ_by_pipeline",
+    "start_equal",
+    "warn_of_own_state",
+    "what_steps_depend_on",
+]
 
 # These look at no weights.
 _BLIND = (
@@ -73,6 +81,23 @@ def agree(model: keras.Model, mesh: Mesh, plan: Sequence[Any], hooks: list[str],
     if any(built):
         build_whole(model)
     return Agreed({hook for hooks_of_rank in all_hooks for hook in hooks_of_rank}, any(look), any(look_in_steps))
+
+
+def agree_on_model(model: keras.Model, mesh: Mesh) -> None:
+    """Agree on what a model is that is cut outside of a `fit()`; if its optimizer is built on some rank, build it.
+
+    Args:
+        model: The model.
+        mesh: The `Mesh`.
+
+    Raises:
+        DesyncError: If the ranks' models differ.
+    """
+    told = mesh.communicator.all_gather_object([model.optimizer.built, layer_facts(model)])
+    built, layers = zip(*told, strict=True)
+    check_same_layers(layers)
+    if any(built):
+        build_whole(model)
 
 
 def start_equal(model: keras.Model, mesh: Mesh) -> None:
