@@ -22,6 +22,11 @@ def test_a_model_built_in_the_scope_of_a_pipeline(check):
     check()
 
 
+@over_ranks(HERE / "averages_on_ranks.py", sizes=[2], limit=400, full=[3, 4], group="pipeline")
+def test_averages_of_weights_in_a_pipeline(check):
+    check()
+
+
 @over_ranks(HERE / "scope_checkpoints_on_ranks.py", sizes=[2, 4], limit=600, full=[3])
 def test_checkpoints_of_a_model_built_in_the_scope_of_a_pipeline(check):
     check()

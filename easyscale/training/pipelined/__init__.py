@@ -9,6 +9,7 @@ meeting         what all ranks tell each other before each
 loss            loss and metrics, on the last stage
 divisors        what losses are divided by that are no means over samples
 optimizer       a stage's optimizer, and its state in that of the whole model
+averages        moving averages of weights, and when they become the weights
 all_stages      what an optimizer does by the gradients of all weights
 staged_state    what has state, for checkpoints
 own_state       the same of a model that was built in a scope: each rank has that of its stage

@@ -24,6 +24,7 @@ from easyscale.training.fit_progress import FitProgress
 from easyscale.training.parts import losses, metrics
 from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.pipelined import refusals
+from easyscale.training.pipelined.averages import Averages
 from easyscale.training.pipelined.checkpoints import checkpointing_of
 from easyscale.training.pipelined.cutting import Cutting
 from easyscale.training.pipelined.files import StagedFiles
@@ -146,6 +147,7 @@ class PipelineDistribution:
             self._optimizer.load(model)
             self._begun.restart()
         self._optimizer.distributed.shard()
+        self._averages.begin()
         console = Console(world, bool(params.get("verbose")))
         console.say(f"{world.size // self._pipeline.stages} x {self._pipeline}")
         for line in str(self._cut).splitlines():
@@ -195,12 +197,9 @@ class PipelineDistribution:
         model, mesh, pipeline, cut = self._model, self._mesh, self._pipeline, self._cut
         part = cut.stages[mesh["model"].rank]
         self._optimizer = StageOptimizer(model, part.trainable_variables, mesh["data"], self._options)
-        if not self._optimizer.distributed.is_synchronous:
-            raise ValueError(
-                "an exchange between pipelines must wait for all of them. Received: "
-                f"exchange='{self._optimizer.distributed.workers.gradients.exchange.name}'. Use 'ring'"
-            )
-        return PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every)
+        steps = PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every)
+        self._averages = Averages(model, self._optimizer, self._whole, part.trainable_variables, steps.share_tied)
+        return steps
 
     def begin_epoch(self, epoch: int) -> None:
         """Start the epoch number `epoch`, from 0."""
@@ -230,7 +229,7 @@ class PipelineDistribution:
         if self._progress.steps == 0 and (refusal := steps.refusal_of_first(met.samples)) is not None:
             raise ValueError(refusal)
         told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
-        logs = steps.step(batch, met.samples, on_begin=self._whole.release)
+        logs = steps.step(batch, met.samples, on_begin=self._averages.release)
         told.activity = Activity.STEPS
         self.end_step()
         if checkpointing is not None:
@@ -269,7 +268,7 @@ class PipelineDistribution:
             self._checkpointing.end_data()
         while (met := self._meetings.meet(Kind.END)).kind is not Kind.END:
             if met.kind is Kind.STEP:
-                self._whole.release()
+                self._averages.release()
                 self._begun.idle_step()
                 self.end_step()
             elif met.kind is Kind.CHECKPOINT:
@@ -302,6 +301,7 @@ class PipelineDistribution:
         self._calls.end()
         if self._training:
             self._training = False
+            self._averages.end()
             self._whole.abandon(self._optimizer)
             self._optimizer.distributed.unshard(complete=False)
             keras_internals.set_initial_epoch(self._model, None)

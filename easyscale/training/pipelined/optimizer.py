@@ -32,6 +32,9 @@ class StageOptimizer:
 
     Attributes:
         distributed: The `DistributedOptimizer`.
+
+    Raises:
+        ValueError: If the exchange between pipelines does not wait for all of them.
     """
 
     def __init__(
@@ -43,6 +46,11 @@ class StageOptimizer:
     ):
         inner = _copy_for_stage(model.optimizer)
         self.distributed = DistributedOptimizer(inner, communicator=communicator, **options)
+        if not self.distributed.is_synchronous:
+            raise ValueError(
+                "an exchange between pipelines must wait for all of them. Received: "
+                f"exchange='{self.distributed.workers.gradients.exchange.name}'. Use 'ring'"
+            )
         self.distributed.starts_equal = False  # the whole model does
         self.distributed.build(variables)
         self._keys = list(keyed(inner, model, variables))

@@ -47,6 +47,11 @@ def check_deferred(model: keras.Model, callbacks: Sequence[keras.callbacks.Callb
                 f"a histogram needs all weights on the chief. Received: {type(callback).__name__}(histogram_freq="
                 f"{callback.histogram_freq}) with a model that was built in `scope()`. Leave it out, or {outside}"
             )
+        if isinstance(callback, keras.callbacks.SwapEMAWeights):
+            raise ValueError(
+                "a callback that puts averages in the place of weights needs all of them. Received: SwapEMAWeights "
+                f"with a model that was built in `scope()`. Leave it out, or {outside}"
+            )
         if has_checkpoints and getattr(callback, "restore_best_weights", False):
             raise ValueError(
                 "a checkpoint has what the chief's callbacks remember, and the best weights of a stage are on its "
@@ -77,8 +82,6 @@ def _of_optimizer(optimizer: keras.optimizers.Optimizer) -> Iterator[Refusal]:
     if hasattr(optimizer, "optimizers"):
         yield "a pipeline trains by one optimizer", f"a {what} of several", "Compile the model with one of them"
     inner = unscaled(optimizer)
-    if inner.use_ema:
-        yield "a pipeline keeps no averages of weights yet", f"{type(inner).__name__}(use_ema=True)", "Leave it out"
     if inner.gradient_accumulation_steps and (inner is not optimizer or inner.global_clipnorm):
         rule = "a pipeline does not clip by a global norm, or scale, gradients that are summed up over steps"
         received = f"a {what} with gradient_accumulation_steps={inner.gradient_accumulation_steps}"

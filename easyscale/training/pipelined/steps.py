@@ -163,6 +163,11 @@ class PipelineSteps:
         if self.count == 1 or self.count % self._check_every == 0:
             self.compare()
 
+    def share_tied(self) -> None:
+        """Give weights of several stages from the stage that trains them to the others, behind the first step."""
+        if self._stage is not None:
+            self._stage.share_tied()
+
     def compare(self) -> None:
         """Raise `DesyncError` if the weights of any stage differ between pipelines. All ranks must call this."""
         differs = ""

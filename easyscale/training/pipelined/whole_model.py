@@ -12,6 +12,7 @@ from easyscale.mesh import Mesh
 from easyscale.parallel.pipeline.cut import Cut
 from easyscale.training.pipelined.optimizer import StageOptimizer, build_whole, keyed
 from easyscale.training.pipelined.start import start_equal
+from easyscale.update.accumulated import unscaled
 from easyscale.update.twin import forget
 
 __all__ = ["WholeModel"]
@@ -24,6 +25,9 @@ class WholeModel:
         model: The model. It is whole.
         cut: The `Cut`.
         mesh: The `Mesh`, with the axes `"data"` and `"model"`.
+
+    Attributes:
+        is_whole: Bool. Whether this rank has all weights as they are now.
     """
 
     def __init__(self, model: keras.Model, cut: Cut, mesh: Mesh):
@@ -32,16 +36,16 @@ class WholeModel:
         self._backend = backends.get()
         used = set(map(id, cut.stages[self._communicator.rank].used))
         self._others = [variable for stage in cut.stages for variable in stage.variables if id(variable) not in used]
-        self._has_others = self._has_state = self._is_whole = True
+        self._has_others = self._has_state = self.is_whole = True
 
     def start_equal(self) -> None:
         """Give all ranks the chief's weights and state. All ranks must call this."""
         start_equal(self._model, self._mesh)
-        self._is_whole = True
+        self.is_whole = True
 
     def release(self) -> None:
         """Let this rank have no memory for weights of other stages, nor for state that its stage's optimizer has."""
-        self._is_whole = False
+        self.is_whole = False
         if self._has_others:
             self._has_others = False
             for variable in self._others:
@@ -68,13 +72,16 @@ class WholeModel:
     def bring_together(self, optimizer: StageOptimizer) -> None:
         """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this.
 
+        With averages of weights, which a callback may put in their place, all ranks get the state.
+
         Args:
             optimizer: The `StageOptimizer` of this rank's stage.
         """
-        if not self._is_whole:
+        if not self.is_whole:
             self.gather_weights()
-            self.gather_state(optimizer, complete=False, is_needed=self._mesh["data"].rank == 0)
-            self._is_whole = True
+            averages = unscaled(self._model.optimizer).use_ema  # then it is not divided
+            self.gather_state(optimizer, complete=averages, is_needed=averages or self._mesh["data"].rank == 0)
+            self.is_whole = True
 
     def keep(self, optimizer: StageOptimizer) -> None:
         """End a `fit()`: give all ranks all weights and all state, which is not divided. All ranks must call this.
@@ -82,10 +89,10 @@ class WholeModel:
         Args:
             optimizer: The `StageOptimizer` of this rank's stage.
         """
-        if not self._is_whole:
+        if not self.is_whole:
             self.gather_weights()
         self.gather_state(optimizer, complete=True, is_needed=True)
-        self._is_whole = True
+        self.is_whole = True
 
     def gather_weights(self) -> None:
         """Give every rank the weights of all stages. All ranks of a pipeline must call this."""

@@ -66,7 +66,6 @@ def refused(case) -> Iterator[str]:
             "replication": case["replication"] == "in_graph",
             "servers": case["servers"] != "0",
             "exchange": not waits(case),
-            "use_ema": case["use_ema"] == "yes",
         }
     yield from (name for name, is_refused in found.items() if is_refused)
 
@@ -75,10 +74,12 @@ def _refused_of_pipelines(case):
     scales = case["scaled"] == "yes" or case["precision"] == "mixed_float16" or case["clip"] == "global norm"
     layers = _LAYERS_WITH_WEIGHTS.get(case["body"], 2) + (case["norm"] not in _WITHOUT_WEIGHTS)
     whole = case["optimizer"] in _WHOLE_WEIGHTS or case["gradient_accumulation_steps"] != "none"
+    whole |= case["use_ema"] == "yes"
     whole |= case["scaled"] == "yes" or case["precision"] == "mixed_float16"
     layers += (case["outputs"] != "one") + (case["inputs"] == "two") - (case["frozen"] != "nothing")
     return {
-        "resume": is_in_scope(case) and case["resume"] != "no" and _keeps_best_weights(case),
+        "resume": is_in_scope(case) and case["resume"] != "no" and _has(case, "EarlyStopping"),
+        "use_ema": is_in_scope(case) and _has(case, "SwapEMAWeights"),
         "workers": layers < stages(case),
         "update": case["update"] == "sharded" and whole,
         "wrapped": case["wrapped"] == "by hand",
@@ -93,8 +94,8 @@ def _refused_of_pipelines(case):
     }
 
 
-def _keeps_best_weights(case):
-    return "EarlyStopping" in (case["callback"], case["second_callback"])
+def _has(case, callback):
+    return any(case[name].startswith(callback) for name in ("callback", "second_callback"))
 
 
 def _refused_of_split(case):
@@ -125,6 +126,7 @@ def _refused_of_split(case):
         "scaled": case["scaled"] == "yes",
         "precision": case["precision"].startswith("mixed"),
         "resume": case["resume"] != "no",
+        "use_ema": case["use_ema"] == "yes",
     }
 
 

@@ -1,0 +1,67 @@
+"""Moving averages of weights (`use_ema`), where each stage's optimizer has those of its own."""
+
+from collections.abc import Callable
+
+import keras
+
+from easyscale.training.pipelined.optimizer import StageOptimizer
+from easyscale.training.pipelined.own_stage import OwnStage
+from easyscale.training.pipelined.whole_model import WholeModel
+from easyscale.update.accumulated import unscaled
+
+__all__ = ["Averages"]
+
+
+class Averages:
+    """Has the averages become the weights when Keras says so: as `fit()` ends, before its callbacks' `on_train_end`.
+
+    Keras asks the model's optimizer to do that, which has the averages of all weights only where the stages have come
+    together. So each stage does it for its own weights. What a `SwapEMAWeights` has left in the model's optimizer, the
+    stage's optimizer gets back before it goes on. Without `use_ema` all this does nothing.
+
+    Args:
+        model: The model.
+        optimizer: The `StageOptimizer` of this rank's stage.
+        whole: The `WholeModel`, or the `OwnStage` if no rank has the whole model.
+        variables: List of the variables that this rank's stage trains.
+        share: Function. Gives a weight of several stages from the one that trains it to the others.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: StageOptimizer,
+        whole: WholeModel | OwnStage,
+        variables: list[keras.Variable],
+        share: Callable[[], None],
+    ):
+        self._model, self._optimizer, self._whole, self._variables = model, optimizer, whole, variables
+        self._share = share
+        self._inner = unscaled(model.optimizer)
+        self.are_kept = bool(self._inner.use_ema)
+
+    def begin(self) -> None:
+        """Have Keras ask this object, from now on."""
+        if self.are_kept:  # past Keras, which would track it
+            object.__setattr__(self._inner, "finalize_variable_values", self._finalize)
+
+    def release(self) -> None:
+        """Let the rank have its stage only, as a step begins."""
+        self._take_back()
+        self._whole.release()
+        self.begin()  # the model's optimizer may have been made anew
+
+    def end(self) -> None:
+        """Have Keras ask the model's optimizer again."""
+        vars(self._inner).pop("finalize_variable_values", None)
+
+    def _take_back(self) -> None:
+        if self.are_kept and isinstance(self._whole, WholeModel) and self._whole.is_whole:
+            self._optimizer.load(self._model)
+
+    def _finalize(self, variables: list[keras.Variable]) -> None:
+        self._take_back()
+        self._optimizer.distributed.inner_optimizer.finalize_variable_values(self._variables)
+        self._share()
+        if isinstance(self._whole, WholeModel) and self._whole.is_whole:  # others have other weights now
+            self._whole.gather_weights()
