@@ -142,5 +142,7 @@ DIMENSIONS = [
         "cut", {"weights": "weights", "time": "time"}, 0.2, fits=lambda case: case["model_parallel"].startswith("pipe")
     ),
     Dimension("scope", {"no": "", "yes": "yes"}, 0.35, fits=lambda case: case["model_parallel"].startswith("pipe")),
+    # What cuts it, before its first fit().
+    Dimension("called_first", {"fit": "", "evaluate": "evaluate()", "predict": "predict()"}, 0.4, fits=is_in_scope),
     Dimension("split", LAYERS, 0.75, fits=lambda case: case["model_parallel"] == "split"),
 ]

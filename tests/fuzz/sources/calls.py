@@ -126,7 +126,7 @@ def see_files(case: Case) -> str:
 
 def others(case: Case) -> str:
     """Return the source of what the case calls beside `fit`."""
-    said = case.source("second") + case.source("third")
+    said = case.source("called_first") + case.source("second") + case.source("third")
     parts = [
         """
 def own(x, y, sample_weight=None):
