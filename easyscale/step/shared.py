@@ -1,9 +1,7 @@
 """What all optimizers of a process that use one communicator have in common."""
 
-import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +10,7 @@ from easyscale.communicator import Communicator
 from easyscale.errors import DesyncError
 from easyscale.step.agreement import Agreed, Agreement, Purpose
 from easyscale.step.background import Background
+from easyscale.step.python_calls import PythonCalls
 
 __all__ = ["Shared"]
 
@@ -26,7 +25,7 @@ class Shared:
         together: Bool. Whether all workers are in the same `fit()` or `evaluate()`. Rows are exchanged only then.
         may_be_whole: Bool. Whether each worker may have all data of the `evaluate()` that is under way.
         same_batch: Bool. Whether all workers had the same data in the first exchange after this became `None`.
-        failure: The exception that was last raised by a call, or `None`.
+        call: The `PythonCalls`.
         background: The `Background` that exchanges while the graph computes.
     """
 
@@ -38,11 +37,10 @@ class Shared:
         self.agreed: Agreed | None = None
         self.together = self.may_be_whole = False
         self.same_batch: bool | None = None
-        self.failure: Exception | None = None
+        self.call = PythonCalls(backend)
         self.background = Background()
         self._states: list[weakref.WeakMethod[Callable[[], list[np.ndarray]]]] = []
         self._numbers = 0
-        self._host_calls = backend.host_calls()
 
     @classmethod
     def of(cls, communicator: Communicator, backend: Backend) -> "Shared":
@@ -105,18 +103,3 @@ class Shared:
             return row[None]
         self.meet(Purpose.ROWS, row.size)
         return self._communicator.all_gather_rows(row)
-
-    def call(
-        self, function: Callable, inputs: Sequence, results: Sequence[tuple[Sequence[int | None], np.dtype]]
-    ) -> list:
-        """Call `function` with NumPy arrays from a step; return the tensors that it returns. See `HostCalls`."""
-
-        @functools.wraps(function, assigned=(), updated=())
-        def guarded(*arrays: np.ndarray) -> Any:
-            try:
-                return function(*arrays)
-            except Exception as error:
-                self.failure = error
-                raise
-
-        return self._host_calls(guarded, inputs, results)

@@ -1,7 +1,7 @@
 """What workers do in turn, the same on all of them, and how they come out of it together."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from easyscale.communicator import Communicator
 from easyscale.progress import Activity
@@ -60,26 +60,16 @@ class Steps(StepProtocol):
 
     @property
     def failure(self) -> Exception | None:
-        return self._shared.failure
+        return self._shared.call.failure
 
     def interrupt(self) -> None:
         self._communicator.membership.revoke()
         self._shared.background.submit(lambda: None).result()  # what is queued there has failed by then
 
     def shrink(self, exchanges: int) -> None:
-        self._shared.agreed, self._shared.failure = None, None
+        self._shared.agreed = self._shared.call.failure = None
         self._shared.agreement.count = exchanges
         self._gradients.exchange.shrink()
 
-    @contextlib.contextmanager
-    def explained(self, on_failure: Callable[[], None]) -> Iterator[None]:
-        self._shared.failure = None
-        try:
-            yield
-        except self._shared.backend.end_of_data:
-            raise
-        except BaseException:
-            on_failure()
-            if self._shared.failure is not None:
-                raise self._shared.failure from None
-            raise
+    def explained(self, on_failure: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        return self._shared.call.explained(on_failure)

@@ -43,7 +43,7 @@ def test_what_an_exchange_raised_is_raised_as_it_was(run_ranks):
         steps, shared = _steps(comm)
         original, failed = ValueError("the exchange's own"), []
         with pytest.raises(ValueError, match="the exchange's own"), steps.explained(lambda: failed.append(True)):
-            shared.failure = original
+            shared.call.failure = original
             raise RuntimeError("TensorFlow's wrapping")
         with pytest.raises(StopIteration), steps.explained(lambda: failed.append(True)):
             raise StopIteration

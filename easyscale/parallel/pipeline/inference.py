@@ -15,6 +15,7 @@ from easyscale.communicator import Communicator, Request
 from easyscale.errors import DesyncError
 from easyscale.parallel.pipeline.cut import Cut
 from easyscale.parallel.pipeline.forward_pass import StageLayers, outputs_of, summed, weight_losses
+from easyscale.step.python_calls import PythonCalls
 
 __all__ = ["CALL", "Inference"]
 
@@ -48,11 +49,10 @@ class Inference:
 
     def __init__(self, cut: Cut, communicator: Communicator, backend: Backend, answer: Callable[[int], None]):
         self._cut, self._communicator, self._answer = cut, communicator, answer
-        self._calls, self._layers = backend.host_calls(), StageLayers(cut, communicator.rank)
+        self._calls, self._layers = PythonCalls(backend), StageLayers(cut, communicator.rank)
         self._part, self._stages = cut.stages[communicator.rank], communicator.size
         self._is_first, self.is_last = communicator.rank == 0, communicator.rank == self._stages - 1
         self._under_way: list[_Sent] = []  # of each call
-        self._failure: BaseException | None = None
         counted = {id(variable) for variable in cut.stages[-1].used} if not self.is_last else set()
         self._regularized = [one for one in self._part.trainable_variables if id(one) not in counted]
 
@@ -67,11 +67,11 @@ class Inference:
         """
         samples = _samples(keras.tree.flatten(inputs))
         if self.is_last:
-            return self._calls(self._noted(self._take_labels), [samples, *labels], [_spec(one) for one in labels])
+            return self._calls(self._take_labels, [samples, *labels], [_spec(one) for one in labels])
         if self._is_first:
-            self._calls(self._noted(self._give_labels), [samples, *labels], [])
+            self._calls(self._give_labels, [samples, *labels], [])
         else:
-            self._calls(self._noted(self._hear), [samples], [])
+            self._calls(self._hear, [samples], [])
         return list(labels)
 
     def forward(self, inputs: Any, training: bool, with_losses: bool) -> tuple[Any, Any]:
@@ -86,7 +86,7 @@ class Inference:
         takes_losses = with_losses and self.is_last
         specs: list[Spec] = [((None, *crossing.shape), crossing.dtype) for crossing in self._part.receives]
         specs += [((), np.dtype("float64"))] * takes_losses
-        receive = self._noted(functools.partial(self._receive, takes_losses))
+        receive = functools.partial(self._receive, takes_losses)
         came = self._calls(receive, [_samples(own)], specs) if specs else []
         added = came.pop() if takes_losses else 0.0
         known, of_layers = self._layers([*(own if self._is_first else ()), *came], training)
@@ -96,7 +96,7 @@ class Inference:
         if with_losses:
             added = sum(summed([*weight_losses(self._regularized), *of_layers]))
             sent.append(keras.ops.cast(added, "float64"))
-        self._calls(self._noted(self._send), sent, [])
+        self._calls(self._send, sent, [])
         return None, 0.0
 
     def share(self, outputs: Any) -> Any:
@@ -104,22 +104,17 @@ class Inference:
         wanted = self._cut.graph.outputs
         flat = keras.tree.flatten(wanted)
         if self.is_last:
-            self._calls(self._noted(self._give_outputs), keras.tree.flatten(outputs), [])
+            self._calls(self._give_outputs, keras.tree.flatten(outputs), [])
             return outputs
         specs = [_spec(tensor) for tensor in flat]
-        came = self._calls(self._noted(functools.partial(self._take_outputs, specs)), [], specs)
+        came = self._calls(functools.partial(self._take_outputs, specs), [], specs)
         return keras.tree.pack_sequence_as(wanted, came)
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
         """Inside, what is wrong with a call is raised as it was, without the backend's wrapping."""
-        self._failure = None
-        try:
+        with self._calls.explained():
             yield
-        except Exception:
-            if self._failure is not None:
-                raise self._failure from None
-            raise
         self.finish()
 
     def finish(self) -> None:
@@ -128,16 +123,6 @@ class Inference:
             _wait(self._under_way.pop(0))
 
     # What Python does in it
-
-    def _noted(self, act: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*arrays: np.ndarray) -> Any:
-            try:
-                return act(*arrays)
-            except BaseException as error:
-                self._failure = error
-                raise
-
-        return noted
 
     def _give_labels(self, samples: np.ndarray, *labels: np.ndarray) -> None:
         self._open()

@@ -33,6 +33,7 @@ class OwnStage:
         self._model, self._cut, self._mesh = model, cut, mesh
         self._backend = backends.get()
         self._has_state = True
+        self._known: tuple[keras.optimizers.Optimizer | None, list[Needed]] = None, []
         self._users: dict[int, tuple[keras.Variable, list[int]]] = {}
         for stage in cut.stages:
             for variable in stage.used:
@@ -130,17 +131,18 @@ class OwnStage:
                 known[key].assign(value)
 
     def _states(self) -> list[Needed]:
-        model = self._model
-        if not model.optimizer.built:
+        model, optimizer = self._model, self._model.optimizer
+        if not optimizer.built:
             return []
-        known = keyed(model.optimizer, model, model.trainable_variables)
-        found = []
-        for key, variable in known.items():
-            number, _, _ = key.partition(" ")
-            if number != "-":  # what belongs to no weight all stages have alike
-                _, stages = self._users.get(id(model.trainable_variables[int(number)]), (variable, [0]))
-                found.append((variable, stages[:1]))
-        return found
+        if self._known[0] is not optimizer:  # else it has the variables that it had
+            found = []
+            for key, variable in keyed(optimizer, model, model.trainable_variables).items():
+                number, _, _ = key.partition(" ")
+                if number != "-":  # what belongs to no weight all stages have alike
+                    _, stages = self._users.get(id(model.trainable_variables[int(number)]), (variable, [0]))
+                    found.append((variable, stages[:1]))
+            self._known = optimizer, found
+        return self._known[1]
 
 
 def _bring(communicator: Communicator, needed: Sequence[Needed], makes: bool) -> None:
