@@ -11,9 +11,11 @@ import keras
 
 from easyscale import backend
 from easyscale import communicator as communicators
+from easyscale import compression as compressions
 from easyscale.backend.base import Feature
 from easyscale.checkpoint.folder import Checkpoints
 from easyscale.communicator import Communicator
+from easyscale.compression import Compression
 from easyscale.errors import EasyScaleWarning, is_number
 from easyscale.exchange import Exchange
 from easyscale.optimizer import DistributedOptimizer
@@ -56,6 +58,9 @@ class Distribute(keras.callbacks.Callback):
             --replication` said, else `"between_graph"`.
         update: String. `"replicated"` or `"sharded"`; see `DistributedOptimizer`. Defaults to `None`: `"sharded"` where
             the model's optimizer allows it, there are 64 KB of weights or more, and the job is not elastic.
+        compression: In what form gradients travel between processes: `"fp16"`, `"bf16"`, or an instance, such as
+            `easyscale.compression.FP16()`. See `DistributedOptimizer`. Defaults to `None`: what `easyscale launch
+            --compression` said, else as they are.
         bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
             while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
@@ -87,6 +92,7 @@ class Distribute(keras.callbacks.Callback):
         exchange: str | Exchange | type[Exchange] | None = None,
         replication: str | None = None,
         update: str | None = None,
+        compression: str | Compression | type[Compression] | None = None,
         bucket_bytes: int | None = None,
         communicator: str | Communicator | None = None,
         model_parallel: Pipeline | Split | None = None,
@@ -102,6 +108,7 @@ class Distribute(keras.callbacks.Callback):
             "exchange": exchange,
             "replication": replication,
             "update": update,
+            "compression": compressions.get(compression),
             "bucket_bytes": bucket_bytes,
             "communicator": communicator,
         }

@@ -7,10 +7,12 @@ from typing import Any
 import keras
 
 from easyscale import backend as backends
+from easyscale import compression as compressions
 from easyscale import exchange as exchanges
 from easyscale import replication as replications
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
+from easyscale.compression import Compression
 from easyscale.exchange import Exchange
 from easyscale.layout.specs import Spec
 from easyscale.optimizers import identifiers
@@ -27,7 +29,15 @@ from easyscale.update.served import ServedUpdate
 
 __all__ = ["DistributedOptimizer"]
 
-_ARGUMENTS = ("name", "inner_optimizer", "exchange", "replication", "update", "bucket_bytes")  # that are in a file
+_ARGUMENTS = (
+    "name",
+    "inner_optimizer",
+    "exchange",
+    "replication",
+    "update",
+    "compression",
+    "bucket_bytes",
+)  # in a file
 
 
 @keras.saving.register_keras_serializable(package="easyscale")
@@ -55,6 +65,9 @@ class DistributedOptimizer(AroundAnother):
             `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer is one of Keras's own
             and allows it, there are 64 KB of weights or more, and the job is not elastic. One of your own must make the
             same step of any part of a weight, and from its configuration.
+        compression: In what form gradients travel between processes: what `easyscale.compression.get` takes. With one
+            `update` is `"replicated"` unless `"sharded"` is asked for: weights travel as they are. Defaults to `None`:
+            what `easyscale launch --compression` said, else as they are.
         bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
             while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
@@ -77,6 +90,7 @@ class DistributedOptimizer(AroundAnother):
         exchange: str | Exchange | type[Exchange] | None = None,
         replication: str | None = None,
         update: str | None = None,
+        compression: str | dict | Compression | type[Compression] | None = None,
         bucket_bytes: int | None = None,
         communicator: str | Communicator | None = None,
         name: str | None = None,
@@ -93,9 +107,8 @@ class DistributedOptimizer(AroundAnother):
         super().__init__(learning_rate=0.0, name=name or inner_optimizer.name)
         self.exchange = exchange
         self.replication = replication
-        self.update = update
-        self.bucket_bytes = bucket_bytes
-        self.communicator = communicator
+        self.update, self.compression = update, compressions.get(compression)
+        self.bucket_bytes, self.communicator = bucket_bytes, communicator
         self.starts_equal = True  # at the first step, unless somebody has already seen to it
         self.is_scaled_outside = False  # stands inside a `LossScaleOptimizer`
         self._replication: Replication | None = None
@@ -123,7 +136,8 @@ class DistributedOptimizer(AroundAnother):
         """All workers, as this one sees them. They are connected when this is first used, on all at once."""
         if self._replication is None:
             how = self.exchange, self.replication, self.update, self.bucket_bytes, self.communicator
-            self._replication = connect(*how, _adds_up(self.inner_optimizer))
+            form = compressions.asked(self.compression)
+            self._replication = connect(*how, _adds_up(self.inner_optimizer), form)
             self._make_local(self.inner_optimizer)
         return self._replication
 
@@ -255,6 +269,7 @@ class DistributedOptimizer(AroundAnother):
     def get_config(self) -> dict:
         config = {name: getattr(self, name) for name in _ARGUMENTS}
         config["inner_optimizer"] = keras.saving.serialize_keras_object(self.inner_optimizer)
+        config["compression"] = compressions.serialize(self.compression)
         return config | {"exchange": getattr(self.exchange, "name", self.exchange)}
 
     @classmethod

@@ -109,7 +109,7 @@ def _setting(
 class Settings:
     """What this process, or one that is about to start, has been told. `exchange` is `EASYSCALE_EXCHANGE`, and so on.
 
-    Names of exchanges and replications are checked where these are known.
+    Names of exchanges, replications and forms are checked where these are known.
 
     Example:
 
@@ -124,6 +124,9 @@ class Settings:
         None, "`between_graph` or `in_graph`", option="--replication",
         shown="`in_graph` with several devices, else `between_graph`",
     )  # fmt: skip
+    compression: str | None = _setting(
+        None, "In what form gradients travel: `fp16`, `bf16`, ...", option="--compression", shown="as they are"
+    )
     devices: Devices | None = _setting(
         None, "Devices that each process drives in-graph: `4`, `gpu:4` or `cpu:4`", Devices.parse,
         "a number of devices, or such as 'gpu:4' or 'cpu:4'", "2", "--devices", "all GPUs, or one CPU",

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 SAID = Settings(
     exchange="hierarchical:tree",
     replication="in_graph",
+    compression="bf16",
     devices=Devices(2, "cpu"),
     servers=1,
     elastic=2,

@@ -29,6 +29,7 @@ class LaunchOptions:
     ranks: int | None = None
     exchange: str | None = None
     replication: str | None = None
+    compression: str | None = None
     devices: str | None = None
     servers: int = 0
     elastic: bool = False
@@ -69,7 +70,8 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         devices, ranks = Devices(_workers(ranks, 0, hosts, cores)), 1
     workers = _workers(ranks, options.servers, hosts, cores)
     flag = options.replication or (None if said.replication else replication)
-    own = scripts.settings(said, options.exchange, flag, options.servers, devices, workers + options.servers)
+    ranks = workers + options.servers
+    own = scripts.settings(said, options.exchange, flag, options.servers, devices, ranks, options.compression)
     own = replace(
         own,
         elastic=_least(options, workers),

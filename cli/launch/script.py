@@ -44,12 +44,14 @@ def settings(
     servers: int = 0,
     devices: Devices | None = None,
     ranks: int = 1,
+    compression: str | None = None,
 ) -> Settings:
     """Return what ranks are told: what the flags say, and beside that what the environment has `said`.
 
     Raises:
-        click.UsageError: If there is no exchange or replication of this name, or they do not go together.
+        click.UsageError: If there is no exchange, replication or form of this name, or they do not go together.
     """
+    from easyscale import compression as compressions
     from easyscale import exchange as exchanges
     from easyscale import replication as replications
 
@@ -60,6 +62,7 @@ def settings(
     valid = ["auto", *sorted({*between_devices, *between_processes})]
     exchange = _known("exchange", exchange, said.exchange, valid)
     replication = _known("replication", replication, said.replication, replications.available())
+    compression = _known("compression", compression, said.compression, list(compressions.available()))
     if servers and not exchanges.has_servers(exchange or "auto"):
         raise click.UsageError(
             "servers need an exchange that has some. "
@@ -68,6 +71,7 @@ def settings(
     return Settings(
         exchange,
         replication,
+        compression,
         devices or said.devices,
         servers,
         elastic_batch=said.elastic_batch,

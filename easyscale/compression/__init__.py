@@ -1,17 +1,36 @@
-"""In what form vectors travel between ranks.
+"""In what form gradients travel between ranks.
 
-half    fp16 and bf16: two bytes for each element
+packing    the base of forms in which each message is packed
+half       fp16 and bf16: two bytes for each element
 
-A new form is a new file in this folder, with a subclass of `Compression`; nothing else names it.
+A new form is a new file in this folder, with a subclass of `Packing`, or of `Compression` if it is no form of messages;
+nothing else names it.
 """
 
-from easyscale.compression.compression import Compression
+from typing import Any
+
+from easyscale.compression.compression import Compression, Span, StepOfForm
+from easyscale.compression.half import BF16, FP16
 from easyscale.compression.packed_messages import PackedMessages
+from easyscale.compression.packing import Packing
 from easyscale.discovery import Registry
+from easyscale.settings import Settings, variable
 
-__all__ = ["Compression", "PackedMessages", "available"]
+__all__ = [
+    "BF16",
+    "FP16",
+    "Compression",
+    "PackedMessages",
+    "Packing",
+    "Span",
+    "StepOfForm",
+    "asked",
+    "available",
+    "get",
+    "serialize",
+]
 
-_registry: Registry[Compression] = Registry("compression", __name__, base=Compression)
+_registry: Registry[Compression] = Registry("compression", __name__, base=Compression, also=" or a `Compression`")
 
 
 def available() -> dict[str, type[Compression]]:
@@ -23,3 +42,49 @@ def available() -> dict[str, type[Compression]]:
     <class 'easyscale.compression.half.FP16'>
     """
     return _registry.classes()
+
+
+def get(identifier: str | dict | Compression | type[Compression] | None) -> Compression | None:
+    """Return a form; `None` for `None`: gradients travel as they are.
+
+    Args:
+        identifier: The name of a form, a `Compression`, a class of the user's own, what `serialize` has returned, or
+            `None`.
+
+    Raises:
+        ValueError: If there is no form of this name.
+
+    Example:
+
+    >>> get("bf16")
+    BF16()
+    """
+    if isinstance(identifier, dict) and "name" in identifier:
+        arguments = {name: value for name, value in identifier.items() if name != "name"}
+        return _registry.find(identifier["name"])(**arguments)
+    if identifier is None or isinstance(identifier, Compression):
+        return identifier
+    if isinstance(identifier, type) and issubclass(identifier, Compression):
+        return identifier()
+    return _registry.find(identifier)()
+
+
+def asked(identifier: Any) -> Compression | None:
+    """Return what `get` does; for `None` the form that `EASYSCALE_COMPRESSION` says, if it says one."""
+    if identifier is not None:
+        return get(identifier)
+    said = Settings.read().compression
+    if said is not None and said not in available():
+        raise _registry.error(said, list(available()), variable("compression"))
+    return get(said)
+
+
+def serialize(form: Compression | None) -> dict[str, Any] | None:
+    """Return what `get` makes the same form of, for a file.
+
+    Example:
+
+    >>> serialize(get("bf16"))
+    {'name': 'bf16'}
+    """
+    return None if form is None else {"name": form.name, **form.get_config()}

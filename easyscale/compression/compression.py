@@ -1,37 +1,99 @@
-"""The base class of forms in which vectors travel."""
+"""The base class of forms in which gradients travel."""
 
 import abc
-from typing import ClassVar
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-__all__ = ["Compression"]
+from easyscale.communicator import Communicator
+
+__all__ = ["Compression", "Span", "StepOfForm", "Way"]
+
+
+class Span(NamedTuple):
+    """Where in a vector a gradient stands.
+
+    Attributes:
+        number: Int. That of its variable: the same on all ranks, and in each step.
+        start: Int. Its first element.
+        stop: Int. The element behind its last.
+        shape: Tuple of ints. The gradient's.
+    """
+
+    number: int
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+class StepOfForm(NamedTuple):
+    """What a form knows of the step in which a vector travels.
+
+    Attributes:
+        number: Int. How many steps there were: the same on all ranks.
+        spans: `Span` of each gradient in the vector. What is between them is zero.
+    """
+
+    number: int
+    spans: Sequence[Span]
+
+
+class Way(Protocol):
+    """What vectors travel along: an `Exchange`."""
+
+    def over(self, wrap: Callable[[Communicator], Communicator]) -> "Way": ...
+
+    def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray: ...
+
+    def reduce(self, buffer: np.ndarray) -> None: ...
+
+    def gather(self, buffer: np.ndarray) -> None: ...
+
+    def allreduce(self, buffer: np.ndarray) -> None: ...
 
 
 class Compression(abc.ABC):
-    """A form in which float32 vectors travel, and how they are packed and unpacked.
+    """A form in which float32 vectors of gradients travel.
 
-    Ranks sum in float32. What a rank sends it packs, and what it receives it unpacks, so a sum that passes through
-    several ranks is rounded at each. What was unpacked packs to the same message again. What is not finite stays so,
-    whatever bits a NaN has: by it a step is known to have failed.
+    Most forms are a `Packing`: each message is packed. The arguments of a form are its attributes, of the same names.
+
+    What is not finite stays so, whatever bits a NaN has: by it a step is known to have failed.
 
     Attributes:
-        name: String. By which users know it.
-        error: Float. How far, at most, a number is from itself when it was packed and unpacked, as a part of the
-            largest in the vector.
+        name: String. By which users ask for it, as in `Distribute(compression="fp16")`.
     """
 
-    name: ClassVar[str]
-    error: ClassVar[float]
+    name: str
+
+    def why_not(self, way: Any) -> str | None:
+        """Return the reason for which vectors cannot travel so along an `Exchange`, or `None` if they can."""
+        return None
 
     @abc.abstractmethod
-    def nbytes(self, length: int) -> int:
-        """Return the length of the message, in bytes, for a vector of `length` elements."""
+    def sum(self, way: Way, vector: np.ndarray, step: StepOfForm, gathers: bool = True) -> None:
+        """Overwrite `vector` with its sum over ranks. All ranks must call this alike, and get the same bits.
 
-    @abc.abstractmethod
-    def pack(self, vector: np.ndarray) -> np.ndarray:
-        """Return the message, a vector of bytes, for a float32 vector."""
+        Args:
+            way: The connected `Exchange`.
+            vector: Vector of float32.
+            step: The `StepOfForm`.
+            gathers: Bool. Whether the whole sum is needed on each rank, or only what the rank owns of it. Defaults to
+                `True`.
+        """
 
-    @abc.abstractmethod
-    def unpack(self, message: np.ndarray, vector: np.ndarray) -> None:
-        """Write what a message says to a float32 vector."""
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments by which another is made like this one."""
+        names = inspect.signature(type(self)).parameters if type(self).__init__ is not object.__init__ else ()
+        return {name: getattr(self, name) for name in names}
+
+    def __eq__(self, other: Any) -> bool:
+        return type(self) is type(other) and self.get_config() == other.get_config()
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.get_config().items())
+        return f"{type(self).__name__}({arguments})"

@@ -5,12 +5,12 @@ from typing import ClassVar
 import ml_dtypes
 import numpy as np
 
-from easyscale.compression.compression import Compression
+from easyscale.compression.packing import Packing
 
 __all__ = ["BF16", "FP16", "Half"]
 
 
-class Half(Compression):
+class Half(Packing):
     """Each number as the nearest of a half type. A vector of `S` bytes travels as `S / 2`.
 
     Attributes:

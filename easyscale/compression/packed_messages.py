@@ -1,14 +1,24 @@
 """A communicator whose messages of gradients travel in another form."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from easyscale.communicator import Communicator, Request
 from easyscale.communicator.wait import Wait
-from easyscale.compression.compression import Compression
 
 __all__ = ["PackedMessages"]
+
+
+class Form(Protocol):
+    """In what form messages travel: a `Packing`."""
+
+    def nbytes(self, length: int) -> int: ...
+
+    def pack(self, vector: np.ndarray) -> np.ndarray: ...
+
+    def unpack(self, message: np.ndarray, vector: np.ndarray) -> None: ...
 
 
 class PackedMessages(Communicator):
@@ -19,13 +29,14 @@ class PackedMessages(Communicator):
 
     Args:
         communicator: The other `Communicator`.
-        form: `Compression`. The same on all ranks.
-        rounds: Bool. Whether what is sent becomes, on this rank too, what the others unpack. Then who passes it on
-            sends the same message. Defaults to `False`.
+        form: `Packing`. The same on all ranks.
+        rounds: Bool. Whether what is sent becomes, on this rank too, what the others unpack. Then who passes on what
+            has come, in the same pieces, sends the message in which it came. Defaults to `False`.
     """
 
-    def __init__(self, communicator: Communicator, form: Compression, rounds: bool = False):
-        self._communicator, self._form, self._rounds = communicator, form, rounds
+    def __init__(self, communicator: Communicator, form: Form, rounds: bool = False):
+        self._communicator, self._form = communicator, form
+        self._messages: dict[tuple[int, int], np.ndarray] | None = {} if rounds else None  # by where they belong
         self.sent, self.progress = communicator.sent, communicator.progress
         self.rank, self.size, self.servers = communicator.rank, communicator.size, communicator.servers
         self.local_rank, self.local_size = communicator.local_rank, communicator.local_size
@@ -35,17 +46,25 @@ class PackedMessages(Communicator):
     def isend(self, buffer: np.ndarray, to: int) -> Request:
         if buffer.dtype != np.float32:
             return self._communicator.isend(buffer, to)
-        message = self._form.pack(buffer.reshape(-1))
-        if self._rounds:
-            self._form.unpack(message, buffer.reshape(-1))
-        return self._communicator.isend(message, to)
+        return self._communicator.isend(self._pack(buffer.reshape(-1)), to)
+
+    def _pack(self, vector: np.ndarray) -> np.ndarray:
+        if self._messages is None:
+            return self._form.pack(vector)
+        place = _span_of(vector)
+        if place not in self._messages:
+            self._messages[place] = self._form.pack(vector)
+            self._form.unpack(self._messages[place], vector)
+        return self._messages[place]
 
     def ireceive(self, buffer: np.ndarray, source: int) -> Request:
         if buffer.dtype != np.float32:
             return self._communicator.ireceive(buffer, source)
-        message = np.empty(self._form.nbytes(buffer.size), np.uint8)
+        message, vector = np.empty(self._form.nbytes(buffer.size), np.uint8), buffer.reshape(-1)
+        if self._messages is not None:
+            self._messages[_span_of(vector)] = message
         request = self._communicator.ireceive(message, source)
-        return _Unpacking(request, lambda: self._form.unpack(message, buffer.reshape(-1)))
+        return _Unpacking(request, lambda: self._form.unpack(message, vector))
 
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:
         self._communicator.poll(done, wait)
@@ -74,3 +93,12 @@ class _Unpacking(Request):
     def wait(self) -> None:
         self._request.wait()
         self._unpack()
+
+
+def _address(vector: np.ndarray) -> int:
+    return vector.__array_interface__["data"][0]
+
+
+def _span_of(vector: np.ndarray) -> tuple[int, int]:
+    """Return where a vector begins in memory, and its length."""
+    return _address(vector), vector.size

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from easyscale.communicator import Communicator
-from easyscale.compression import Compression, PackedMessages
+from easyscale.compression import Packing
 from easyscale.exchange.exchange import Exchange
 
 __all__ = ["Compressed"]
@@ -19,10 +19,11 @@ class Compressed(Exchange):
     not sent, and stays as it is.
 
     Gradients bear it to be rounded, and weights do not: so updates that send weights, such as `"sharded"`, refuse it.
+    `Distribute(compression=...)` gives such a form to gradients alone.
 
     Args:
         exchange: A connected `Exchange`.
-        form: `Compression`. The same on all ranks.
+        form: `Packing`. The same on all ranks.
 
     Raises:
         TypeError: If one of them is a name or a class.
@@ -36,20 +37,21 @@ class Compressed(Exchange):
 
     is_exact = False
 
-    def __init__(self, exchange: Exchange, form: Compression):
+    def __init__(self, exchange: Exchange, form: Packing):
         if not isinstance(exchange, Exchange):
             got = exchange if isinstance(exchange, str) else type(exchange).__name__
             raise TypeError(
                 f"`exchange` must be an `Exchange`. Received: {got!r}. Try `easyscale.exchange.get('ring')`"
             )
-        if not isinstance(form, Compression):
+        if not isinstance(form, Packing):
             got = form if isinstance(form, str | type) else type(form).__name__
             raise TypeError(
-                f"`form` must be a `Compression`. Received: {got!r}. Try `easyscale.compression.available()['fp16']()`"
+                f"`form` must be a `Packing`. Received: {got!r}. Try `easyscale.compression.available()['fp16']()`"
             )
         self._exchange, self._form = exchange, form
         self.has_servers, self.is_elastic = exchange.has_servers, exchange.is_elastic
         self.passes_sums_on = exchange.passes_sums_on
+        self.travels_by = exchange.travels_by
         self.name = f"{exchange.name} {form.name}"
         self.connect(exchange.communicator)
 
@@ -69,7 +71,7 @@ class Compressed(Exchange):
         return Compressed(self._exchange.over(wrap), self._form)
 
     def _reduce(self, buffer: np.ndarray) -> None:
-        self._exchange.over(lambda communicator: PackedMessages(communicator, self._form)).reduce(buffer)
+        self._form.reduce(self._exchange, buffer)
 
     def _gather(self, buffer: np.ndarray) -> None:
-        self._exchange.over(lambda communicator: PackedMessages(communicator, self._form, rounds=True)).gather(buffer)
+        self._form.gather(self._exchange, buffer)

@@ -7,7 +7,7 @@ import abc
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -64,6 +64,7 @@ class Exchange(abc.ABC):
         is_elastic: Bool. Whether it goes on when ranks have been left out; see `shrink`.
         is_exact: Bool. Whether `gather` brings every number as it is.
         passes_sums_on: Bool. Whether sums of some ranks travel, as around a ring: half types are rounded at each.
+        travels_by: String. `"messages"`, which may have another form, the node's `"memory"`, or a `"library"`.
         communicator: The `Communicator` that it is connected to.
     """
 
@@ -74,15 +75,12 @@ class Exchange(abc.ABC):
     is_elastic: bool = False
     is_exact: bool = True
     passes_sums_on: bool = False
+    travels_by: Literal["messages", "memory", "library"] = "messages"
     _communicator: Communicator | None = None
 
     @functools.cached_property
     def _lending(self) -> Lending:
         return Lending()
-
-    @functools.cached_property
-    def _left_behind(self) -> list:
-        return []
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -154,7 +152,7 @@ class Exchange(abc.ABC):
 
         Memory that was lent is not lent again: what the lost rank had begun to send may still arrive there.
         """
-        self._left_behind.append(vars(self).pop("_lending", None))
+        vars(self).setdefault("_left_behind", []).append(vars(self).pop("_lending", None))
 
     def over(self, wrap: Callable[[Communicator], Communicator]) -> "Exchange":
         """Return this exchange, on the same ranks and with the same memory, over another communicator.

@@ -79,6 +79,7 @@ class Hierarchical(InNodeMemory):
     def _make_lanes(self) -> None:
         communicator = self.communicator
         self._lanes = min(map(len, communicator.nodes))
+        self.travels_by = "messages" if len(communicator.nodes) > 1 else "memory"
         self._lane: Exchange | None = None  # that of this rank's lane
         if communicator.local_rank < self._lanes:
             ranks = [node[communicator.local_rank] for node in communicator.nodes]

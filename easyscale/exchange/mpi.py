@@ -18,6 +18,7 @@ class MpiCollectives(Exchange):
     """
 
     is_elastic = True
+    travels_by = "library"
 
     def allreduce(self, buffer: np.ndarray) -> None:
         check(buffer)

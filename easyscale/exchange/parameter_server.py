@@ -105,14 +105,14 @@ class ParameterServer(Exchange):
                 "`backup_workers` must leave one worker. Received: "
                 f"backup_workers={self.backup_workers} of {communicator.workers} workers"
             )
+        shares_memory = self.is_synchronous and not communicator.servers and len(communicator.nodes) == 1
+        self.travels_by = "memory" if shares_memory else "messages"
         return super().connect(communicator)
 
     @functools.cached_property
     def _way(self) -> Exchange:
         """How vectors travel: in memory that the ranks have in common, or to their owners and back."""
-        communicator = self.communicator
-        shares_memory = self.is_synchronous and not communicator.servers and len(communicator.nodes) == 1
-        return (SharedMemory() if shares_memory else PushAndPull()).connect(communicator)
+        return (SharedMemory() if self.travels_by == "memory" else PushAndPull()).connect(self.communicator)
 
     def allocate(self, length: int, dtype: str | np.dtype = "float32") -> np.ndarray:
         return self._way.allocate(length, dtype)

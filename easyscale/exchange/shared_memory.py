@@ -34,6 +34,7 @@ class SharedMemory(InNodeMemory):
     """
 
     is_elastic = True
+    travels_by = "memory"
 
     @staticmethod
     def cost(size: int, nbytes: int) -> Cost | None:

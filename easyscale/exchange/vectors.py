@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from easyscale.compression import Compression
+from easyscale.compression import Packing
 from easyscale.compression.half import BF16, FP16
 from easyscale.layout.bucket import ALIGNMENT
 
 __all__ = ["DTYPES", "HALF", "aligned", "capacity", "check", "segments"]
 
 # Half types are summed in float32, and travel as they are.
-HALF: dict[np.dtype, Compression] = {form.dtype: form for form in (FP16(), BF16())}
+HALF: dict[np.dtype, Packing] = {form.dtype: form for form in (FP16(), BF16())}
 DTYPES = (*HALF, *map(np.dtype, ("float32", "float64", "int32", "int64")))
 
 

@@ -7,10 +7,12 @@ from easyscale import exchange as exchanges
 from easyscale import replication as replications
 from easyscale.backend.base import Backend, Feature
 from easyscale.communicator import Communicator
+from easyscale.compression import Compression
 from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
 from easyscale.replication.replication import Replication
 from easyscale.step.agreement import Purpose
+from easyscale.step.compressed_sums import CompressedSums
 from easyscale.step.current_step import CurrentStep
 from easyscale.step.gradients import Gradients
 from easyscale.step.shared import Shared
@@ -26,25 +28,28 @@ def connect(
     bucket_bytes: int | None,
     communicator: str | Communicator | None,
     densify: bool,
+    compression: Compression | None = None,
 ) -> Replication:
     """Return all workers as one of them sees them. All must call this alike.
 
     Args:
         exchange: See `DistributedOptimizer`, as `replication`, `update`, `bucket_bytes` and `communicator`.
         densify: Bool. Whether sparse gradients may travel as dense ones where that is less.
+        compression: `Compression`. The form in which gradients travel. Defaults to `None`: as they are.
 
     Raises:
-        ValueError: If the backend has no such workers.
-        DesyncError: If workers were given different exchanges, replications, updates or sizes of buckets, or Keras has
-            different backends.
+        ValueError: If the backend has no such workers, or gradients cannot travel so along the exchange.
+        DesyncError: If workers were given different exchanges, replications, updates, forms or sizes of buckets, or
+            Keras has different backends.
     """
     backend, name = backends.get(), replications.check(replication)
     kind = replications.get(name)
     asked = exchanges.asked(exchange)
     connected = exchanges.get(kind.between_processes(asked), communicator)
     _require(backend, connected)
+    _check_form(compression, connected)
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
-    own = [connected.name, name, update or "auto", bucket_bytes, backend.name]
+    own = [connected.name, name, update or "auto", compression and repr(compression), bucket_bytes, backend.name]
     chosen = [own]
     if not connected.communicator.membership.is_joining:  # else it takes what the others have chosen
         Shared.of(connected.communicator, backend).meet(Purpose.BEGIN)
@@ -52,10 +57,11 @@ def connect(
     if any(other != chosen[0] for other in chosen):
         differs = next(rank for rank, other in enumerate(chosen) if other != chosen[0])
         raise DesyncError(
-            "all ranks must use the same exchange, replication, update, bucket_bytes and Keras backend. Received: "
+            "all ranks must use the same exchange, replication, update, compression, bucket_bytes and Keras backend. "
+            "Received: "
             f"{chosen[0]} on rank 0, {chosen[differs]} on rank {differs}. Start all ranks with one command"
         )
-    return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name))
+    return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name, compression))
 
 
 def _require(backend: Backend, exchange: Exchange) -> None:
@@ -70,12 +76,43 @@ def _require(backend: Backend, exchange: Exchange) -> None:
             backend.require(feature)
 
 
-def _assemble(kind: Any, exchange: Exchange, bucket_bytes: int | None, densify: bool, asked: str | None) -> Replication:
+def _check_form(form: Compression | None, exchange: Exchange) -> None:
+    """Raise `ValueError` if gradients cannot travel along an exchange in a form."""
+    if form is None:
+        return
+    received = f"Received: compression={form.name!r}, exchange='{exchange.name}'"
+    if not exchange.is_synchronous:
+        raise ValueError(
+            f"gradients for servers that do not wait for all workers travel as they are. {received}. Use "
+            "'parameter_server', 'ring' or 'hierarchical', or leave `compression` out"
+        )
+    if not exchange.is_exact:
+        raise ValueError(f"gradients travel in one form. {received}. Leave one of them out")
+    if reason := form.why_not(exchange):
+        raise ValueError(
+            f"a form needs an exchange whose messages can have it. {received}; {reason}. Use 'ring' or 'hierarchical', "
+            "or leave `compression` out"
+        )
+
+
+def _assemble(
+    kind: Any,
+    exchange: Exchange,
+    bucket_bytes: int | None,
+    densify: bool,
+    asked: str | None,
+    compression: Compression | None,
+) -> Replication:
     communicator, backend = exchange.communicator, backends.get()
     step = CurrentStep(weight=0.0 if communicator.is_server else 1.0)
     replicas = kind(exchange, step, backend, asked)
     shared = Shared.of(communicator, backend)
     compiled = backend.compiled_update(communicator, replicas.has_copies)
-    gradients = Gradients(exchange, shared, bucket_bytes, densify, asked is not None, compiled)
+    sums = None
+    if compression is not None and communicator.size > 1:
+        sums = CompressedSums(compression, lambda: shared.agreement.count)
+    # What is measured for "auto" is how long gradients take as they are, so it says nothing of another form.
+    fixed = asked is not None or sums is not None
+    gradients = Gradients(exchange, shared, bucket_bytes, densify, fixed, compiled, sums)
     steps = Steps(communicator, shared, gradients)
     return Replication(communicator, gradients, replicas.batch(shared), steps, replicas, step)

@@ -6,7 +6,7 @@ no other copy is made. Gradients that are a few rows of a large matrix travel as
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from easyscale.layout.bucket import Bucket, lend, plan
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable
 from easyscale.step.agreement import Agreed, Purpose, signature
+from easyscale.step.compressed_sums import CompressedSums
 from easyscale.step.interfaces import Gradient
 from easyscale.step.owned_parts import length_of
 from easyscale.step.shared import Shared
@@ -113,6 +114,7 @@ class GradientExchange:
         bucket_bytes: Int or `None`. See `plan` of `easyscale/layout/bucket.py`.
         densify: Bool. Whether rows may travel as a whole matrix where that is less.
         owned: `Owned`, if each worker gets only what it owns; else `None`.
+        sums: `CompressedSums`, if gradients travel in another form. Defaults to `None`.
 
     Reference: Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.
     """
@@ -131,12 +133,14 @@ class GradientExchange:
         bucket_bytes: int | None,
         densify: bool,
         owned: Owned | None,
+        sums: CompressedSums | None = None,
     ):
         self._exchange, self._shared, self.specs, self._densify = exchange, shared, specs, densify
         self.variables, self.positions, self.moving = variables, positions, moving
         self._descriptions = specs.descriptions
         self.signature = signature([*self._descriptions, str(specs.variables)])
         self._bucket_bytes, self._owned = bucket_bytes, owned
+        self._sums = None if exchange.travels_by == "memory" else sums
         self._find_routes()
 
     def divide(self, shards: Shards) -> None:
@@ -157,7 +161,9 @@ class GradientExchange:
         def add(bucket: Bucket, positions: dict[int, int], move: Callable, take: Callable) -> None:
             own = {slot.index: positions[slot.index] for slot in bucket.slots if slot.index in positions}
             if own:
-                routes.append(Route(bucket, own, move, take, min(own.values()) >= len(self.specs.dense)))
+                is_moving = min(own.values()) >= len(self.specs.dense)
+                way = None if is_moving else self._compressed(bucket, own)
+                routes.append(Route(bucket, own, way or move, take, is_moving))
 
         if self._owned is not None:
             shards, numbers = self._owned
@@ -165,7 +171,7 @@ class GradientExchange:
             for bucket in shards.buckets:
                 add(bucket, positions, self._exchange.reduce, functools.partial(shards.own_parts, bucket))
             first, groups = len(numbers), [self.specs.moving]
-        elif self.specs.accumulates:
+        elif self.specs.accumulates or self._sums is not None:
             groups = [self.specs.dense, self.specs.moving]
         for group in groups:
             positions = {index: first + index for index in range(len(group))}
@@ -173,6 +179,12 @@ class GradientExchange:
                 add(bucket, positions, self._exchange.allreduce, bucket.unpack)
             first += len(group)
         return routes
+
+    def _compressed(self, bucket: Bucket, positions: Mapping[int, int]) -> Callable[[np.ndarray], None] | None:
+        if self._sums is None:
+            return None
+        numbers = {index: self.specs.variables[position] for index, position in positions.items()}
+        return self._sums.way(self._exchange, bucket, numbers, gathers=self._owned is None)
 
     def __call__(
         self, weight: Any, losses: Sequence[Any], data: Sequence[Any], due: Any, tensors: Sequence[Any]

@@ -14,6 +14,7 @@ from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.step import owned_parts
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
+from easyscale.step.compressed_sums import CompressedSums
 from easyscale.step.gradient_exchange import GradientExchange, Owned, Signature
 from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext, Tensor
 from easyscale.step.late_gather import LateGather
@@ -33,6 +34,7 @@ class Gradients(GradientSync):
         densify: Bool. Whether sparse gradients may travel as dense ones where that is less.
         fixed: Bool. Whether the exchange was asked for. If not, another may be chosen.
         compiled: The backend's `CompiledUpdate`.
+        sums: `CompressedSums`. In which dense gradients travel. Defaults to `None`: as they are.
 
     Attributes:
         bucket_bytes: Int or `None`.
@@ -47,8 +49,9 @@ class Gradients(GradientSync):
         densify: bool,
         fixed: bool,
         compiled: CompiledUpdate,
+        sums: CompressedSums | None = None,
     ):
-        self.exchange, self.bucket_bytes, self.slices = exchange, bucket_bytes, OwnedSlices()
+        self.exchange, self.bucket_bytes, self.slices, self.sums = exchange, bucket_bytes, OwnedSlices(), sums
         self.choice: Choice | None = None
         self.communicator, self._shared, self._tensors = exchange.communicator, shared, shared.backend.tensors
         self._densify, self._fixed, self._compiled = densify, fixed, compiled
@@ -185,16 +188,9 @@ class Gradients(GradientSync):
         specs = Signature(*parts, accumulates, shards is not None, self._number, numbers, wholes)
         if specs not in self._exchanges:
             owned = None if shards is None else Owned(shards, dense)
+            of_step = [variables[index] for index in order], order, context.moving
             exchange = GradientExchange(
-                self.exchange,
-                self._shared,
-                specs,
-                [variables[index] for index in order],
-                order,
-                context.moving,
-                self.bucket_bytes,
-                self._densify,
-                owned,
+                self.exchange, self._shared, specs, *of_step, self.bucket_bytes, self._densify, owned, self.sums
             )
             self._exchanges[specs] = self._by_signature[exchange.signature] = exchange
         return self._exchanges[specs]

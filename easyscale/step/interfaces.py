@@ -16,6 +16,7 @@ from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Variable
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
+from easyscale.step.compressed_sums import CompressedSums
 from easyscale.step.late_gather import LateGather
 
 if TYPE_CHECKING:
@@ -92,11 +93,13 @@ class GradientSync(Protocol):
         communicator: The `Communicator` between processes.
         exchange: The connected `Exchange` that is used.
         slices: The `OwnedSlices`, variables of which each worker has a slice now.
+        sums: The `CompressedSums`; `None` if gradients travel as they are.
     """
 
     communicator: Communicator
     exchange: Exchange
     slices: "OwnedSlices"
+    sums: CompressedSums | None
 
     def choose(self, variables: Sequence[Variable]) -> None:
         """Choose, the first time, what is left open of exchange and buckets. All workers must call this alike."""

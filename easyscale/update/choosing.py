@@ -106,9 +106,12 @@ def _choose(
     if asked is not None:
         _check(asked, optimizer, variables)
         return available()[asked]
+    # Weights would come back as they are, in more bytes than gradients that travel in another form.
+    is_compressed = gradients.sums is not None and exchange.travels_by != "memory"
+    rounds = is_compressed or not exchange.is_exact
     # In an elastic job nothing has to be traced anew when a worker fails, and no state is older. What an optimizer that
     # is not Keras's own does on other shapes than those of a trial is not known.
-    if communicator.membership.is_elastic or not exchange.is_exact or not is_of_keras(optimizer):
+    if communicator.membership.is_elastic or rounds or not is_of_keras(optimizer):
         return ReplicatedUpdate
     is_small = sum(spec.nbytes for spec in specs_of(variables)) < SHARDED_FROM and not communicator.servers
     return ReplicatedUpdate if is_small or ShardedUpdate.why_not(optimizer, variables) else ShardedUpdate

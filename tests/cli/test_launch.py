@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(60)
         (["-n", "0"], "the number of ranks must be 1 or more. Received: -n 0"),
         (["-n", "-2"], "the number of ranks must be 1 or more. Received: -n -2"),
         (["--exchange", "rign"], "Received: --exchange='rign'. Did you mean 'ring'?"),
+        (["--compression", "bf61"], "Received: --compression='bf61'. Did you mean 'bf16'?"),
         (["--replication", "between_grap"], "Received: --replication='between_grap'. Did you mean 'between_graph'?"),
         (["-n", "10000000"], "the number of ranks must be 1000000 or less. Received: 10000000"),
         (["--hosts", "a:10000000"], "the number of ranks must be 1000000 or less. Received: 10000000"),

@@ -43,10 +43,9 @@ def test_an_exception_on_one_rank_ends_all_and_is_shown_once(case, message, size
     [
         (
             "different_exchanges",
-            "DesyncError: all ranks must use the same exchange, replication, update, bucket_bytes and Keras "
-            "backend. Received: "
-            "['ring', 'between_graph', 'auto', None, 'tensorflow'] on rank 0, ['tree', 'between_graph', 'auto', None, "
-            "'tensorflow'] on rank 1. Start all ranks with one command",
+            "DesyncError: all ranks must use the same exchange, replication, update, compression, bucket_bytes and "
+            "Keras backend. Received: ['ring', 'between_graph', 'auto', None, None, 'tensorflow'] on rank 0, ['tree', "
+            "'between_graph', 'auto', None, None, 'tensorflow'] on rank 1. Start all ranks with one command",
         ),
         (
             "different_models",

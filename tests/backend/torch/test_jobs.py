@@ -115,6 +115,6 @@ def test_ranks_with_different_backends_are_told_so(job):
     script = "import os\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1': os.environ['KERAS_BACKEND'] = 'tensorflow'\n"
     done = job(script + BEGIN + "fit(callbacks=[easyscale.callbacks.Distribute('ring')])")
     assert done.returncode == 1
-    rule = "DesyncError: all ranks must use the same exchange, replication, update, bucket_bytes and Keras backend. "
-    received = "['ring', 'between_graph', 'auto', None, 'torch'] on rank 0, "
-    assert rule + "Received: " + received in done.stderr and "'tensorflow'] on rank 1" in done.stderr
+    rule = "DesyncError: all ranks must use the same exchange, replication, update, compression, bucket_bytes and "
+    received = "['ring', 'between_graph', 'auto', None, None, 'torch'] on rank 0, "
+    assert rule + "Keras backend. Received: " + received in done.stderr and "'tensorflow'] on rank 1" in done.stderr

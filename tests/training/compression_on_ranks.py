@@ -1,0 +1,128 @@
+"""What a `fit()` sends when its gradients travel in a form, and what does not travel so."""
+
+import keras
+import numpy as np
+from models import assert_equal_ranks, classify, digits, single_start
+
+import easyscale
+from easyscale.callbacks import Distribute
+from easyscale.compression import Packing
+from easyscale.layout.bucket import plan
+from easyscale.layout.specs import specs_of
+
+comm = easyscale.communicator.get()
+STEPS = 4
+
+
+class Zeros(Packing):
+    """A form of which nothing is left: what has been sent is zero."""
+
+    name = "zeros"
+    error = 1.0
+
+    def nbytes(self, length):
+        return 4
+
+    def pack(self, vector):
+        return np.zeros(4, np.uint8)
+
+    def unpack(self, message, vector):
+        vector[:] = 0
+
+
+class SentInSteps(keras.callbacks.Callback):
+    """The bytes that this rank has sent by the end of each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.sent.append(comm.sent.bytes)
+
+    @property
+    def of_a_step(self):
+        """Between the second and the third: the first step compares weights."""
+        return self.sent[2] - self.sent[1]
+
+
+def net():
+    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(32)]
+    layers += [keras.layers.BatchNormalization(), keras.layers.Dense(10)]
+    return classify(keras.Sequential(layers), keras.optimizers.SGD(0.1, momentum=0.9))
+
+
+def trained(compression, exchange="ring", update=None, model=None, callbacks=()):
+    """Return a model after some steps, the weights before them, and the bytes that this rank sends in one."""
+    single_start()
+    model, sent = model or net(), SentInSteps()
+    before = model.get_weights()
+    x, y = easyscale.shard(*digits(24 * STEPS))
+    distribute = Distribute(exchange, update=update, compression=compression, check_every=1000)
+    options = {"batch_size": easyscale.local_batch(24), "shuffle": False, "verbose": 0}
+    model.fit(x, y, callbacks=[sent, distribute, *callbacks], **options)
+    assert_equal_ranks(model.get_weights())
+    return model, before, sent.of_a_step
+
+
+def chunk(model):
+    """The number of elements that each rank owns of all gradients in one vector."""
+    (bucket,) = plan(specs_of(model.trainable_variables))
+    bounds = [bucket.length * rank // comm.size for rank in range(comm.size + 1)]
+    return bounds[comm.rank + 1] - bounds[comm.rank]
+
+
+def check_gradients_travel_in_a_form_and_moving_statistics_do_not():
+    model, before, _ = trained(Zeros())
+    for variable, value in zip(model.weights, before, strict=True):
+        moved = np.abs(np.array(variable) - value).max()
+        assert (moved > 0) == ("moving" in variable.name), variable.path
+
+
+def check_weights_of_the_sharded_update_come_back_as_they_are():
+    model, before, _ = trained(Zeros(), update="sharded")
+    assert all(np.abs(after - value).max() > 0 for after, value in zip(model.get_weights(), before, strict=True))
+    model, _, _ = trained("fp16", update="sharded")
+    kernel = model.get_weights()[0]
+    assert (kernel != kernel.astype("float16")).mean() > 0.9
+
+
+def check_what_a_form_sends_is_what_it_says():
+    moving = 4 * 2 * 32
+    for compression in ("fp16", "bf16"):
+        model, _, sent = trained(compression)
+        packed = easyscale.compression.get(compression).nbytes(chunk(model))
+        assert abs(sent - 2 * (comm.size - 1) * packed - 2 * moving * (comm.size - 1) / comm.size) < 1000
+
+
+def check_the_sharded_update_sends_half_of_its_bytes_in_a_form():
+    whole, packed = trained(None, update="sharded")[2], trained("fp16", update="sharded")[2]
+    assert abs(packed - 0.75 * whole) < 1000
+
+
+def check_nothing_is_in_another_form_where_nothing_is_sent():
+    """On one node `shared_memory` reads what is there, and the update is the one that it is without a form."""
+    model, before, _ = trained(Zeros(), exchange="shared_memory")
+    expected, _, _ = trained(None, exchange="shared_memory")
+    for after, value in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(after, value)
+    assert model.optimizer.update is None and model.optimizer.compression == Zeros()
+
+
+def check_rows_of_sparse_gradients_travel_as_they_are():
+    layers = [keras.Input((4,), dtype="int32"), keras.layers.Embedding(500, 8), keras.layers.Flatten()]
+    model = classify(keras.Sequential([*layers, keras.layers.Dense(10)]), keras.optimizers.SGD(0.1))
+    before = model.get_weights()
+    x, y = easyscale.shard(np.arange(48).reshape(12, 4), np.arange(12) % 10)
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=[Distribute("ring", compression=Zeros(), update="replicated")])
+    moved = [np.abs(after - value).max() for after, value in zip(model.get_weights(), before, strict=True)]
+    assert moved[0] > 0 and moved[1] == moved[2] == 0
+
+
+def check_one_form_in_two_fits_is_one_optimizer():
+    model, _, _ = trained(easyscale.compression.FP16())
+    optimizer = model.optimizer
+    trained(easyscale.compression.FP16(), model=model)
+    assert model.optimizer is optimizer
+    trained("bf16", model=model)
+    assert model.optimizer is not optimizer
