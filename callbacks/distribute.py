@@ -58,7 +58,7 @@ class Distribute(keras.callbacks.Callback):
             --replication` said, else `"between_graph"`.
         update: String. `"replicated"` or `"sharded"`; see `DistributedOptimizer`. Defaults to `None`: `"sharded"` where
             the model's optimizer allows it, there are 64 KB of weights or more, and the job is not elastic.
-        compression: In what form gradients travel between processes: `"fp16"`, `"bf16"`, or an instance, such as
+        compression: In what form gradients travel between processes: `"int8"`, `"bf16"`, ..., or an instance, such as
             `easyscale.compression.FP16()`. See `DistributedOptimizer`. Defaults to `None`: what `easyscale launch
             --compression` said, else as they are.
         bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights

@@ -2,6 +2,8 @@
 
 packing    the base of forms in which each message is packed
 half       fp16 and bf16: two bytes for each element
+int8       one byte for each element
+blocks     what it is made of: a scale for each block of elements
 
 A new form is a new file in this folder, with a subclass of `Packing`, or of `Compression` if it is no form of messages;
 nothing else names it.
@@ -11,6 +13,7 @@ from typing import Any
 
 from easyscale.compression.compression import Compression, Span, StepOfForm
 from easyscale.compression.half import BF16, FP16
+from easyscale.compression.int8 import Int8
 from easyscale.compression.packed_messages import PackedMessages
 from easyscale.compression.packing import Packing
 from easyscale.discovery import Registry
@@ -20,6 +23,7 @@ __all__ = [
     "BF16",
     "FP16",
     "Compression",
+    "Int8",
     "PackedMessages",
     "Packing",
     "Span",

@@ -62,7 +62,7 @@ class Compression(abc.ABC):
     What is not finite stays so, whatever bits a NaN has: by it a step is known to have failed.
 
     Attributes:
-        name: String. By which users ask for it, as in `Distribute(compression="fp16")`.
+        name: String. By which users ask for it, as in `Distribute(compression="int8")`.
     """
 
     name: str

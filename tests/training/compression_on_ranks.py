@@ -89,7 +89,7 @@ def check_weights_of_the_sharded_update_come_back_as_they_are():
 
 def check_what_a_form_sends_is_what_it_says():
     moving = 4 * 2 * 32
-    for compression in ("fp16", "bf16"):
+    for compression in ("fp16", "bf16", "int8"):
         model, _, sent = trained(compression)
         packed = easyscale.compression.get(compression).nbytes(chunk(model))
         assert abs(sent - 2 * (comm.size - 1) * packed - 2 * moving * (comm.size - 1) / comm.size) < 1000
