@@ -136,7 +136,7 @@ class DistributedOptimizer(AroundAnother):
         """All workers, as this one sees them. They are connected when this is first used, on all at once."""
         if self._replication is None:
             how = self.exchange, self.replication, self.update, self.bucket_bytes, self.communicator
-            form = compressions.asked(self.compression)
+            form = _form_for(self.inner_optimizer, self.compression)
             self._replication = connect(*how, _adds_up(self.inner_optimizer), form)
             self._make_local(self.inner_optimizer)
         return self._replication
@@ -286,6 +286,22 @@ def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
     optimizer = unscaled(optimizer)
     clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
     return type(optimizer) is keras.optimizers.SGD and not clips
+
+
+def _form_for(optimizer: keras.optimizers.Optimizer, compression: Compression | None) -> Compression | None:
+    """Return the form in which gradients travel.
+
+    Raises:
+        ValueError: If what is left out of a gradient would be added to one that is scaled otherwise.
+    """
+    form = compressions.asked(compression)
+    if form is not None and form.keeps_error and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            "error feedback needs gradients of one scale. Received: "
+            f"compression={form.name!r} and a LossScaleOptimizer, whose scale changes. Use 'mixed_bfloat16', or a form "
+            "that keeps no error, such as 'int8'"
+        )
+    return form
 
 
 def _is_called_by(kind: type) -> bool:

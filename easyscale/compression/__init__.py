@@ -1,9 +1,10 @@
 """In what form gradients travel between ranks.
 
-packing    the base of forms in which each message is packed
-half       fp16 and bf16: two bytes for each element
-int8       one byte for each element
-blocks     what it is made of: a scale for each block of elements
+packing         the base of forms in which each message is packed
+half            fp16 and bf16: two bytes for each element
+int8            one byte for each element
+blocks          what it is made of: a scale for each block of elements
+error_feedback  what any form leaves out of a gradient is added to the next one
 
 A new form is a new file in this folder, with a subclass of `Packing`, or of `Compression` if it is no form of messages;
 nothing else names it.
@@ -12,6 +13,7 @@ nothing else names it.
 from typing import Any
 
 from easyscale.compression.compression import Compression, Span, StepOfForm
+from easyscale.compression.error_feedback import ErrorFeedback
 from easyscale.compression.half import BF16, FP16
 from easyscale.compression.int8 import Int8
 from easyscale.compression.packed_messages import PackedMessages
@@ -23,6 +25,7 @@ __all__ = [
     "BF16",
     "FP16",
     "Compression",
+    "ErrorFeedback",
     "Int8",
     "PackedMessages",
     "Packing",
@@ -33,6 +36,8 @@ __all__ = [
     "get",
     "serialize",
 ]
+
+_KEEPS = "error_feedback"  # of a form in a file: whether there is some around it
 
 _registry: Registry[Compression] = Registry("compression", __name__, base=Compression, also=" or a `Compression`")
 
@@ -64,8 +69,9 @@ def get(identifier: str | dict | Compression | type[Compression] | None) -> Comp
     BF16()
     """
     if isinstance(identifier, dict) and "name" in identifier:
-        arguments = {name: value for name, value in identifier.items() if name != "name"}
-        return _registry.find(identifier["name"])(**arguments)
+        arguments = {name: value for name, value in identifier.items() if name not in ("name", _KEEPS)}
+        form = _registry.find(identifier["name"])(**arguments)
+        return ErrorFeedback(form) if identifier.get(_KEEPS) else form
     if identifier is None or isinstance(identifier, Compression):
         return identifier
     if isinstance(identifier, type) and issubclass(identifier, Compression):
@@ -91,4 +97,6 @@ def serialize(form: Compression | None) -> dict[str, Any] | None:
     >>> serialize(get("bf16"))
     {'name': 'bf16'}
     """
-    return None if form is None else {"name": form.name, **form.get_config()}
+    if form is None:
+        return None
+    return {"name": form.plain.name, **form.plain.get_config()} | ({_KEEPS: True} if form.plain is not form else {})

@@ -2,8 +2,8 @@
 
 import abc
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,10 +34,12 @@ class StepOfForm(NamedTuple):
     Attributes:
         number: Int. How many steps there were: the same on all ranks.
         spans: `Span` of each gradient in the vector. What is between them is zero.
+        factors: Dict. What the form keeps from step to step for a variable, by its number: the same on all ranks.
     """
 
     number: int
     spans: Sequence[Span]
+    factors: MutableMapping[int, np.ndarray]
 
 
 class Way(Protocol):
@@ -57,28 +59,42 @@ class Way(Protocol):
 class Compression(abc.ABC):
     """A form in which float32 vectors of gradients travel.
 
-    Most forms are a `Packing`: each message is packed. The arguments of a form are its attributes, of the same names.
+    Most forms are a `Packing`: each message is packed. Others make fewer numbers of a whole vector, which ranks sum as
+    they are, and have a `sum` of their own. The arguments of a form are its attributes, of the same names.
 
     What is not finite stays so, whatever bits a NaN has: by it a step is known to have failed.
 
     Attributes:
         name: String. By which users ask for it, as in `Distribute(compression="int8")`.
+        keeps_error: Bool. Whether what a step leaves out of a gradient is added to the next one, as with
+            `ErrorFeedback`. Without it what is left out is lost.
     """
 
     name: str
+    keeps_error: ClassVar[bool] = False
+
+    @property
+    def plain(self) -> "Compression":
+        """The form itself, without `ErrorFeedback` around it."""
+        return self
 
     def why_not(self, way: Any) -> str | None:
         """Return the reason for which vectors cannot travel so along an `Exchange`, or `None` if they can."""
         return None
 
     @abc.abstractmethod
-    def sum(self, way: Way, vector: np.ndarray, step: StepOfForm, gathers: bool = True) -> None:
+    def sum(
+        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+    ) -> None:
         """Overwrite `vector` with its sum over ranks. All ranks must call this alike, and get the same bits.
 
         Args:
             way: The connected `Exchange`.
             vector: Vector of float32.
             step: The `StepOfForm`.
+            left_out: Vector of zeros, as long. What is not in the sum, of what this rank has put into it, is added to
+                it: so the sum, and what is left out on all ranks, make together what all have given. Defaults to
+                `None`: it is lost.
             gathers: Bool. Whether the whole sum is needed on each rank, or only what the rank owns of it. Defaults to
                 `True`.
         """

@@ -8,7 +8,7 @@ import numpy as np
 from easyscale.communicator import Communicator, Request
 from easyscale.communicator.wait import Wait
 
-__all__ = ["PackedMessages"]
+__all__ = ["LeftOut", "PackedMessages"]
 
 
 class Form(Protocol):
@@ -19,6 +19,40 @@ class Form(Protocol):
     def pack(self, vector: np.ndarray) -> np.ndarray: ...
 
     def unpack(self, message: np.ndarray, vector: np.ndarray) -> None: ...
+
+
+class LeftOut:
+    """What messages leave out of the parts of a vector.
+
+    Args:
+        vector: The vector whose parts are sent.
+        total: Vector, as long. What is left out is added to it.
+    """
+
+    def __init__(self, vector: np.ndarray, total: np.ndarray):
+        self._begin, self._total = _address(vector), total
+        self._arrived = np.empty(0, vector.dtype)
+
+    def add(self, part: np.ndarray, message: np.ndarray, form: Form) -> None:
+        """Take in that a message is sent for a part of the vector.
+
+        Raises:
+            ValueError: If it is no part of it: what is left out of another would be nobody's.
+        """
+        if self._arrived.size < part.size:
+            self._arrived = np.empty(part.size, part.dtype)
+        arrived = self._arrived[: part.size]
+        form.unpack(message, arrived)
+        start = (_address(part) - self._begin) // part.itemsize
+        if start < 0 or start + part.size > self._total.size:
+            raise ValueError(
+                "error feedback needs an exchange that sends parts of the vector that it is given. Received: one that "
+                "sends copies. Use 'ring', or a form that keeps no error"
+            )
+        total = self._total[start : start + part.size]
+        with np.errstate(invalid="ignore"):  # of what is not finite
+            total += part
+            total -= arrived
 
 
 class PackedMessages(Communicator):
@@ -32,10 +66,11 @@ class PackedMessages(Communicator):
         form: `Packing`. The same on all ranks.
         rounds: Bool. Whether what is sent becomes, on this rank too, what the others unpack. Then who passes on what
             has come, in the same pieces, sends the message in which it came. Defaults to `False`.
+        left_out: `LeftOut`. Takes what messages leave out. Defaults to `None`: it is lost.
     """
 
-    def __init__(self, communicator: Communicator, form: Form, rounds: bool = False):
-        self._communicator, self._form = communicator, form
+    def __init__(self, communicator: Communicator, form: Form, rounds: bool = False, left_out: LeftOut | None = None):
+        self._communicator, self._form, self._left_out = communicator, form, left_out
         self._messages: dict[tuple[int, int], np.ndarray] | None = {} if rounds else None  # by where they belong
         self.sent, self.progress = communicator.sent, communicator.progress
         self.rank, self.size, self.servers = communicator.rank, communicator.size, communicator.servers
@@ -49,13 +84,16 @@ class PackedMessages(Communicator):
         return self._communicator.isend(self._pack(buffer.reshape(-1)), to)
 
     def _pack(self, vector: np.ndarray) -> np.ndarray:
-        if self._messages is None:
-            return self._form.pack(vector)
         place = _span_of(vector)
-        if place not in self._messages:
-            self._messages[place] = self._form.pack(vector)
-            self._form.unpack(self._messages[place], vector)
-        return self._messages[place]
+        if self._messages is not None and place in self._messages:
+            return self._messages[place]
+        message = self._form.pack(vector)
+        if self._left_out is not None:
+            self._left_out.add(vector, message, self._form)
+        if self._messages is not None:
+            self._messages[place] = message
+            self._form.unpack(message, vector)
+        return message
 
     def ireceive(self, buffer: np.ndarray, source: int) -> Request:
         if buffer.dtype != np.float32:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from easyscale.compression.compression import Compression, StepOfForm, Way
-from easyscale.compression.packed_messages import PackedMessages
+from easyscale.compression.packed_messages import LeftOut, PackedMessages
 
 __all__ = ["Packing"]
 
@@ -17,6 +17,10 @@ class Packing(Compression):
     Ranks sum in float32. What a rank sends it packs, and what it receives it unpacks, so a sum that passes through
     several ranks, as around a ring, is packed by each of them; on the way back who passes it on sends the message that
     has come. What ranks of a node read in common memory is not sent, and not packed.
+
+    What a message leaves out stays with the rank that has packed it: of its own numbers where they go straight to their
+    owner, as with `parameter_server`; of the sum of some ranks where sums are passed on, as around a ring; and of the
+    whole sum of what it owns, which goes back to all. So nothing is lost, and nothing counts twice.
 
     Attributes:
         error: Float. How far, at most, a number is from itself when it was packed and unpacked, as a part of the
@@ -42,15 +46,19 @@ class Packing(Compression):
             "its sums are the MPI library's, which takes numbers as they are" if way.travels_by == "library" else None
         )
 
-    def sum(self, way: Way, vector: np.ndarray, step: StepOfForm, gathers: bool = True) -> None:
-        self.reduce(way, vector)
+    def sum(
+        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+    ) -> None:
+        self.reduce(way, vector, left_out)
         if gathers:
-            self.gather(way, vector)
+            self.gather(way, vector, left_out)
 
-    def reduce(self, way: Way, vector: np.ndarray) -> None:
-        """Do what `Exchange.reduce` does."""
-        way.over(lambda communicator: PackedMessages(communicator, self)).reduce(vector)
+    def reduce(self, way: Way, vector: np.ndarray, left_out: np.ndarray | None = None) -> None:
+        """Do what `Exchange.reduce` does; for `left_out` see `sum`."""
+        kept = None if left_out is None else LeftOut(vector, left_out)
+        way.over(lambda communicator: PackedMessages(communicator, self, left_out=kept)).reduce(vector)
 
-    def gather(self, way: Way, vector: np.ndarray) -> None:
-        """Do what `Exchange.gather` does; an owner keeps what the others unpack."""
-        way.over(lambda communicator: PackedMessages(communicator, self, rounds=True)).gather(vector)
+    def gather(self, way: Way, vector: np.ndarray, left_out: np.ndarray | None = None) -> None:
+        """Do what `Exchange.gather` does; an owner keeps what the others unpack. For `left_out` see `sum`."""
+        kept = None if left_out is None else LeftOut(vector, left_out)
+        way.over(lambda communicator: PackedMessages(communicator, self, rounds=True, left_out=kept)).gather(vector)

@@ -86,6 +86,11 @@ def _check_form(form: Compression | None, exchange: Exchange) -> None:
             f"gradients for servers that do not wait for all workers travel as they are. {received}. Use "
             "'parameter_server', 'ring' or 'hierarchical', or leave `compression` out"
         )
+    if form.keeps_error and exchange.communicator.servers:
+        raise ValueError(
+            f"error feedback needs ranks that all train. {received} and {exchange.communicator.servers} servers. Start "
+            "without --servers, or use a form that keeps no error"
+        )
     if not exchange.is_exact:
         raise ValueError(f"gradients travel in one form. {received}. Leave one of them out")
     if reason := form.why_not(exchange):
@@ -110,7 +115,7 @@ def _assemble(
     compiled = backend.compiled_update(communicator, replicas.has_copies)
     sums = None
     if compression is not None and communicator.size > 1:
-        sums = CompressedSums(compression, lambda: shared.agreement.count)
+        sums = CompressedSums(compression, communicator, lambda: shared.agreement.count)
     # What is measured for "auto" is how long gradients take as they are, so it says nothing of another form.
     fixed = asked is not None or sums is not None
     gradients = Gradients(exchange, shared, bucket_bytes, densify, fixed, compiled, sums)

@@ -4,9 +4,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from easyscale.checkpoint.snapshot_memory import SnapshotMemory
+from easyscale.communicator import Communicator
 from easyscale.compression import Compression, Span, StepOfForm
 from easyscale.exchange import Exchange
 from easyscale.layout.bucket import Bucket
+from easyscale.layout.specs import Spec
+from easyscale.step.residuals import Residuals
 
 __all__ = ["CompressedSums"]
 
@@ -19,11 +23,28 @@ class CompressedSums:
 
     Args:
         form: `Compression`.
-        count: Function. Returns how many exchanges of gradients there were, the same on all ranks.
+        communicator: The `Communicator`.
+        count: Function. Returns how many exchanges of gradients this process has seen, the same on all ranks.
+
+    Attributes:
+        keeps_error: Bool. Whether what is left out of a gradient is added to the next one.
     """
 
-    def __init__(self, form: Compression, count: Callable[[], int]):
-        self._form, self._count = form, count
+    def __init__(self, form: Compression, communicator: Communicator, count: Callable[[], int]):
+        self._form, self._communicator, self._count = form, communicator, count
+        self._before = 0  # the steps that others have made, of which training goes on
+        self.keeps_error, self._residuals = form.keeps_error, Residuals(communicator, form.name)
+        self._factors: dict[int, np.ndarray] = {}
+
+    @property
+    def steps(self) -> int:
+        """How many steps there were."""
+        return self._before + self._count()
+
+    def shrink(self) -> None:
+        """Go on with other ranks, some of which know neither steps nor factors. All must call this."""
+        self._before = 0
+        self._factors.clear()
 
     def way(
         self, exchange: Exchange, bucket: Bucket, numbers: Mapping[int, int], gathers: bool
@@ -46,6 +67,36 @@ class CompressedSums:
         def add_up(vector: np.ndarray) -> None:
             for gap in gaps:  # whose values are undefined
                 vector[gap] = 0
-            self._form.sum(exchange, vector, StepOfForm(self._count(), spans), gathers)
+            step = StepOfForm(self.steps, spans, self._factors)
+            if self.keeps_error:
+                left_out = self._residuals.begin(vector, spans)
+                self._form.sum(exchange, vector, step, left_out, gathers)
+                self._residuals.keep(left_out, spans, step.number)
+            else:
+                self._form.sum(exchange, vector, step, gathers=gathers)
 
         return add_up
+
+    # As a part of a checkpoint
+
+    def specs(self) -> list[Spec]:
+        """Return shape and dtype of what `collect` finds memory for."""
+        return self._residuals.specs() + [Spec(factor.shape, factor.dtype) for factor in self._factors.values()]
+
+    def collect(self, memory: SnapshotMemory) -> dict[str, np.ndarray]:
+        """Return residuals and factors, on the chief. All ranks must call this."""
+        found = {f"of_ranks/{number}": rows for number, rows in self._residuals.collect(memory).items()}
+        if self._communicator.is_chief:
+            found |= {f"factor/{number}": memory.copy(factor) for number, factor in self._factors.items()}
+        return found
+
+    def load(self, steps: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `collect` has returned after so many steps, on this or another number of ranks."""
+        self._before = steps - self._count()
+        self._residuals.load(_numbered(arrays, "of_ranks/"))
+        self._factors = _numbered(arrays, "factor/")
+
+
+def _numbered(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[int, np.ndarray]:
+    """Return the arrays whose names are a prefix and a number, by that."""
+    return {int(name.removeprefix(prefix)): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -70,6 +70,8 @@ class Steps(StepProtocol):
         self._shared.agreed = self._shared.call.failure = None
         self._shared.agreement.count = exchanges
         self._gradients.exchange.shrink()
+        if self._gradients.sums is not None:
+            self._gradients.sums.shrink()
 
     def explained(self, on_failure: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         return self._shared.call.explained(on_failure)

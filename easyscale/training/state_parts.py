@@ -21,6 +21,10 @@ class StateParts:
         self.memory = memory
         self._large, self._parts = list(large.values()), {**large, **others}
 
+    def has(self, name: str) -> bool:
+        """Return whether there is such a part."""
+        return name in self._parts
+
     def state(self, names: Iterable[str]) -> dict[str, State]:
         """Return the state of these parts."""
         return {name: part.state() for name, part in self._parts.items() if name in names}

@@ -13,8 +13,9 @@ from easyscale.training.parts.decisions import Decisions
 from easyscale.training.parts.metrics import MetricStates
 from easyscale.training.parts.randomness import RandomState, Seeds
 from easyscale.training.past_logs import PastLogs
+from easyscale.training.residual_states import ResidualStates
 from easyscale.training.state_parts import StateParts
-from easyscale.training.stateful import Stateful
+from easyscale.training.stateful import Large, Stateful
 from easyscale.training.variable_states import OptimizerStates, Weights
 
 __all__ = ["TrainingState"]
@@ -27,6 +28,7 @@ class TrainingState(StateParts):
     | ------------------- | ---------- | -------- | ------- |
     | `weights`           | x          | x        | x       |
     | `optimizers`        | x          | x        | x       |
+    | `residuals`         | x          |          |         |
     | `random`, `seeds`   | x          |          | x       |
     | `metrics`           | x          |          |         |
     | `data`              | x          |          |         |
@@ -36,7 +38,7 @@ class TrainingState(StateParts):
     | `trusted_callbacks` |            |          | x       |
     | `history`           |            |          | x       |
 
-    Recovery and joining move weights and optimizers in place, as `variables`.
+    Recovery and joining move weights and optimizers in place, as `variables`. Residuals are each worker's own.
 
     Args:
         model: The model.
@@ -82,7 +84,12 @@ class TrainingState(StateParts):
             "trusted_callbacks": TrustedCallbackStates(callbacks),
             "history": self.past,
         }
-        super().__init__(memory, {"optimizers": self.optimizers, "weights": self.weights}, others)
+        large: dict[str, Large] = {
+            "optimizers": self.optimizers,
+            "weights": self.weights,
+            "residuals": ResidualStates(optimizers, memory),
+        }
+        super().__init__(memory, large, others)
 
     @property
     def variables(self) -> list[keras.Variable]:

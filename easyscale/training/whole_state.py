@@ -18,6 +18,7 @@ from easyscale.training.stateful import State
 __all__ = ["WholeState"]
 
 _OF_CHIEF = ("weights", "optimizers", "metrics", "callbacks")  # or the same on all
+_RESIDUALS = "residuals"  # of each rank, on the chief; where forms keep some
 _OF_EACH = ("data", "random", "seeds")  # each rank has another
 
 
@@ -49,7 +50,7 @@ class WholeState:
             steps: Int. The steps so far, also if this rank has made fewer.
             ended: Bool. Whether `fit()` has come to its end.
         """
-        states = self._state.state({*_OF_CHIEF, *_OF_EACH, "progress", "decisions"})
+        states = self._state.state({*_OF_CHIEF, *_OF_EACH, _RESIDUALS, "progress", "decisions"})
         all_ranks = self._communicator.all_gather_object({name: states[name].about for name in _OF_EACH})
         if not self._communicator.is_chief:
             return None
@@ -62,6 +63,8 @@ class WholeState:
             **{name: states[name].about for name in _OF_CHIEF},
             **{name: [state[name] for state in all_ranks] for name in _OF_EACH},
         }
+        if self._state.has(_RESIDUALS) and states[_RESIDUALS].about:
+            about[_RESIDUALS] = states[_RESIDUALS].about
         return Checkpoint(about, {name: array for state in states.values() for name, array in state.arrays.items()})
 
     # Putting back
@@ -109,6 +112,8 @@ class WholeState:
     def _put_back(self, about: dict, arrays: Mapping[str, np.ndarray], folder: Path) -> None:
         states = {name: State(about.get(name), arrays) for name in _OF_CHIEF}
         self._state.load({name: states[name] for name in ("weights", "optimizers")})
+        if self._state.has(_RESIDUALS) and _RESIDUALS in about:
+            self._state.load({_RESIDUALS: State(about[_RESIDUALS], arrays)})
         self._put_back_random_numbers(about, folder)
         if self._is_in_epoch(about, folder) and self._has_metrics(about, arrays["metrics"], folder):
             self._state.load({"metrics": states["metrics"]})

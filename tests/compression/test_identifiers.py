@@ -8,7 +8,7 @@ from forms import own_forms
 
 import easyscale
 from easyscale import compression
-from easyscale.compression import FP16, Packing, get, serialize
+from easyscale.compression import FP16, ErrorFeedback, Packing, get, serialize
 from easyscale.exchange.compressed import Compressed
 from easyscale.replication.connecting import connect
 
@@ -40,7 +40,9 @@ def test_a_form_is_asked_for_by_its_name_an_instance_or_a_class():
     assert get("sliced") == Sliced(2) != form
 
 
-@pytest.mark.parametrize("form", [Sliced(3), *(form() for form in own_forms().values())], ids=repr)
+@pytest.mark.parametrize(
+    "form", [Sliced(3), ErrorFeedback(Sliced(3)), *(form() for form in own_forms().values())], ids=repr
+)
 def test_what_a_file_says_of_a_form_makes_it_again(form):
     assert get(serialize(form)) == form
     assert eval(repr(form), {"Sliced": Sliced, **vars(compression)}) == form
@@ -68,6 +70,27 @@ def test_the_environment_says_it_where_the_script_does_not(monkeypatch):
     monkeypatch.setenv("EASYSCALE_COMPRESSION", "bf61")
     with pytest.raises(ValueError, match=r"Received: EASYSCALE_COMPRESSION='bf61'. Did you mean 'bf16'\?"):
         compression.asked(None)
+
+
+@pytest.mark.parametrize("form", [None, ErrorFeedback("fp16"), "fp61"])
+def test_error_feedback_is_around_a_form(form):
+    with pytest.raises(ValueError, match="`form` must be a form without|Did you mean 'fp16'"):
+        ErrorFeedback(form)
+
+
+def test_error_feedback_wants_gradients_of_one_scale():
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+    optimizer = easyscale.DistributedOptimizer(scaled, "ring", compression=ErrorFeedback("fp16"))
+    with pytest.raises(ValueError, match="error feedback needs gradients of one scale. Received: compression='fp16 wi"):
+        _ = optimizer.workers
+    _ = easyscale.DistributedOptimizer(scaled, "ring", compression="fp16").workers
+
+
+def test_error_feedback_wants_ranks_that_all_train(monkeypatch):
+    servers = easyscale.exchange.get("parameter_server", "local")
+    monkeypatch.setattr(servers.communicator, "servers", 1)
+    with pytest.raises(ValueError, match="error feedback needs ranks that all train. Received: .* and 1 servers. "):
+        connect(servers, None, None, None, "local", False, ErrorFeedback("fp16"))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def _train(folder, batch_size=4):
     return history, int(model.optimizer.iterations), model.get_weights()
 
 
-def _leave(folder, step):
+def leave(folder, step):
     """Take all checkpoints away but that of one step."""
     if easyscale.is_chief():
         for path in [path for path in folder.glob("step-*") if not path.name.startswith(f"step-{step:09d}-")]:
@@ -34,7 +34,7 @@ def check_training_goes_on_in_a_step_for_which_only_the_chief_has_data():
     folder = new_folder()
     history, steps, weights = _train(folder)
     assert steps == 6
-    _leave(folder, step=2)
+    leave(folder, step=2)
     again = _train(folder)
     assert again[:2] == (history, steps)
     for mine, theirs in zip(again[2], weights, strict=True):
@@ -44,5 +44,5 @@ def check_training_goes_on_in_a_step_for_which_only_the_chief_has_data():
 def check_samples_that_were_trained_on_are_passed_over_in_smaller_batches():
     folder = new_folder()
     _train(folder)
-    _leave(folder, step=2)
+    leave(folder, step=2)
     assert _train(folder, batch_size=2)[1] == 2 + 1 + 5

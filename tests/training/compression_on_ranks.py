@@ -2,11 +2,13 @@
 
 import keras
 import numpy as np
+from checkpoints_on_ranks import leave
 from models import assert_equal_ranks, classify, digits, single_start
+from one_process import new_folder
 
 import easyscale
 from easyscale.callbacks import Distribute
-from easyscale.compression import Packing
+from easyscale.compression import ErrorFeedback, Packing
 from easyscale.layout.bucket import plan
 from easyscale.layout.specs import specs_of
 
@@ -126,3 +128,30 @@ def check_one_form_in_two_fits_is_one_optimizer():
     assert model.optimizer is optimizer
     trained("bf16", model=model)
     assert model.optimizer is not optimizer
+
+
+def _resumed(compression, folder, update=None, epochs=2):
+    single_start()
+    model = net()
+    x, y = easyscale.shard(*digits(24 * STEPS))
+    distribute = Distribute("ring", update=update, compression=compression, checkpoint=folder, every=1, keep=100)
+    options = {"batch_size": easyscale.local_batch(24), "shuffle": False, "verbose": 0, "epochs": epochs}
+    model.fit(x, y, callbacks=[distribute], **options)
+    return model.get_weights()
+
+
+def check_training_goes_on_with_the_same_bits_and_the_residuals():
+    for compression, update in ((ErrorFeedback("int8"), None), (ErrorFeedback("fp16"), "sharded")):
+        folder = new_folder()
+        whole = _resumed(compression, folder, update)
+        leave(folder, step=STEPS + 1)
+        again = _resumed(compression, folder, update)
+        for after, value in zip(again, whole, strict=True):
+            np.testing.assert_array_equal(after, value)
+
+
+def check_a_checkpoint_goes_on_without_its_residuals_where_nothing_keeps_any():
+    folder = new_folder()
+    _resumed(ErrorFeedback("int8"), folder)
+    leave(folder, step=STEPS + 1)
+    assert_equal_ranks(_resumed(None, folder))

@@ -96,6 +96,7 @@ class PipelineDistribution:
             check_every: Int. After so many steps the weights of the pipelines are compared.
             checkpoint: Dict. Arguments of `Checkpointing`; `None` if there are no checkpoints.
         """
+        refusals.check_form(options, checkpoint is not None)
         self._pipeline, self._options, self._check_every = pipeline, dict(options), check_every
         self._checkpoint, self._mesh = checkpoint, _mesh(communicator, pipeline.stages)
         self._calls.prepare(self._mesh, options)

@@ -1,16 +1,17 @@
 """What a pipeline cannot train, each in one line and before the first step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import keras
 
-from easyscale import keras_internals
+from easyscale import compression, keras_internals
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.keras_fit import is_overridden
 from easyscale.training.parts.assigned import spectral_normalizations
 from easyscale.update.accumulated import unscaled
 
-__all__ = ["check", "check_deferred"]
+__all__ = ["check", "check_deferred", "check_form"]
 
 _STEPS = ("train_step", "compute_loss", "compute_metrics")
 
@@ -59,6 +60,22 @@ def check_deferred(model: keras.Model, callbacks: Sequence[keras.callbacks.Callb
                 "with a model that was built in `scope()`. Use `keras.callbacks.ModelCheckpoint(save_best_only=True)`, "
                 f"or {outside}"
             )
+
+
+def check_form(options: Mapping[str, Any], has_checkpoints: bool) -> None:
+    """Raise `ValueError` if checkpoints would lack what a form has left out of gradients.
+
+    Args:
+        options: Dict. Arguments of `DistributedOptimizer`.
+        has_checkpoints: Bool. Whether `Distribute` is to write checkpoints, or goes on from one.
+    """
+    form = compression.asked(options["compression"])
+    if has_checkpoints and form is not None and form.keeps_error:
+        raise ValueError(
+            "checkpoints of pipelines have no residuals yet. Received: "
+            f"compression={form.name!r} and `checkpoint`, or --resume. Use a form that keeps no error, such as 'int8', "
+            "or leave `checkpoint` out"
+        )
 
 
 Refusal = tuple[str, str, str]  # the rule, what came, the remedy

@@ -1,0 +1,62 @@
+"""What a form leaves out of a gradient is added to the next one."""
+
+from typing import Any
+
+import numpy as np
+
+from easyscale.compression.compression import Compression, StepOfForm, Way
+
+__all__ = ["ErrorFeedback"]
+
+
+class ErrorFeedback(Compression):
+    """A form, and a residual on each rank: what steps have left out of gradients so far, and not made up for.
+
+        p = g + e                               the rank's gradient, and its residual
+        e = p - what has been sent of p         stays until the next step
+
+    So every number arrives, some of it later: the sum of all steps is off by the last residuals only, and not by one
+    for each step. The residual is of float32 and takes as much memory as the gradients. It is kept where a message is
+    packed, which is at each rank on the way around a ring: what a rank leaves out of a sum that it passes on is in its
+    own residual, too. See `Packing`.
+
+    Residuals are part of a checkpoint: on as many workers training goes on with the same bits, and on another number
+    each gets an equal part of the sum of all. They are not part of a model's file. One that is not finite is told of,
+    once, and stays as it was before.
+
+    Forms that leave out most of a gradient keep their errors by themselves, and need nothing around them.
+
+    Args:
+        form: `Compression`, or the name of one.
+
+    Example:
+
+    >>> ErrorFeedback("int8")
+    ErrorFeedback(form=Int8())
+
+    References: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed
+    training of speech DNNs", 2014; Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression
+    schemes", 2019.
+    """
+
+    keeps_error = True
+
+    def __init__(self, form: str | dict | Compression | type[Compression]):
+        from easyscale import compression
+
+        found = compression.get(form)
+        if found is None or isinstance(found, ErrorFeedback):
+            raise ValueError(f"`form` must be a form without error feedback. Received: {form=}. Use such as 'int8'")
+        self.form, self.name = found, f"{found.name} with error feedback"
+
+    @property
+    def plain(self) -> Compression:
+        return self.form
+
+    def why_not(self, way: Any) -> str | None:
+        return self.form.why_not(way)
+
+    def sum(
+        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+    ) -> None:
+        self.form.sum(way, vector, step, left_out, gathers)

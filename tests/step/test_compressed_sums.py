@@ -1,0 +1,67 @@
+"""Sums of gradients in a form: which vectors are, and what goes along to another run."""
+
+import numpy as np
+import pytest
+
+from easyscale import compression
+from easyscale import exchange as exchanges
+from easyscale.checkpoint.snapshot_memory import SnapshotMemory
+from easyscale.compression import ErrorFeedback
+from easyscale.layout.bucket import plan
+from easyscale.layout.specs import Spec
+from easyscale.step.compressed_sums import CompressedSums
+
+SHAPES = [(20, 30), (7,), (16, 25)]
+(BUCKET,) = plan([Spec(shape, np.dtype("float32")) for shape in SHAPES])
+NUMBERS = {0: 5, 1: 3, 2: 4}
+
+
+def _steps(comm, sums, made, until):
+    """Add up the gradients of these steps; return the last sum of them."""
+    add_up = sums.way(exchanges.get("ring", comm), BUCKET, NUMBERS, gathers=True)
+    vector = np.zeros(0)
+    while made[0] < until:
+        made[0] += 1
+        generator = np.random.default_rng([comm.rank, made[0]])
+        vector = generator.normal(size=BUCKET.length).astype("float32")
+        add_up(vector)
+    return vector
+
+
+def test_a_vector_of_another_type_travels_as_it_is(run_ranks):
+    def on_rank(comm):
+        sums = CompressedSums(compression.get("int8"), comm, lambda: 0)
+        return [
+            sums.way(exchanges.get("ring", comm), plan([Spec((3,), np.dtype(dtype))])[0], {0: 0}, True) is None
+            for dtype in ("float32", "float16", "float64")
+        ]
+
+    assert run_ranks(1, on_rank) == [[False, True, True]]
+
+
+@pytest.mark.parametrize("form", [ErrorFeedback("int8"), ErrorFeedback("fp16")], ids=repr)
+def test_it_goes_on_with_the_same_bits(run_ranks, form):
+    def on_rank(comm):
+        made, memory = [0], SnapshotMemory()
+        sums = CompressedSums(form, comm, lambda: made[0])
+        _steps(comm, sums, made, until=5)
+        memory.reserve(sums.specs())
+        collected = sums.collect(memory)
+        arrays = comm.all_gather_object({name: array.tolist() for name, array in collected.items()})[0]
+        arrays = {name: np.array(array, "float32") for name, array in arrays.items()}
+        expected = _steps(comm, sums, made, until=8)
+
+        again, of_another_run = [0], [2]  # a process that has seen two exchanges before it goes on
+        sums = CompressedSums(form, comm, lambda: of_another_run[0] + again[0])
+        sums.load(5, arrays)
+        assert sums.steps == 5
+        add_up, vector = sums.way(exchanges.get("ring", comm), BUCKET, NUMBERS, gathers=True), None
+        for step in (6, 7, 8):
+            again[0] += 1
+            vector = np.random.default_rng([comm.rank, step]).normal(size=BUCKET.length).astype("float32")
+            add_up(vector)
+        return expected, vector
+
+    for expected, vector in run_ranks(3, on_rank):
+        for slot in BUCKET.slots:
+            np.testing.assert_array_equal(vector[slot.start : slot.stop], expected[slot.start : slot.stop])
