@@ -4,6 +4,8 @@ packing         the base of forms in which each message is packed
 half            fp16 and bf16: two bytes for each element
 int8            one byte for each element
 blocks          what it is made of: a scale for each block of elements
+top_k           the largest elements, with their indices
+random_k        elements that all ranks draw alike
 error_feedback  what any form leaves out of a gradient is added to the next one
 
 A new form is a new file in this folder, with a subclass of `Packing`, or of `Compression` if it is no form of messages;
@@ -18,6 +20,8 @@ from easyscale.compression.half import BF16, FP16
 from easyscale.compression.int8 import Int8
 from easyscale.compression.packed_messages import PackedMessages
 from easyscale.compression.packing import Packing
+from easyscale.compression.random_k import RandomK
+from easyscale.compression.top_k import TopK
 from easyscale.discovery import Registry
 from easyscale.settings import Settings, variable
 
@@ -29,8 +33,10 @@ __all__ = [
     "Int8",
     "PackedMessages",
     "Packing",
+    "RandomK",
     "Span",
     "StepOfForm",
+    "TopK",
     "asked",
     "available",
     "get",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from forms import own_forms
 
+from easyscale import compression
 from easyscale import exchange as exchanges
 from easyscale.compression import ErrorFeedback, Packing, Span, StepOfForm
 from easyscale.exchange import Exchange
@@ -42,7 +43,9 @@ class Signs(Packing):
         vector[:] = message[:4].view("float32") * (2 * message[4:].astype("float32") - 1)
 
 
-ALL = {name: cls() for name, cls in own_forms().items()} | {"signs": Signs()}
+# Each form; of those that choose some of 1,200 numbers, with so many that it does not take hundreds of steps.
+ALL = {name: cls() for name, cls in own_forms().items()}
+ALL |= {"top_k": compression.TopK(0.1), "random_k": compression.RandomK(0.1), "signs": Signs()}
 
 
 @pytest.mark.parametrize("name", ALL)

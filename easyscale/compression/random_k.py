@@ -1,0 +1,60 @@
+"""A few numbers of a gradient, at places that all ranks draw alike."""
+
+import numpy as np
+
+from easyscale.compression.compression import Compression, StepOfForm, Way
+from easyscale.compression.share import check_share, count_of
+
+__all__ = ["RandomK"]
+
+
+class RandomK(Compression):
+    """The `share` of a gradient's numbers that is drawn in this step; the others are zero.
+
+    All ranks draw the same numbers, of one seed and the number of the step. So no index travels, and the ranks' numbers
+    at these places are summed as they are, along any exchange: the sum is exact, and each rank leaves out just what is
+    its own. A vector of `S` bytes travels as `share * S`.
+
+    A vector is cut into `share * n` pieces of nearly equal length, and one number of each is drawn. So one step of
+    about `1 / share` brings a number, and its residual is what has come up for it meanwhile; see `ErrorFeedback`. With
+    a share of 1 nothing is left out, and sums are those of no compression.
+
+    Args:
+        share: Float, above 0, at most 1. Defaults to `0.01`.
+        seed: Int. The same on all ranks. Defaults to `0`.
+
+    References: Wangni et al., "Gradient sparsification for communication-efficient distributed optimization", 2018;
+    Stich et al., "Sparsified SGD with memory", 2018.
+    """
+
+    name = "random_k"
+    keeps_error = True
+
+    def __init__(self, share: float = 0.01, seed: int = 0):
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"`seed` must be an integer, 0 or more. Received: {seed=}")
+        self.share, self.seed = check_share(share), seed
+
+    def sum(
+        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+    ) -> None:
+        chosen = self._draw(vector.size, step)
+        numbers = way.lend(chosen.size, "float32")
+        np.take(vector, chosen, out=numbers, mode="clip")  # else it would be copied
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not np.isfinite(vector.sum()):  # perhaps at a place that is not drawn
+                numbers[:] = np.nan
+        if left_out is not None:
+            vector[chosen] = 0
+            left_out += vector
+        way.allreduce(numbers)
+        vector[:] = 0
+        vector[chosen] = numbers
+
+    def _draw(self, length: int, step: StepOfForm) -> np.ndarray:
+        """Return the places that are drawn in this step, in their order, the same on all ranks."""
+        count = count_of(self.share, length)
+        bounds = np.arange(count + 1) * length // max(count, 1)
+        first = step.spans[0].number if step.spans else 0  # the vectors of one step draw each for itself
+        generator = np.random.default_rng([self.seed, step.number, first])
+        return bounds[:-1] + (generator.random(count) * np.diff(bounds)).astype(np.int64)
