@@ -6,6 +6,7 @@ int8            one byte for each element
 blocks          what it is made of: a scale for each block of elements
 top_k           the largest elements, with their indices
 random_k        elements that all ranks draw alike
+power_sgd       two thin factors of each matrix
 error_feedback  what any form leaves out of a gradient is added to the next one
 
 A new form is a new file in this folder, with a subclass of `Packing`, or of `Compression` if it is no form of messages;
@@ -20,6 +21,7 @@ from easyscale.compression.half import BF16, FP16
 from easyscale.compression.int8 import Int8
 from easyscale.compression.packed_messages import PackedMessages
 from easyscale.compression.packing import Packing
+from easyscale.compression.power_sgd import PowerSGD
 from easyscale.compression.random_k import RandomK
 from easyscale.compression.top_k import TopK
 from easyscale.discovery import Registry
@@ -33,6 +35,7 @@ __all__ = [
     "Int8",
     "PackedMessages",
     "Packing",
+    "PowerSGD",
     "RandomK",
     "Span",
     "StepOfForm",

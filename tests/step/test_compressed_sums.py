@@ -6,7 +6,7 @@ import pytest
 from easyscale import compression
 from easyscale import exchange as exchanges
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
-from easyscale.compression import ErrorFeedback, RandomK
+from easyscale.compression import ErrorFeedback, PowerSGD, RandomK
 from easyscale.layout.bucket import plan
 from easyscale.layout.specs import Spec
 from easyscale.step.compressed_sums import CompressedSums
@@ -39,7 +39,9 @@ def test_a_vector_of_another_type_travels_as_it_is(run_ranks):
     assert run_ranks(1, on_rank) == [[False, True, True]]
 
 
-@pytest.mark.parametrize("form", [ErrorFeedback("int8"), RandomK(0.1)], ids=repr)
+@pytest.mark.parametrize(
+    "form", [ErrorFeedback("int8"), RandomK(0.1), PowerSGD(2), PowerSGD(2, start_step=4)], ids=repr
+)
 def test_it_goes_on_with_the_same_bits(run_ranks, form):
     def on_rank(comm):
         made, memory = [0], SnapshotMemory()
@@ -65,3 +67,20 @@ def test_it_goes_on_with_the_same_bits(run_ranks, form):
     for expected, vector in run_ranks(3, on_rank):
         for slot in BUCKET.slots:
             np.testing.assert_array_equal(vector[slot.start : slot.stop], expected[slot.start : slot.stop])
+
+
+def test_other_workers_begin_with_equal_factors(run_ranks):
+    """One has made three steps before it goes on with another, which has made none."""
+
+    def on_rank(comm):
+        made = [0]
+        sums = CompressedSums(PowerSGD(2), comm, lambda: made[0])
+        alone = comm.rank == 0 and comm.size > 1
+        if alone:
+            sums.load(3, {"factor/5": np.eye(30, 2, dtype="float32")})
+        sums.shrink()
+        return sums.steps, _steps(comm, sums, made, until=1)
+
+    (steps, first), (_, second) = run_ranks(2, on_rank)
+    assert steps == 0
+    np.testing.assert_array_equal(first, second)

@@ -8,7 +8,7 @@ from one_process import new_folder
 
 import easyscale
 from easyscale.callbacks import Distribute
-from easyscale.compression import ErrorFeedback, Packing, RandomK
+from easyscale.compression import ErrorFeedback, Packing, PowerSGD, RandomK
 from easyscale.layout.bucket import plan
 from easyscale.layout.specs import specs_of
 
@@ -141,7 +141,7 @@ def _resumed(compression, folder, update=None, epochs=2):
 
 
 def check_training_goes_on_with_the_same_bits_and_the_residuals():
-    for compression, update in ((ErrorFeedback("int8"), None), (RandomK(0.1), "sharded")):
+    for compression, update in ((ErrorFeedback("int8"), None), (RandomK(0.1), "sharded"), (PowerSGD(2), None)):
         folder = new_folder()
         whole = _resumed(compression, folder, update)
         leave(folder, step=STEPS + 1)

@@ -1,0 +1,132 @@
+"""Two thin factors of each matrix of gradients."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from easyscale.compression.compression import Compression, Span, StepOfForm, Way
+from easyscale.errors import is_number
+
+__all__ = ["PowerSGD"]
+
+
+class PowerSGD(Compression):
+    """A gradient as a matrix of low rank: the product of two thin factors, of which each is summed over ranks.
+
+        P = sum_r M_r Q                         M_r is rank r's gradient, n x m; Q of the step before, m x rank
+        P = orthogonal(P)                       the same on all ranks
+        Q = sum_r M_r^T P
+        sum_r M_r ~ P Q^T
+
+    Sums are of float32 and exact, along any exchange. A kernel of `n x m` travels as `rank * (n + m)` numbers: one of
+    1,024 x 1,024 as 1/128, at rank 4. Of a kernel with more axes, as that of a convolution, the last is `m` and all
+    others are `n`. Vectors, and matrices of which the factors are not smaller, travel as they are. What a step leaves
+    out of a rank's own gradient, `M_r - P (M_r^T P)^T`, stays there as its residual; see `ErrorFeedback`.
+
+    Factors and residuals take memory, and two products of a matrix with a thin one, and two orthogonalisations, take
+    time: least beside large kernels. All ranks compute the same factors from the same sums, if they have the same kind
+    of processor and the same NumPy. Factors are part of a checkpoint; in an elastic job they begin anew when workers
+    change.
+
+    Args:
+        rank: Int. The columns of a factor. Defaults to `4`.
+        start_step: Int. Before so many steps gradients travel as they are: at the begin of a training they change too
+            fast to be followed. Defaults to `0`.
+
+    Example:
+
+    >>> PowerSGD(rank=2, start_step=100)
+    PowerSGD(rank=2, start_step=100)
+
+    Reference: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
+    optimization", 2019.
+    """
+
+    name = "power_sgd"
+    keeps_error = True
+
+    def __init__(self, rank: int = 4, start_step: int = 0):
+        for argument, value, least in (("rank", rank, 1), ("start_step", start_step, 0)):
+            if not is_number(value, least, whole=True) or isinstance(value, bool):
+                raise ValueError(f"`{argument}` must be an integer, {least} or more. Received: {argument}={value!r}")
+        self.rank, self.start_step = int(rank), int(start_step)
+
+    def sum(
+        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+    ) -> None:
+        if step.number < self.start_step:
+            (way.allreduce if gathers else way.reduce)(vector)
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite
+                self._sum(way, vector, step, left_out)
+
+    def _sum(self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None) -> None:
+        matrices = [span for span in step.spans if self._is_smaller(span.shape)]
+        wholes = [span for span in step.spans if span not in matrices]
+        lefts, rights = ([shape[side] for shape in map(self._shapes, matrices)] for side in (0, 1))
+        first, (*left, rest) = _lend(way, [*lefts, (sum(span.stop - span.start for span in wholes),)])
+        second, right = _lend(way, rights)
+
+        gradients = [vector[span.start : span.stop].reshape(len(p), -1) for span, p in zip(matrices, left, strict=True)]
+        for span, gradient, p in zip(matrices, gradients, left, strict=True):
+            np.matmul(gradient, self._factor(step, span), out=p)
+        _copy(wholes, vector, rest, to_rest=True)
+        way.allreduce(first)
+        for span, gradient, p, q in zip(matrices, gradients, left, right, strict=True):
+            p[:] = _orthogonal(p)
+            np.matmul(gradient.T, p, out=q)
+            if left_out is not None:
+                own = left_out[span.start : span.stop].reshape(gradient.shape)
+                own += gradient
+                own -= np.matmul(p, q.T, out=gradient)
+        way.allreduce(second)
+        for span, gradient, p, q in zip(matrices, gradients, left, right, strict=True):
+            np.matmul(p, q.T, out=gradient)
+            if np.isfinite(q).all():
+                step.factors[span.number] = _orthogonal(q)
+        _copy(wholes, vector, rest, to_rest=False)
+
+    def _shapes(self, span: Span) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the shapes of the factors of a gradient."""
+        rows, columns = math.prod(span.shape[:-1]), span.shape[-1]
+        rank = min(self.rank, rows, columns)
+        return (rows, rank), (columns, rank)
+
+    def _is_smaller(self, shape: tuple[int, ...]) -> bool:
+        """Whether the factors of a gradient of this shape have fewer numbers than it has."""
+        if len(shape) < 2:
+            return False
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        return self.rank * (rows + columns) < rows * columns
+
+    def _factor(self, step: StepOfForm, span: Span) -> np.ndarray:
+        """Return the second factor that the step before has left, or one to begin with, the same on all ranks."""
+        _, shape = self._shapes(span)
+        factor = step.factors.get(span.number)
+        if factor is None or factor.shape != shape:
+            start = np.random.default_rng(span.number).normal(size=shape)
+            factor = step.factors[span.number] = _orthogonal(start.astype(np.float32))
+        return factor
+
+
+def _lend(way: Way, shapes: Sequence[tuple[int, ...]]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return a vector of the memory that a way moves fastest, and its pieces of these shapes."""
+    sizes = [math.prod(shape) for shape in shapes]
+    vector = way.lend(sum(sizes), "float32")
+    pieces = np.split(vector, np.cumsum(sizes)[:-1]) if sizes else []
+    return vector, [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def _copy(spans: list[Span], vector: np.ndarray, rest: np.ndarray, to_rest: bool) -> None:
+    """Copy these parts of a vector to another, one behind the other, or back."""
+    start = 0
+    for span in spans:
+        part, own = vector[span.start : span.stop], rest[start : start + span.stop - span.start]
+        np.copyto(own, part) if to_rest else np.copyto(part, own)
+        start += own.size
+
+
+def _orthogonal(matrix: np.ndarray) -> np.ndarray:
+    """Return a matrix whose columns are orthogonal, of length 1, and span what those of `matrix` do."""
+    return np.ascontiguousarray(np.linalg.qr(matrix)[0])
