@@ -3,7 +3,8 @@
 packing         the base of forms in which each message is packed
 half            fp16 and bf16: two bytes for each element
 int8            one byte for each element
-blocks          what it is made of: a scale for each block of elements
+one_bit         one bit for each element
+blocks          what these two have in common: a scale for each block of elements
 top_k           the largest elements, with their indices
 random_k        elements that all ranks draw alike
 power_sgd       two thin factors of each matrix
@@ -19,6 +20,7 @@ from easyscale.compression.compression import Compression, Span, StepOfForm
 from easyscale.compression.error_feedback import ErrorFeedback
 from easyscale.compression.half import BF16, FP16
 from easyscale.compression.int8 import Int8
+from easyscale.compression.one_bit import OneBit
 from easyscale.compression.packed_messages import PackedMessages
 from easyscale.compression.packing import Packing
 from easyscale.compression.power_sgd import PowerSGD
@@ -33,6 +35,7 @@ __all__ = [
     "Compression",
     "ErrorFeedback",
     "Int8",
+    "OneBit",
     "PackedMessages",
     "Packing",
     "PowerSGD",
