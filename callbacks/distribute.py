@@ -27,6 +27,7 @@ from easyscale.training.console import Console
 from easyscale.training.distribution import Distribution
 from easyscale.training.pipelined.stages_of_ranks import StagesOfRanks
 from easyscale.training.split import refusals
+from easyscale.training.split.group_of_ranks import ranks_of_group, workers_of_groups
 
 __all__ = ["Distribute"]
 
@@ -66,7 +67,8 @@ class Distribute(keras.callbacks.Callback):
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
         model_parallel: `easyscale.parallel.Pipeline`, or `Split`. A pipeline cuts the model into stages on neighbouring
             ranks, which are then one worker: make this object before `easyscale.shard` and `local_batch` are called.
-            `Split` divides the weights of some layers over the workers. With one rank neither changes anything.
+            `Split` divides the weights of some layers over the workers or, with `group`, over neighbouring ranks that
+            are then one worker: make this object first as well. With one rank neither changes anything.
             Defaults to `None`: every rank trains the whole model.
         check_every: Int. After so many steps the workers' weights are compared. Defaults to `100`.
         checkpoint: String or path. A folder for checkpoints of the whole state of this `fit()`. If there are some,
@@ -119,7 +121,8 @@ class Distribute(keras.callbacks.Callback):
             backend.get().require(Feature.PIPELINE)
         if self._split is not None:
             refusals.check_arguments(self._options, checkpoint)
-        self._parallel = StagesOfRanks(pipeline, communicator, self._options, check_every)
+        self._group = ranks_of_group(self._split, communicator)
+        self._parallel = StagesOfRanks(pipeline, communicator, self._options, check_every, self._group)
         self._check_every = check_every
         self._taken: keras.callbacks.CallbackList | None = None
         steps, seconds = _interval(_EVERY if every is None else every)
@@ -157,17 +160,20 @@ class Distribute(keras.callbacks.Callback):
             attach(callbacks, pipelines)
             _compile_without_xla(model, pipelines.is_chief, pipelines.exchanges_in_graphs)
             return
-        distribution = Distribution.of(model)
-        distribution.wrap_optimizers(self._options)
+        distribution, options = Distribution.of(model), self._options
+        if self._group > 1:
+            self._parallel.check_order()
+            options = {**options, "communicator": workers_of_groups(options["communicator"], self._group)}
+        distribution.wrap_optimizers(options)
         if not distribution.optimizers:
             return  # `predict()` needs none; `fit()` says so in `on_train_begin`
         self._taken = callbacks
         distribution.check_every, distribution.checkpoint = self._check_every, self._checkpoint
-        distribution.split_by(self._split if distribution.size > 1 else None)
-        if distribution.size > 1 or self._checkpoint or distribution.is_elastic:
+        distribution.split_by(self._split if distribution.ranks > 1 else None)
+        if distribution.ranks > 1 or self._checkpoint or distribution.is_elastic:
             remember(callbacks.callbacks)
             attach(callbacks, distribution)
-        _compile_without_xla(model, distribution.is_chief, distribution.size > 1)
+        _compile_without_xla(model, distribution.is_chief, distribution.ranks > 1)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         if self._taken is None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from easyscale import exchange as exchanges
+from easyscale.communicator.data_axis import everyone_of
 from easyscale.errors import EasyScaleWarning, SharedMemoryError
 from easyscale.exchange import Exchange
 from easyscale.layout import bucket
@@ -74,7 +75,7 @@ def choose(exchange: Exchange, specs: Sequence[Spec], fixed: bool, bucket_bytes:
     if problem or (not fixed and nbytes >= SHORT_BYTES):
         usual = exchange
         exchange, timings = _fastest(usual, specs, bucket_bytes, is_usable=not problem)
-        if problem and usual.communicator.rank == 0:
+        if problem and usual.communicator.is_chief:
             warnings.warn(
                 f"the exchange '{exchange.name}' is used instead of '{usual.name}': {problem}",
                 EasyScaleWarning,
@@ -86,6 +87,9 @@ def choose(exchange: Exchange, specs: Sequence[Spec], fixed: bool, bucket_bytes:
         timings = [*pieces, *(timing for timing in timings if timing.exchange != exchange.name)]
         enough = SLOWER * min(timing.seconds for timing in pieces)
         bucket_bytes = next(timing.bucket_bytes for timing in pieces if timing.seconds <= enough)
+    if (workers := exchange.communicator) is not everyone_of(workers):  # ranks of a group sum up alike
+        name, bucket_bytes = everyone_of(workers).all_gather_object([exchange.name, bucket_bytes])[0]
+        exchange = exchange if name == exchange.name else exchanges.get(name, workers)
     return Choice(exchange, bucket_bytes, timings, _explain(exchange, bucket_bytes, nbytes, timings))
 
 

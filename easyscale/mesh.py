@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from easyscale.communicator import Communicator
+from easyscale.communicator.data_axis import DataAxis
 from easyscale.communicator.group import Group
 from easyscale.errors import unknown
 
@@ -19,7 +20,7 @@ _ranks_of_worker = 1  # neighbours that train one copy of the model, as the scri
 
 
 def ranks_of_worker() -> int:
-    """Return how many neighbouring ranks are one worker: those of a pipeline, else 1."""
+    """Return how many neighbouring ranks are one worker: those of a pipeline, or that share a batch; else 1."""
     return _ranks_of_worker
 
 
@@ -96,6 +97,14 @@ class Mesh:
         if axis not in self._beside:
             self._beside[axis] = Group(self.communicator.duplicate(), self._ranks[axis])
         return self._beside[axis]
+
+    def workers(self) -> DataAxis:
+        """Return the ranks along the first axis as workers, of which each is a group along the other one.
+
+        All ranks must call this alike.
+        """
+        first, last = self.axes
+        return DataAxis(self[first], self[last], self.communicator.duplicate())
 
     def __repr__(self) -> str:
         return f"Mesh({_shown(self.axes)}, rank {self.communicator.rank} at {_shown(self._coordinates)})"

@@ -200,7 +200,8 @@ class DistributedOptimizer(AroundAnother):
         self.workers.replicas.apart(self._shard)
 
     def _shard(self) -> None:
-        if self.built and self.workers.size > 1 and not self.workers.communicator.membership.is_joining:
+        is_divided = self.workers.size > 1 or self.workers.gradients.slices.groups
+        if self.built and is_divided and not self.workers.communicator.membership.is_joining:
             self._updates.begin(self._trainable_variables)
 
     @property

@@ -31,7 +31,7 @@ def rank() -> int:
 def size() -> int:
     """Return the number of workers: of processes that train, times the devices that each of them drives.
 
-    With `Distribute(model_parallel=...)` a worker is one pipeline, of several processes.
+    With `Distribute(model_parallel=...)` a worker may be a pipeline, or a group of processes that share a batch.
 
     Example:
 
@@ -54,7 +54,7 @@ def local_size() -> int:
 def is_chief() -> bool:
     """Return whether this is worker 0, the one that prints and writes files. What replaces it in an elastic job is not.
 
-    Of a worker of several processes, a pipeline, it is the first one.
+    Of a worker of several processes, a pipeline or group, it is the first one.
 
     Example:
 

@@ -60,9 +60,13 @@ class Shards:
         whole: Bool. Whether no array is divided. Defaults to `False`.
         slices: Dict. `Sliced`, by number, for each array of which the ranks have slices already. They are in no bucket.
             Defaults to none.
+        groups: Dict. `Sliced`, by number, for each array that is itself a slice, the same on these ranks: others have
+            other slices. They are in buckets of their own, so that the others are laid out alike beside any of them.
+            Defaults to none.
 
     Attributes:
         slices: The same.
+        groups: The same.
         buckets: List of `Bucket`, whose slots have the numbers of the arrays.
         parts: List of slices, one for each array in a bucket: which of its elements, counted flat, this rank owns.
         all_parts: For each rank a list of such slices.
@@ -76,9 +80,11 @@ class Shards:
         bucket_bytes: int | None = None,
         whole: bool = False,
         slices: Mapping[int, Sliced] | None = None,
+        groups: Mapping[int, Sliced] | None = None,
     ):
-        self._exchange, self.slices = exchange, dict(slices or {})
-        self.buckets = buckets.plan(specs, bucket_bytes, without=self.slices)
+        self._exchange, self.slices, self.groups = exchange, dict(slices or {}), dict(groups or {})
+        self.buckets = buckets.plan(specs, bucket_bytes, without={*self.slices, *self.groups})
+        self.buckets += buckets.plan(specs, bucket_bytes, without=set(range(len(specs))) - set(self.groups))
         self._spans: dict[int, slice] = {}  # where in its bucket the owned part of an array is
         self.parts: list[slice] = [slice(0, 0)] * len(specs)
         ranges = []
@@ -106,6 +112,8 @@ class Shards:
 
     def part_of(self, index: int, whole: np.ndarray) -> np.ndarray:
         """Return what this rank owns of a whole array: a vector, or its slice of one that is in no bucket."""
+        if index in self.groups:
+            whole = self.groups[index].part(whole)
         return self.slices[index].part(whole) if index in self.slices else whole.reshape(-1)[self.parts[index]]
 
     def own_parts(self, bucket: buckets.Bucket, vector: np.ndarray) -> dict[int, np.ndarray]:
@@ -171,6 +179,14 @@ class Shards:
         """
         if index in self.slices:
             return self.slices[index].collect(part, root, memory).reshape(-1)
+        if index in self.groups:
+            sliced, own = self.groups[index], self._unite(index, part, root, None)
+            is_taker = root in (self._exchange.communicator.rank, None)  # and so are the others of its group
+            return sliced.collect(own.reshape(sliced.part_shape), memory=memory).reshape(-1) if is_taker else own
+        return self._unite(index, part, root, memory)
+
+    def _unite(self, index: int, part: np.ndarray, root: int | None, memory: Memory | None) -> np.ndarray:
+        """Do what `collect` does, of what is in a bucket."""
         communicator, part = self._exchange.communicator, np.ascontiguousarray(part)
         others = [rank for rank in range(communicator.size) if rank != communicator.rank]
         takers = [rank for rank in others if root in (rank, None)]

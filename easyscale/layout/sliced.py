@@ -44,6 +44,12 @@ class Sliced:
         self.shape, self._axis, self._ranks = tuple(shape), axis, ranks
         self._bounds = bounds_of(self.shape[axis] // unit, ranks.size, unit)
 
+    @property
+    def part_shape(self) -> tuple[int, ...]:
+        """The shape of this rank's slice."""
+        own = self._bounds[self._ranks.rank + 1] - self._bounds[self._ranks.rank]
+        return (*self.shape[: self._axis], own, *self.shape[self._axis + 1 :])
+
     def part(self, whole: np.ndarray) -> np.ndarray:
         """Return this rank's slice of a whole array, without a copy."""
         return whole[self._index(self._ranks.rank)]

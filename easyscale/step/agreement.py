@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from easyscale.communicator import Communicator
+from easyscale.communicator.data_axis import everyone_of
 from easyscale.errors import DesyncError
 
 __all__ = ["Agreed", "Agreement", "Purpose", "first_difference", "signature"]
@@ -91,11 +92,14 @@ class Agreement:
         self.asked_to_end = False
         self.not_finite: list[int] = []
         self._was_asked = False
+        everyone = everyone_of(communicator)
+        self._columns_count = everyone.size // communicator.size  # the ranks of a worker
+        self._column = everyone.rank % self._columns_count
 
     def ask_to_end(self) -> None:
         """Let all ranks know, when they meet the next time, that this one was asked to end."""
         self._was_asked = True
-        self.asked_to_end = self.asked_to_end or self._communicator.size == 1
+        self.asked_to_end = self.asked_to_end or everyone_of(self._communicator).size == 1
 
     def meet(
         self,
@@ -125,10 +129,11 @@ class Agreement:
         progress.purpose, progress.exchanges = _PURPOSES[purpose], self.count
         row = np.zeros(1, _ROW)
         row[0] = self.phase, purpose + _ASKED * self._was_asked, detail, self.count, weight, batch
-        acting = rows = self._communicator.all_gather_rows(row)[:, 0]
-        agreed, words = purpose, rows.view("i8").reshape(len(rows), -1)[:, :_WORDS]
+        all_rows = everyone_of(self._communicator).all_gather_rows(row)[:, 0]
+        acting = rows = self._columns(all_rows)[self._column]
+        agreed, words = purpose, all_rows.view("i8").reshape(len(all_rows), -1)[:, :_WORDS]
         if self._was_asked or (words != words[0]).any():  # else all ranks do the same, as in nearly every step
-            agreed, acting = self._compare(rows, descriptions)
+            agreed, acting = self._compare(all_rows, descriptions)
         if agreed == Purpose.GRADIENTS:
             self.count += 1
             self.not_finite = self.not_finite or np.flatnonzero(np.isnan(rows["batch"])).tolist()
@@ -137,22 +142,28 @@ class Agreement:
         same = acting.size > 1 and acting["batch"][0] != 0 and not _differ(acting["batch"])
         return Agreed(agreed, int(acting["detail"][0]), float(share), bool(same))
 
+    def _columns(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return the rows of ranks of different workers that have the same weights: all, if a worker is one rank."""
+        return [rows[first :: self._columns_count] for first in range(self._columns_count)]
+
     def _compare(self, rows: np.ndarray, descriptions: Sequence[str]) -> tuple[Purpose, np.ndarray]:
         """Return what ranks that do not all do the same are about to do, and the rows of those that act."""
         if (rows["purpose"] >= _ASKED).any():
             self.asked_to_end = True
             rows["purpose"] %= _ASKED
         agreed = Purpose(rows["purpose"].max())
-        acting = rows[rows["purpose"] == agreed]
+        # Where a worker is several ranks, gradients match along a column of ranks, one of each worker.
+        columns = self._columns(rows) if agreed in _IN_STEP else [rows]
+        all_acting = [column[column["purpose"] == agreed] for column in columns]
         # Who begins may still have the phase of a fit() that all have left by an exception.
         in_one_phase = agreed in (Purpose.STATE, Purpose.BEGIN) or not _differ(rows["phase"])
         purposes = set(rows["purpose"])
         begins_alone = Purpose.BEGIN in purposes and len(purposes) > 1
         if not in_one_phase or begins_alone or len(_IN_STEP & purposes) > 1:
             self._explain_phases(rows)
-        if _differ(rows["exchange"]) or _differ(acting["detail"]):
+        if _differ(rows["exchange"]) or any(_differ(acting["detail"]) for acting in all_acting):
             self._explain_details(agreed, descriptions, rows)
-        return agreed, acting
+        return agreed, all_acting[self._column if len(columns) > 1 else 0]
 
     def _explain_phases(self, rows: np.ndarray) -> None:
         other = next(rank for rank, row in enumerate(rows) if tuple(row)[:2] != tuple(rows[0])[:2])

@@ -74,8 +74,8 @@ class Gradients(GradientSync):
         self.bucket_bytes, self.choice = bucket_bytes, Choice(self.exchange, bucket_bytes, [], "")
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
-        slices = {n: sliced for n, sliced in enumerate(self.slices.of(variables)) if sliced is not None}
-        shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole, slices)
+        slices, groups = self.slices.numbered(variables), self.slices.groups.numbered(variables)
+        shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole, slices, groups)
         for exchange in self._exchanges.values():  # of an earlier division, over other workers
             exchange.divide(shards)
         self._compiled.forget()
@@ -160,8 +160,8 @@ class Gradients(GradientSync):
             return None
         return LateGather(self._shared, shards, variables)
 
-    def total_of_squares(self, tensors: Sequence[Gradient]) -> Tensor:
-        return owned_parts.total_of_squares(self.communicator, self._shared, tensors)
+    def total_of_squares(self, tensors: Sequence[Gradient], in_groups: Sequence[bool] = ()) -> Tensor:
+        return owned_parts.total_of_squares(self.communicator, self._shared, tensors, in_groups)
 
     def on_state(self, collect: Callable[[], list[np.ndarray]]) -> Callable[[], list[np.ndarray]]:
         return self._shared.on_state(collect)

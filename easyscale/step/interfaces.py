@@ -160,8 +160,8 @@ class GradientSync(Protocol):
         It gains where gradients leave in several buckets: between nodes, or where the user has asked for it.
         """
 
-    def total_of_squares(self, tensors: Sequence[Gradient]) -> Tensor:
-        """Return, for each tensor or `IndexedSlices`, the sum of its squares on all workers. Float64."""
+    def total_of_squares(self, tensors: Sequence[Gradient], in_groups: Sequence[bool] = ()) -> Tensor:
+        """Return, for each gradient, the sum of its squares on all workers and, `in_groups`, their ranks. Float64."""
 
     def on_state(self, collect: Callable[[], list[np.ndarray]]) -> Callable[[], list[np.ndarray]]:
         """Return a function that calls `collect` on all workers, whatever the others are doing in this `fit()`.

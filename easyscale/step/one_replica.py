@@ -9,6 +9,7 @@ import numpy as np
 
 from easyscale.backend.base import Backend
 from easyscale.communicator import Communicator
+from easyscale.communicator.data_axis import everyone_of
 from easyscale.exchange import Exchange
 from easyscale.layout.specs import Variable
 from easyscale.step import equality
@@ -86,12 +87,12 @@ class OneReplica(ModelScope):
         return [(self.communicator.membership.initial_ranks[self.communicator.rank], variable)]
 
     def start_equal(self, variables: Sequence[Variable], root: int = 0) -> None:
-        if self.communicator.size > 1:
-            equality.start_equal(self.communicator, self._backend, variables, root)
+        if everyone_of(self.communicator).size > 1:
+            equality.start_equal(everyone_of(self.communicator), self._backend, variables, root)
 
     def start_in_step(self, variables: Sequence[Variable], state: Sequence[Variable]) -> None:
         """Let variables, and an optimizer's state, be the chief's in the first step of a loop of the user's own."""
         self.start_equal([*variables, *state])
 
     def check_equal(self, variables: Sequence[Variable], step: int) -> np.ndarray:
-        return equality.check_equal(self.communicator, self._backend, variables, step)
+        return equality.check_equal(everyone_of(self.communicator), self._backend, variables, step)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from easyscale.communicator import Communicator
+from easyscale.communicator.data_axis import group_of
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.step.interfaces import Gradient, Tensor
@@ -38,13 +39,29 @@ def gather(
         assign(variable, value)
 
 
-def total_of_squares(communicator: Communicator, shared: Shared, tensors: Sequence[Gradient]) -> Tensor:
-    """Return, for each gradient, the sum of its squares on all workers, in a step; a tensor of float64."""
-    squares = shared.backend.sums_of_squares(tensors)
-    if communicator.size == 1:
+def total_of_squares(
+    communicator: Communicator, shared: Shared, tensors: Sequence[Gradient], in_groups: Sequence[bool] = ()
+) -> Tensor:
+    """Return, for each gradient, the sum of its squares on all workers, in a step; a tensor of float64.
+
+    Args:
+        communicator: The `Communicator`.
+        shared: Its `Shared`.
+        tensors: The gradients, or this rank's parts of them.
+        in_groups: For each of them, whether it is that of a slice, of which the other ranks of its group have others.
+            Defaults to none.
+    """
+    squares, group, among = shared.backend.sums_of_squares(tensors), group_of(communicator), np.array(in_groups, bool)
+    if communicator.size == 1 and not among.any():
         return squares
-    rows, spec = communicator.all_gather_rows, Spec((len(tensors),), np.dtype("float64"))
-    return shared.call(lambda row: [rows(row).sum(axis=0)], [squares], [spec])[0]
+
+    def total(row: np.ndarray) -> list[np.ndarray]:
+        sums = communicator.all_gather_rows(row).sum(axis=0)
+        if group is not None and among.any():
+            sums[among] = group.all_gather_rows(sums[among]).sum(axis=0)
+        return [sums]
+
+    return shared.call(total, [squares], [Spec((len(tensors),), np.dtype("float64"))])[0]
 
 
 def length_of(part: slice) -> tuple[int]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from easyscale.layout.sliced import Sliced
 from easyscale.layout.specs import Variable
+from easyscale.step.group_slices import GroupSlices
 from easyscale.step.interfaces import Gradient
 
 __all__ = ["OwnedSlices"]
@@ -22,9 +23,13 @@ class OwnedSlices:
     """The slices of this worker: nothing of them is reduced, or gathered.
 
     Their gradients are those of all workers' samples already, weighted as their mean is.
+
+    Attributes:
+        groups: The `GroupSlices`, slices of the ranks of a worker, which are not among these.
     """
 
     def __init__(self) -> None:
+        self.groups = GroupSlices()
         self._owned: dict[int, OwnedSlice] = {}  # by identity
 
     def add(self, variable: Variable, sliced: Sliced, take: Callable[[], Gradient]) -> None:
@@ -51,6 +56,10 @@ class OwnedSlices:
     def of(self, variables: Sequence[Variable]) -> list[Sliced | None]:
         """Return of what each variable is a slice; `None` for one that is whole."""
         return [self.sliced(variable) if variable in self else None for variable in variables]
+
+    def numbered(self, variables: Sequence[Variable]) -> dict[int, Sliced]:
+        """Return of what variables are slices, by their numbers, without those that are whole."""
+        return {number: sliced for number, sliced in enumerate(self.of(variables)) if sliced is not None}
 
     def take(self, variable: Variable) -> Gradient:
         """Return the gradient of a slice on a worker that has made no backward pass."""

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from easyscale import keras_internals, separate
+from easyscale.communicator.data_axis import everyone_of
 from easyscale.data import division
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Split
@@ -110,6 +111,11 @@ class Distribution:
     @property
     def size(self) -> int:
         return self._replication.size if self.optimizers else 1
+
+    @property
+    def ranks(self) -> int:
+        """The number of workers or, if each is several ranks, of these."""
+        return max(self.size, everyone_of(self._replication.communicator).size) if self.optimizers else 1
 
     def wrap_optimizers(self, options: dict) -> None:
         """Make every optimizer among the model's attributes a `DistributedOptimizer` with these options."""
@@ -269,15 +275,16 @@ class Distribution:
         return run_alone(original, data, self._model, self.optimizers)
 
     def test_step(self, original: Callable, data: Any) -> Any:
-        return self._step(original, data) if self.size > 1 else original(data)
+        return self._step(original, data) if self.ranks > 1 else original(data)
 
     def _step(self, original: Callable, data: Any) -> Any:
+        data = data if self._split is None else self._split.batch(data)
         return run_step(original, data, self._model, self.optimizers)
 
     def evaluate(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
         if self._training:
             kwargs = dict(self._fit.data.of_validation(kwargs))
-        if self.size == 1:
+        if self.ranks == 1:
             return original(*args, **kwargs)
         # All workers evaluate together only if the list of callbacks has Distribute in it, as that of fit() has.
         self._evaluations.append(False)

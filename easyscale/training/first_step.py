@@ -45,7 +45,7 @@ class FirstStep:
                 "changed weights without an exchange. Let `train_step` call `self.optimizer.apply(gradients, "
                 "variables)`, and make each optimizer an attribute of the model"
             )
-        if self._replication.steps.same_batch() and communicator.rank == 0:
+        if self._replication.steps.same_batch() and communicator.is_chief:
             warnings.warn(
                 "each process should have its own part of the data. Received: the same first batch in all "
                 f"{communicator.workers} processes. Divide the data: `x, y = easyscale.shard(x, y)`",

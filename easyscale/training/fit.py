@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from easyscale.communicator.data_axis import everyone_of
 from easyscale.data import division
 from easyscale.errors import DesyncError
 from easyscale.keras_internals import initial_epoch, set_initial_epoch
@@ -141,7 +142,7 @@ class Fit:
         saves = None if self._checkpointing is None else self._checkpointing.every
         plan: dict[str, Any] = {"epochs": self.progress.epochs, "checkpoint": saves, "layers": layer_facts(self._model)}
         plan |= {"first": initial_epoch(self._model), "decides": deciding_hooks}
-        all_ranks = self._communicator.all_gather_object(plan)
+        all_ranks = everyone_of(self._communicator).all_gather_object(plan)
         first = all_ranks[0]
         for name, rule in (("epochs", "train for the same epochs"), ("checkpoint", "write checkpoints alike, or none")):
             different = [rank for rank, other in enumerate(all_ranks) if other[name] != first[name]]

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import keras
 
+from easyscale import backend as backends
 from easyscale.backend import dataset_of
 from easyscale.keras_internals import layers_of
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.step import equality
 from easyscale.step.agreement import Purpose
 from easyscale.training.console import Console
 from easyscale.training.keras_fit import locals_of_fit
@@ -118,7 +120,7 @@ class ReplicatedModel:
         """
         if self._split is not None and self.is_built:
             self._split.begin()
-            self._console.say_once(f"split over {self.workers.size} workers: {self._split.summary}")
+            self._console.say_once(self._split.summary)
         for optimizer in self.optimizers:
             if not optimizer.is_sharded:
                 optimizer.shard()
@@ -136,7 +138,9 @@ class ReplicatedModel:
 
     def compare(self, steps: int) -> None:
         """Raise `DesyncError` if workers' weights differ, after so many steps. All workers call this together."""
-        variables = [
-            variable for variable in self.model.trainable_variables if variable not in self.workers.gradients.slices
-        ]
-        self.workers.replicas.check_equal(variables, steps)
+        variables, owned = self.model.trainable_variables, self.workers.gradients.slices
+        slices = [variable for variable in variables if variable in owned.groups]
+        if slices:  # which one rank of each worker has
+            equality.check_equal(self.workers.communicator, backends.get(), slices, steps)
+        wholes = [variable for variable in variables if variable not in owned and variable not in owned.groups]
+        self.workers.replicas.check_equal(wholes, steps)

@@ -2,6 +2,7 @@
 
 import keras
 
+from easyscale.communicator.data_axis import DataAxis
 from easyscale.optimizer import DistributedOptimizer
 
 __all__ = ["wrap_all"]
@@ -41,6 +42,8 @@ def _wrap(optimizer: keras.optimizers.Optimizer, options: dict, by_hand: bool) -
             optimizer = inner
     if not isinstance(optimizer, DistributedOptimizer):
         return DistributedOptimizer(optimizer, **options)
+    if options["communicator"] is None and isinstance(optimizer.communicator, DataAxis):  # of an earlier fit()
+        return DistributedOptimizer(optimizer.inner_optimizer, **options)
     for name, value in options.items():
         if value is not None and value != getattr(optimizer, name):
             if not by_hand:  # by an earlier fit(), which may have been told otherwise

@@ -96,7 +96,7 @@ def _choose(
                 f"Received: exchange='{exchange.name}' and {type(optimizer).__name__}; {reason}. Use 'parameter_server'"
             )
         return ServedUpdate
-    if any(gradients.slices.of(variables)):
+    if any(gradients.slices.of(variables)) or gradients.slices.groups:
         if reason := ShardedUpdate.why_not(optimizer, variables):
             raise ValueError(
                 f"layers that are split need {ShardedUpdate.needs}. Received: {type(optimizer).__name__}; {reason}. "

@@ -43,9 +43,9 @@ class DividedUpdate(Update):
         self._compiles = is_of_keras(optimizer)  # XLA can compile it
         self._numbers = {id(variable): number for number, variable in enumerate(self._variables)}
         self._shards = replication.shard(self._variables, whole)
-        slices = self._shards.slices
+        slices, divided = self._shards.slices, {**self._shards.slices, **self._shards.groups}
         own = [tuple(variable.shape) for variable in self._variables]
-        wholes = [slices[number].shape if number in slices else shape for number, shape in enumerate(own)]
+        wholes = [divided[number].shape if number in divided else shape for number, shape in enumerate(own)]
         parts = [None if n in slices else (part.stop - part.start,) for n, part in enumerate(self._shards.parts)]
         self._twin = Twin(optimizer, self._variables, wholes if whole else parts)
         if whole:

@@ -72,7 +72,8 @@ class UpdateInFit:
 
     def begin(self, variables: list[keras.Variable]) -> None:
         """Begin the update of a `fit()` that trains these variables: divide the optimizer's state, if it can be."""
-        slices = self._gradients().slices.of(variables)
+        owned = self._gradients().slices
+        slices = [*owned.of(variables), *owned.groups.of(variables)]
         if self.is_synchronous:
             self._gradients().choose(variables)
         if self.chosen is None or slices != self._slices:

@@ -1,5 +1,7 @@
 """Each worker updates the part of the weights that it owns."""
 
+import functools
+
 import keras
 import numpy as np
 
@@ -20,7 +22,8 @@ class ShardedUpdate(DividedUpdate):
 
     The state of a part exists on its owner only, and in an elastic job as a copy on the next worker. Before and after
     `fit()` it is whole, and in the optimizer itself. Of a layer that is split the part is the slice that a worker has:
-    its gradient comes to it in the backward pass, and it is neither reduced nor gathered.
+    its gradient comes to it in the backward pass, and it is neither reduced nor gathered. Where a worker is a group of
+    ranks, slices are reduced and gathered between the ranks that have the same.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`.
@@ -46,9 +49,11 @@ class ShardedUpdate(DividedUpdate):
         gradients = [by_number.get(number) for number in range(len(self._variables))]
         parts = self._replication.reduce(context, gradients, self._variables, shards=self._shards)
         numbers = [number for number, part in enumerate(parts) if part is not None]
-        parts = self._twin.clip([parts[number] for number in numbers], self._replication.total_of_squares)
+        in_groups = [number in self._shards.groups for number in numbers]
+        total_of_squares = functools.partial(self._replication.total_of_squares, in_groups=in_groups)
+        parts = self._twin.clip([parts[number] for number in numbers], total_of_squares)
         if context.adjust is not None:
-            parts = context.adjust(parts, self._replication.total_of_squares)
+            parts = context.adjust(parts, total_of_squares)
         pieces = [self._twin.pieces[number] for number in numbers]
         self._replication.update(self._update, parts, pieces, self._compiles)
         own = {n: piece for n, piece in zip(numbers, pieces, strict=True) if n not in self._shards.slices}

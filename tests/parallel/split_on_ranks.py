@@ -57,9 +57,11 @@ def largest_difference(model, other):
     return max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs)
 
 
-def equal(make, data, layers=BOTH, batch=24, epochs=2, tolerance=1e-5, validates=False, options=None, **more):
+def equal(
+    make, data, layers=BOTH, batch=24, epochs=2, tolerance=1e-5, validates=False, options=None, group=None, **more
+):
     """Train as one process, and with split layers; compare weights, optimizer, history, and what comes afterwards."""
-    common = {"epochs": epochs, "shuffle": False, "verbose": 0, **more}
+    common = {"epochs": epochs, "shuffle": False, "verbose": 0} | more
     if comm.is_chief:
         keras.utils.set_random_seed(1)
         reference = make()
@@ -67,9 +69,9 @@ def equal(make, data, layers=BOTH, batch=24, epochs=2, tolerance=1e-5, validates
         expected = reference.fit(*data, batch_size=batch, **validation, **common)
     keras.utils.set_random_seed(1 + comm.rank)
     model = make()
+    distribute = Distribute(**{"exchange": "ring", **(options or {})}, model_parallel=Split(layers, group))
     local, parts = easyscale.local_batch(batch), easyscale.shard(*data)
     validation = {"validation_data": parts} if validates else {}
-    distribute = Distribute(**{"exchange": "ring", **(options or {})}, model_parallel=Split(layers))
     if not comm.is_chief:  # all ranks begin with the chief's weights
         model.set_weights([0 * weight for weight in model.get_weights()])
     history = model.fit(*parts, batch_size=local, callbacks=[distribute], **validation, **common)

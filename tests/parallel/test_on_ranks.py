@@ -60,3 +60,13 @@ def test_checkpoints_of_pipelines(check):
 @over_ranks(HERE / "hybrid_on_ranks.py", sizes=[4], limit=900)
 def test_pipelines_side_by_side_take_the_steps_of_one_process(check):
     check()
+
+
+@over_ranks(HERE / "group_on_ranks.py", sizes=[2, 4], limit=900, full=[3], group="group")
+def test_layers_that_are_split_within_groups_take_the_steps_of_one_process(check):
+    check()
+
+
+@over_ranks(HERE / "group_fit_on_ranks.py", sizes=[2, 4], limit=600, full=[3], group="group")
+def test_a_fit_with_layers_that_are_split_within_groups(check):
+    check()

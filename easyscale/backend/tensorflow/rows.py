@@ -14,7 +14,8 @@ __all__ = ["elements_of", "scaled", "sums_of_squares"]
 def elements_of(rows: tf.IndexedSlices, part: slice) -> tf.IndexedSlices:
     """Return the rows' elements that are in a part of the flat variable, as rows of one element."""
     width = tf.size(rows.values, tf.int64) // tf.maximum(tf.size(rows.indices, tf.int64), 1)
-    positions = tf.reshape(rows.indices[:, None] * width + tf.range(width)[None], [-1])
+    indices = tf.cast(rows.indices, tf.int64)  # of a lookup by int32 they are as the numbers
+    positions = tf.reshape(indices[:, None] * width + tf.range(width)[None], [-1])
     inside = (positions >= part.start) & (positions < part.stop)
     values = tf.boolean_mask(tf.reshape(rows.values, [-1]), inside)
     return tf.IndexedSlices(

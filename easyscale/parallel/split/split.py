@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import keras
 
-from easyscale.errors import unknown
+from easyscale.errors import is_number, unknown
 from easyscale.keras_internals import layers_of
 from easyscale.parallel.split.cheapest import cheapest
 from easyscale.parallel.split.kinds import WAYS, Kind, kinds_of
@@ -28,12 +28,28 @@ class Split:
     only; the slice computes for the samples of all workers. What it costs, way by way, is said in
     `easyscale.parallel.split.trip`. Before and behind `fit()` all workers have the whole weights.
 
+    With `group=G`, `G` neighbouring ranks are one worker: they have the same batch, and divide the layers among
+    themselves, as in Megatron-LM (Shoeybi et al., 2019). Rows need not travel then, and weights are exchanged between
+    the ranks of different workers that have the same. Make `Distribute` before data are divided.
+
+            rank 0                             rank 1
+            the batch of worker 0              the same batch
+               |                                  |
+            columns 0 to 2047 of fc1   <--->   columns 2048 to 4095     activations: results forward, sums backward
+               |                                  |
+               |  gradients of both,              |
+               |  by the exchange                 |
+            rank 2                             rank 3
+            the batch of worker 1              the same batch
+
     Args:
         layers: Dict. From a regular expression, which is to match the whole name of a layer, to the way in which such
             layers are split: `"columns"` or `"rows"` of their matrix, `"heads"` of a `MultiHeadAttention`, or
             `"vocabulary"`: the columns of a last `Dense`, whose cross entropy is computed without whole logits. The
             first that matches counts. Or `"auto"`: each layer that sends less bytes so in a step of this batch, by
             columns, rows or heads, in the way in which it sends least.
+        group: Int, or `"all"`. So many neighbouring ranks are one worker, or all of them. Defaults to `None`: each rank
+            is a worker.
 
     Raises:
         ValueError: If an argument is none of those that it can be.
@@ -42,12 +58,23 @@ class Split:
 
     >>> Split({"fc.*": "columns", "embedding": "rows"})
     Split({'fc.*': 'columns', 'embedding': 'rows'})
+    >>> Split({"fc1": "columns", "fc2": "rows"}, group=2)
+    Split({'fc1': 'columns', 'fc2': 'rows'}, group=2)
     """
 
-    def __init__(self, layers: Mapping[str, str] | str):
+    def __init__(self, layers: Mapping[str, str] | str, group: int | str | None = None):
         self.is_auto = isinstance(layers, str) and layers == "auto"
         self.layers: dict[str, str] = {}
+        is_count = is_number(group, 2, whole=True) and not isinstance(group, bool)
+        if group not in (None, "all") and not is_count:
+            raise ValueError(f"`group` must be an integer of 2 or more, 'all' or `None`. Received: {group=}")
+        self.group = int(group) if is_count and group is not None else group
         if self.is_auto:
+            if group is not None:
+                raise ValueError(
+                    "`Split('auto')` counts what is sent across workers. Received: "
+                    f"{group=}. Name the layers, as in Split({{'fc.*': 'columns'}}, {group=})"
+                )
             return
         if not isinstance(layers, Mapping) or not layers:
             raise ValueError(
@@ -66,14 +93,34 @@ class Split:
         self.layers = dict(layers)
 
     def __repr__(self) -> str:
-        return "Split('auto')" if self.is_auto else f"Split({self.layers})"
+        return (
+            "Split('auto')" if self.is_auto else f"Split({self.layers}{f', group={self.group!r}' * bool(self.group)})"
+        )
+
+    def ranks_of_worker(self, ranks: int) -> int:
+        """Return how many ranks are one worker, of so many in all.
+
+        Raises:
+            ValueError: If these are no whole groups.
+        """
+        if self.group is None or ranks == 1:
+            return 1
+        count = ranks if isinstance(self.group, str) else self.group
+        if ranks % count:
+            below = ranks // count * count
+            near = " or ".join(str(number) for number in (below, below + count) if number)
+            raise ValueError(
+                f"the number of ranks must be a multiple of those in a group. Received: {ranks} ranks, group={count}. "
+                f"Start {near}"
+            )
+        return count
 
     def kinds(self, model: keras.Model, ranks: int, samples: int | None) -> list[Kind]:
         """Return what is split of a model's layers, in their order, before anything is.
 
         Args:
             model: The model.
-            ranks: Int. The number of ranks over which they are divided.
+            ranks: Int. The number of ranks over which they are divided: workers, or those of a group.
             samples: Int. The samples in a worker's batch; `None` if that is not known.
 
         Raises:

@@ -14,7 +14,7 @@ from easyscale.parallel.split.kinds import Kind
 from easyscale.parallel.split.passage import CallPart, Part, Passage
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.trip import Trip
-from easyscale.step.interfaces import StepContext, WholeBatch
+from easyscale.step.interfaces import GradientSync, StepContext, WholeBatch
 from easyscale.step.shared import Shared
 
 __all__ = ["SplitLayer"]
@@ -59,6 +59,11 @@ class SplitLayer:
         self._passes: dict[int, StagePasses] = {}  # of calls that others make, by form
         self._joined: dict[int, _Joined] = {}  # these calls, by number
         self._gradients: list[Any] = []
+
+    def add_to(self, gradients: GradientSync) -> None:
+        """Let an optimizer know of the slices."""
+        for index, part in enumerate(self.variables):
+            gradients.slices.add(part.variable, part.sliced, functools.partial(self.take, index))
 
     # A worker that has a batch
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import keras
 import numpy as np
 
+from easyscale.communicator.data_axis import everyone_of
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.agreement import Purpose
 from easyscale.training.meetings import Meetings
@@ -25,7 +26,7 @@ class Decisions:
 
     def __init__(self, model: keras.Model, optimizers: Sequence[DistributedOptimizer], meetings: Meetings):
         self._model, self._optimizers, self._meetings = model, optimizers, meetings
-        self._communicator = optimizers[0].workers.communicator
+        self._communicator = everyone_of(optimizers[0].workers.communicator)
         self._hooks: set[str] = set()
         meetings.register(Purpose.DECISION, lambda _: self._agree(has_data=False))
 

@@ -38,7 +38,7 @@ class FiniteLosses:
         if self._has_warned or not (ranks := self._replication.steps.not_finite):
             return
         self._has_warned, size = True, self._replication.communicator.workers
-        if self._replication.communicator.rank > 0:
+        if not self._replication.communicator.is_chief:
             return
         whose = f"of rank {', '.join(map(str, ranks))} of {size}: its data are the first to look at"
         if len(ranks) == size > 1:

@@ -7,6 +7,7 @@ import keras
 from easyscale import backend as backends
 from easyscale.backend import value_of
 from easyscale.backend.base import Backend
+from easyscale.communicator.data_axis import everyone_of
 from easyscale.replication.replication import Replication
 from easyscale.step.random_state import get_random_state, mix, set_random_state
 from easyscale.training.stateful import State
@@ -56,7 +57,7 @@ class Seeds:
         `keras.utils.set_random_seed` on the chief makes all of them come again.
         """
         communicator = self._replication.communicator
-        self.derive(State(communicator.all_gather_object(self.state().about)[0]))
+        self.derive(State(everyone_of(communicator).all_gather_object(self.state().about)[0]))
         backends.get().differ(communicator)
 
     def derive(self, state: State) -> None:

@@ -26,6 +26,7 @@ class StagesOfRanks:
         communicator: What `easyscale.communicator.get` takes.
         options: Dict. Arguments of `DistributedOptimizer`.
         check_every: Int. After so many steps the weights of the pipelines are compared.
+        ranks: Int. How many ranks are one worker where there is no pipeline. Defaults to `1`.
 
     Attributes:
         pipeline: The `Pipeline`. `None` also with one rank, which has all stages.
@@ -40,6 +41,7 @@ class StagesOfRanks:
         communicator: str | Communicator | None,
         options: Mapping[str, Any],
         check_every: int,
+        ranks: int = 1,
     ):
         self._check_every = check_every
         self.pipeline: Pipeline | None = None
@@ -51,7 +53,7 @@ class StagesOfRanks:
             pipeline.check(max(self._communicator.size, 1) if self._communicator.size > 1 else pipeline.stages)
             self.pipeline = pipeline if self._communicator.size > 1 else None
             set_options(pipeline, self._options)
-        ranks = 1 if self.pipeline is None else self.pipeline.stages
+        ranks = ranks if self.pipeline is None else self.pipeline.stages
         if ranks != mesh.ranks_of_worker():
             self._too_early = called.names.intersection(_DIVIDE) if ranks > 1 else set()
             called.names.difference_update(self._too_early)
@@ -65,16 +67,20 @@ class StagesOfRanks:
             checkpoint: Dict. Arguments of `Checkpointing`; `None` if there are no checkpoints.
         """
         assert self.pipeline is not None
-        late = sorted(self._too_early - called.names)
-        if late:
-            raise ValueError(
-                "`Distribute(model_parallel=...)` must be made before data are divided, which pipelines then share. "
-                f"Received: {' and '.join(late)} called before. Write `distribute = Distribute(...)` above, and pass "
-                "`callbacks=[distribute]`"
-            )
+        self.check_order()
         distribution = PipelineDistribution.of(model)
         distribution.prepare(self.pipeline, self._communicator, self._options, self._check_every, checkpoint)
         return distribution
+
+    def check_order(self) -> None:
+        """Raise `ValueError` if data have been divided before it was said how many ranks are one worker."""
+        late = sorted(self._too_early - called.names)
+        if late:
+            raise ValueError(
+                "`Distribute(model_parallel=...)` must be made before data are divided, which ranks then share. "
+                f"Received: {' and '.join(late)} called before. Write `distribute = Distribute(...)` above, and pass "
+                "`callbacks=[distribute]`"
+            )
 
 
 def _check(pipeline: Any, options: Mapping[str, Any], communicator: Communicator) -> None:

@@ -1,23 +1,26 @@
 """The layers of a model that are split, in its `fit()`s."""
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 import numpy as np
 
 from easyscale import backend as backends
+from easyscale.communicator.data_axis import group_of
 from easyscale.errors import EasyScaleWarning
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Split
+from easyscale.parallel.split.group_layer import GroupLayer
 from easyscale.parallel.split.kinds import Vocabulary
 from easyscale.parallel.split.passage import CallPart
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.split_layer import SplitLayer
 from easyscale.step.shared import Shared
 from easyscale.training.current_step import workers_of_graph
+from easyscale.training.split.group_batch import GroupBatch
 from easyscale.training.split.vocabulary_loss import VocabularyLoss
 from easyscale.training.whole_batches import local_batch
 
@@ -38,16 +41,20 @@ class SplitModel:
         split: The same.
         optimizer: The same.
         active: Bool. Whether layers are split now.
-        summary: String. Which layers are split, and how.
+        summary: String. Which layers are split, over whom, and how.
     """
 
     def __init__(self, model: keras.Model, split: Split, optimizer: DistributedOptimizer):
         self._model, self.split, self.optimizer = model, split, optimizer
         self._communicator, self._gradients = optimizer.workers.communicator, optimizer.workers.gradients
-        self._layers: list[SplitLayer] = []
+        self._shared = Shared.of(self._communicator, backends.get())
+        self._group = group_of(self._communicator)
+        self._batch = None if self._group is None else GroupBatch(self._group, self._shared)
+        self._layers: list[SplitLayer] | list[GroupLayer] = []
         self._losses: list[VocabularyLoss] = []
         self._collect_on_all = self._gradients.on_state(self._collect)
         self.active, self.summary = False, ""
+        self._is_split = False  # as `active`, but for what one worker does alone with whole layers
 
     @property
     def _variables(self) -> list[SlicedVariable]:
@@ -64,26 +71,34 @@ class SplitModel:
         if not self._layers:
             self._layers = self._make_layers()
         for layer in self._layers:
-            for index, part in enumerate(layer.variables):
-                self._gradients.slices.add(part.variable, part.sliced, functools.partial(layer.take, index))
+            layer.add_to(self._gradients)
         for variable in self._variables:
             variable.slice()
         self._set_calls(is_split=True)
         self.active = True
 
-    def _make_layers(self) -> list[SplitLayer]:
-        communicator, backend = self._communicator, backends.get()
+    def _make_layers(self) -> list[SplitLayer] | list[GroupLayer]:
+        communicator, group, backend = self._communicator, self._group, backends.get()
         samples = communicator.all_gather_object(sum(local_batch(self._model, communicator).values()))
-        kinds = self.split.kinds(self._model, communicator.size, samples=max(samples) or None)
-        self.summary = ", ".join(f"{kind.layer.name} by {kind.way}" for kind in kinds) or "no layer, which sends less"
+        ranks = communicator.size if group is None else group.size
+        kinds = self.split.kinds(self._model, ranks, samples=max(samples) or None)
+        among = f"{ranks} workers" if group is None else f"{ranks} ranks of each of {communicator.size} groups"
+        named = ", ".join(f"{kind.layer.name} by {kind.way}" for kind in kinds) or "no layer, which sends less"
+        self.summary = f"split over {among}: {named}"
         self._losses = [VocabularyLoss(self._model, kind) for kind in kinds if isinstance(kind, Vocabulary)]
-        shared = Shared.of(communicator, backend)
+        if group is not None:
+            return [GroupLayer(kind, group, self._shared, backend, workers_of_graph) for kind in kinds]
         return [
-            SplitLayer(kind, number, communicator, shared, backend, workers_of_graph)
+            SplitLayer(kind, number, communicator, self._shared, backend, workers_of_graph)
             for number, kind in enumerate(kinds)
         ]
 
+    def batch(self, data: Any) -> Any:
+        """Return the batch of this worker in a step, in the graph: that of the first of its ranks."""
+        return self._batch(data) if self._batch is not None and self._is_split else data
+
     def _set_calls(self, is_split: bool) -> None:
+        self._is_split = is_split
         for layer in self._layers:
             layer.begin() if is_split else layer.end()
         for loss in self._losses:
@@ -102,6 +117,7 @@ class SplitModel:
         for variable in self._variables:
             variable.unite(variable.collect() if complete else variable.unknown())
         self._gradients.slices.clear()
+        self._gradients.slices.groups.clear()
         self._set_calls(is_split=False)
         self.active = False
         if not complete:
@@ -115,7 +131,9 @@ class SplitModel:
     def join(self, detail: int) -> None:
         """Take part in a call of a layer, on a worker that has no batch in this step."""
         call_part = CallPart.of(detail)
-        self._layers[call_part.layer].join(call_part)
+        layer = self._layers[call_part.layer]
+        assert isinstance(layer, SplitLayer)  # ranks of a group have data, or none, together
+        layer.join(call_part)
 
     # What one worker does alone
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from easyscale.communicator import Communicator
-from easyscale.parallel.split.trip import Trip
+from easyscale.parallel.split.trip import Trip, WithinGroup, within
 
 __all__ = ["CallShapes", "Kind"]
 
@@ -84,6 +84,10 @@ class Kind(abc.ABC):
     def trip(self, communicator: Communicator) -> Trip:
         """Return the way of rows, for one call of the layer in a step."""
         return self.trip_class(communicator, self.length, self.unit)
+
+    def trip_within(self, group: Communicator) -> WithinGroup:
+        """Return the same among ranks that have the same rows."""
+        return within(self.trip_class)(group, self.length, self.unit)
 
     def cost(self, samples: int, calls: Sequence[CallShapes], ranks: int, has_gradient: bool) -> float:
         """Return the bytes that a rank sends in a step for calls of this layer; see `Trip.cost`."""

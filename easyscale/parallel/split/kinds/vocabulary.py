@@ -8,7 +8,7 @@ import keras
 
 from easyscale.communicator import Communicator
 from easyscale.parallel.split.kinds.kind import CallShapes, Kind
-from easyscale.parallel.split.trip import Columns, Trip
+from easyscale.parallel.split.trip import Columns, Trip, WithinGroup, within
 
 __all__ = ["Vocabulary"]
 
@@ -83,6 +83,9 @@ class Vocabulary(Kind):
 
     def trip(self, communicator: Communicator) -> Trip:
         return Columns(communicator, communicator.size, _NUMBERS)
+
+    def trip_within(self, group: Communicator) -> WithinGroup:
+        return within(Columns)(group, group.size, _NUMBERS)
 
     def count_rows(self, shape: tuple[int, ...]) -> int:
         return math.prod(shape[1:-1])

@@ -31,17 +31,20 @@ class Lookup(Trip):
         return width
 
     def to_owners(self, rows: np.ndarray) -> np.ndarray:
+        self._check(rows)
         owners = np.searchsorted(self._bounds, rows, side="right") - 1
-        if rows.size and not 0 <= owners.min() <= owners.max() < self._communicator.size:
-            raise ValueError(
-                f"the numbers that an embedding is given must be from 0 to {self._bounds[-1] - 1}. Received: numbers "
-                f"from {rows.min()} to {rows.max()}. Give the layer a larger `input_dim`"
-            )
         self._order = np.argsort(owners, kind="stable")
         own = np.bincount(owners, minlength=self._communicator.size)
         self._wanted = self._communicator.all_gather_rows(own)  # by worker, then by owner
         first = self._bounds[self._communicator.rank]
         return self._move(rows[self._order], self._wanted) - rows.dtype.type(first)
+
+    def _check(self, rows: np.ndarray) -> None:
+        if rows.size and not 0 <= rows.min() <= rows.max() < self._bounds[-1]:
+            raise ValueError(
+                f"the numbers that an embedding is given must be from 0 to {self._bounds[-1] - 1}. Received: numbers "
+                f"from {rows.min()} to {rows.max()}. Give the layer a larger `input_dim`"
+            )
 
     def to_workers(self, rows: np.ndarray) -> np.ndarray:
         arrived = self._move(rows, self._wanted.T)

@@ -1,0 +1,164 @@
+"""A layer whose weights are divided over the ranks of a group, which share a batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale.backend import value_of
+from easyscale.backend.base import Backend
+from easyscale.communicator import Communicator
+from easyscale.layout.sliced import bounds_of
+from easyscale.parallel.split.kinds import Kind
+from easyscale.parallel.split.sliced_variable import SlicedVariable
+from easyscale.parallel.split.trip import WithinGroup
+from easyscale.step.interfaces import GradientSync, WholeBatch
+from easyscale.step.random_state import mix
+from easyscale.step.shared import Shared
+
+__all__ = ["GroupLayer"]
+
+
+class GroupLayer:
+    """Computes what the layer does, with the slices of the ranks of a group, each of which has the whole batch.
+
+    Ranks of a group draw the same random numbers, but for those of this layer: they are of some heads only.
+
+    Args:
+        kind: `Kind`, of the layer.
+        group: The `Communicator` of the group.
+        shared: The `Shared` of the workers, by which a step calls Python.
+        backend: The `Backend`.
+        step: Function. Returns the workers whose step is being traced; `None` beside steps, and in a loop of one.
+
+    Attributes:
+        variables: List of `SlicedVariable`.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        group: Communicator,
+        shared: Shared,
+        backend: Backend,
+        step: Callable[[], WholeBatch | None],
+    ):
+        self._kind, self._group, self._shared, self._step = kind, group, shared, step
+        self.variables = [
+            SlicedVariable(variable, axis, variable.shape[axis] // kind.length, group, backend)
+            for variable, axis in kind.slices
+        ]
+        bounds = bounds_of(kind.length, group.size)
+        self._owned = range(bounds[group.rank], bounds[group.rank + 1])
+        self._seeds: list[tuple[keras.Variable, int]] = []  # of the group, while this rank has others
+
+    def add_to(self, gradients: GradientSync) -> None:
+        """Let an optimizer know of the slices."""
+        for part in self.variables:
+            gradients.slices.groups.add(part.variable, part.sliced)
+
+    def begin(self) -> None:
+        """Let the layer be split. Its variables are slices."""
+        object.__setattr__(self._kind.layer, "call", self._call)
+        if self._group.rank == 0 or self._seeds:
+            return
+        for state in self._kind.layer.variables:
+            if state.name == "seed_generator_state":
+                seed, count = value_of(state).tolist()
+                state.assign([mix(seed, -self._group.rank), count])
+                self._seeds.append((state, seed))
+
+    def end(self) -> None:
+        """Let the layer be what it was."""
+        vars(self._kind.layer).pop("call", None)
+        for state, seed in self._seeds:
+            state.assign([seed, value_of(state).tolist()[1]])
+        self._seeds = []
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if self._step() is None:
+            raise ValueError(
+                "a split layer computes in the steps and validations of a `fit()`. Received: a call of "
+                f"'{self._kind.layer.name}' beside them, or in a loop or branch of one. Call `model.predict`, wait for "
+                "the end of `fit()`, or do not split it"
+            )
+        passage = _Passage(self._kind, self._kind.trip_within(self._group), self._owned, self._shared)
+        return self._kind.call(passage, *args, **kwargs)
+
+
+class _Passage:
+    """One call of the layer in a step.
+
+        forward      rows   --to_owners-->  compute, at the owner  --to_workers-->  results
+        backward     g      <-------------  compute's gradient     <-------------   g
+
+    Each rank has the gradient of the whole loss of its worker's batch by the results.
+
+    Args:
+        kind: `Kind`.
+        trip: `WithinGroup`, of this call.
+        owned: Range. See `Kind.compute`.
+        shared: The `Shared` of the workers.
+    """
+
+    def __init__(self, kind: Kind, trip: WithinGroup, owned: range, shared: Shared):
+        self._kind, self._trip, self._owned, self._shared = kind, trip, owned, shared
+        self._dtype = np.dtype(kind.layer.compute_dtype)
+
+    def __call__(self, tensors: list[Any], form: int = 0) -> Any:
+        """Return the results, in the graph; see `Kind.call`."""
+        return self._back(self._kind.compute(self._there(tensors), form, self._owned))
+
+    def _there(self, tensors: list[Any]) -> list[Any]:
+        count = sum(_spec(tensor)[1].kind == "f" for tensor in tensors)
+        if not count:
+            return self._to_owner(tensors)
+        own = [((None, *shape), dtype) for shape, dtype in map(_spec, tensors[:count])]
+
+        def to_workers(*arrays: np.ndarray) -> list[np.ndarray]:
+            return [self._trip.gradients_to_workers(rows) for rows in arrays]
+
+        @keras.ops.custom_gradient
+        def there(*floats: Any) -> tuple[Any, Callable]:
+            def gradient(*arrived: Any) -> Any:
+                return self._shared.call(to_workers, arrived[:count], own)
+
+            return self._to_owner(list(floats)), gradient
+
+        return [*there(*tensors[:count]), *tensors[count:]]  # what has no gradient is not moved beside what has
+
+    def _to_owner(self, tensors: list[Any]) -> list[Any]:
+        if not self._trip.moves_rows:
+            return tensors
+        at_owner = [((None, *map(self._trip.width_at_owner, shape)), dtype) for shape, dtype in map(_spec, tensors)]
+        return self._shared.call(lambda *arrays: list(map(self._trip.to_owners, arrays)), tensors, at_owner)
+
+    def _back(self, computed: Any) -> Any:
+        trip, (*between, width) = self._trip, computed.shape[1:]
+        at_owner = (None, *between, width), self._dtype
+        own = (None, *between, trip.width_at_worker(width)), self._dtype
+
+        @keras.ops.custom_gradient
+        def back(computed: Any) -> tuple[Any, Callable]:
+            def gradient(arrived: Any) -> Any:
+                if not trip.moves_gradients:
+                    return arrived
+                return self._shared.call(lambda rows: [trip.gradients_to_owners(rows)], [arrived], [at_owner])[0]
+
+            return self._shared.call(self._to_workers, [computed], [own])[0], gradient
+
+        return back(computed)
+
+    def _to_workers(self, rows: np.ndarray) -> list[np.ndarray]:
+        if not self._shared.together:
+            raise ValueError(
+                "a split layer computes in the steps and validations of a `fit()`. Received: a call of "
+                f"'{self._kind.layer.name}' in it by one worker alone. Call `model.predict` or `model.evaluate`, or "
+                "wait for the end of `fit()`"
+            )
+        return [self._trip.to_workers(rows)]
+
+
+def _spec(tensor: Any) -> tuple[tuple[Any, ...], np.dtype]:
+    return tuple(tensor.shape[1:]), np.dtype(keras.backend.standardize_dtype(tensor.dtype))

@@ -1,0 +1,64 @@
+"""The batch of a group of ranks that are one worker: that of the first of them."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.step.shared import Shared
+
+__all__ = ["GroupBatch"]
+
+
+class GroupBatch:
+    """Gives all ranks of a group the batch of the first, inside a step: each may have shuffled its data in its way.
+
+    The batch goes down a binomial tree: the first rank sends `ceil(log2 G)` times its bytes, and all send each other
+    8 bytes for each axis of its arrays.
+
+    Args:
+        group: The `Communicator` of the group.
+        shared: The `Shared` of the workers.
+    """
+
+    def __init__(self, group: Communicator, shared: Shared):
+        self._group, self._shared = group, shared
+
+    def __call__(self, data: Any) -> Any:
+        """Return the batch, in the graph. All ranks of the group call this alike.
+
+        Args:
+            data: Tensors, in a structure in which there may be `None`.
+        """
+        leaves = keras.tree.flatten(data)
+        tensors = [leaf for leaf in leaves if leaf is not None]
+        specs = [(tuple(tensor.shape), _dtype_of(tensor)) for tensor in tensors]
+        common = iter(self._shared.call(self._give, tensors, specs))
+        return keras.tree.pack_sequence_as(data, [None if leaf is None else next(common) for leaf in leaves])
+
+    def _give(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        shapes = self._group.all_gather_rows(np.array([length for array in arrays for length in array.shape], int))
+        if (shapes != shapes[0]).any():
+            raise ValueError(
+                "ranks that are one worker must be given batches of the same shapes. Received: "
+                f"{[row.tolist() for row in shapes]} on ranks 0 to {len(shapes) - 1} of a group. Divide data by "
+                "`easyscale.shard`, or by `easyscale.rank()` and `easyscale.size()`, which count groups"
+            )
+        own = self._group.rank == 0
+        common = [np.ascontiguousarray(array) if own else np.empty_like(array, order="C") for array in arrays]
+        for array in common:
+            if array.size:
+                self._group.broadcast(array.reshape(-1))
+        return common
+
+
+def _dtype_of(tensor: Any) -> np.dtype:
+    dtype = getattr(tensor, "dtype", None)
+    name = None if dtype is None or not hasattr(tensor, "shape") else keras.backend.standardize_dtype(dtype)
+    if name in (None, "string") or type(tensor).__name__ in ("RaggedTensor", "SparseTensor"):
+        raise ValueError(
+            "ranks that are one worker give each other batches of numbers. Received: "
+            f"{type(tensor).__name__} of {name}. Make it dense numbers before `fit()`, or leave `group` out"
+        )
+    return np.dtype(name)
