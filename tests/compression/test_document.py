@@ -12,7 +12,8 @@ from easyscale import compression
 from easyscale.compression import Packing
 
 TEXT = (Path(__file__).parents[2] / "docs" / "compression.md").read_text()
-ROWS = dict(re.findall(r"^\| `(\w+)`[^|]*\| (.*?) \|$", TEXT, re.MULTILINE))
+TABLE = TEXT.partition("## Which\n")[2].partition("## ")[0]
+ROWS = dict(re.findall(r"^\| `(\w+)`[^|]*\| (.*?) \|$", TABLE, re.MULTILINE))
 CHUNK, RING = 65_536, 2 * 100 * 7 / 8  # numbers of a ring's message; MB that each of 8 ranks sends of 100 MB
 
 
