@@ -44,6 +44,11 @@ def _wrap(optimizer: keras.optimizers.Optimizer, options: dict, by_hand: bool) -
         return DistributedOptimizer(optimizer, **options)
     if options["communicator"] is None and isinstance(optimizer.communicator, DataAxis):  # of an earlier fit()
         return DistributedOptimizer(optimizer.inner_optimizer, **options)
+    if by_hand and isinstance(options["communicator"], DataAxis):
+        raise ValueError(
+            "where several ranks are one worker, `Distribute` makes the `DistributedOptimizer`. Received: one by hand. "
+            "Pass the optimizer inside of it to `compile()`"
+        )
     for name, value in options.items():
         if value is not None and value != getattr(optimizer, name):
             if not by_hand:  # by an earlier fit(), which may have been told otherwise

@@ -16,7 +16,7 @@ from easyscale import EasyScaleWarning
 from easyscale.callbacks import Distribute
 from easyscale.layout.bucket import Bucket
 from easyscale.parallel import Split
-from easyscale.parallel.split.trip.within import ColumnsWithin, RowsWithin
+from easyscale.parallel.split.trip.within import ColumnsWithin, RowsWithin, SummandsWithin
 
 comm = easyscale.communicator.get()
 RANKS = 2 if comm.size == 4 else comm.size  # of a group
@@ -92,10 +92,22 @@ def _sent_in_steps(layers, ways, rows=12):
 def check_what_is_sent_in_a_step_is_what_the_docstrings_say():
     """12 rows of 24, 48 and 12 numbers in each group. Data have no gradient, and all weights are slices."""
     layers = [keras.layers.Dense(48, name="fc1"), keras.layers.Dense(12, name="fc2", use_bias=False)]
-    sent = _sent_in_steps([keras.Input((24,)), *layers], {"fc1": "columns", "fc2": "rows"})
+    between = keras.layers.Activation(keras.ops.softmax)  # needs all columns
+    sent = _sent_in_steps([keras.Input((24,)), layers[0], between, layers[1]], {"fc1": "columns", "fc2": "rows"})
     a, b, c = (4 * 12 * width for width in (24, 48, 12))
     expected = ColumnsWithin.cost(a, b, RANKS, has_gradient=False) + RowsWithin.cost(b, c, RANKS)
     expected += _given(12, 4 * 24, 8) + _exchanged([24 * 48 // RANKS, 48 // RANKS, 48 * 12 // RANKS])
+    assert sent == [expected] * 2
+
+
+def check_columns_followed_by_rows_send_nothing_between():
+    layers = [keras.layers.Dense(24, name="fc1"), keras.layers.Dense(48, activation="gelu", name="fc2")]
+    layers = [keras.Input((24,)), *layers, keras.layers.Dense(12, use_bias=False, name="fc3")]
+    sent = _sent_in_steps(layers, {"fc1": "columns", "fc2": "columns", "fc3": "rows"})
+    a, b, c = (4 * 12 * width for width in (24, 24, 12))
+    expected = ColumnsWithin.cost(a, b, RANKS, has_gradient=False) + SummandsWithin.cost(b, c, RANKS)
+    weights = [24 * 24 // RANKS, 24 // RANKS, 24 * 48 // RANKS, 48 // RANKS, 48 * 12 // RANKS]
+    expected += _given(12, 4 * 24, 8) + _exchanged(weights)
     assert sent == [expected] * 2
 
 
@@ -255,6 +267,14 @@ def check_what_cannot_be_is_one_line():
     _refused("Received: update='replicated'. Use `update='sharded'`", update="replicated")
     _refused("writes no checkpoints of its own yet. Received: `checkpoint`", checkpoint="folder")
     _refused(r"Received: Dense 'last' of 10 columns, 12 ranks", {"last": "columns"}, 12) if comm.size == 12 else None
+
+
+def check_an_optimizer_that_was_wrapped_by_hand_is_one_line():
+    distribute = Distribute("ring", model_parallel=Split(BOTH, group=RANKS))
+    model, data = build(classifier(lambda: easyscale.DistributedOptimizer(sgd(), "ring"))), easyscale.shard(*classes())
+    with pytest.raises(ValueError, match="`Distribute` makes the `DistributedOptimizer`. Received: one by hand"):
+        model.fit(*data, batch_size=easyscale.local_batch(24), verbose=0, callbacks=[distribute])
+    comm.barrier()
 
 
 def check_data_that_were_divided_before_are_one_line():

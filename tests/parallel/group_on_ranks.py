@@ -75,6 +75,24 @@ def check_attention_by_heads_and_a_transformers_dense_layers():
     return max(equal(classifier(one, _language), _words(), ways, group=GROUP) for one in (sgd, adam))
 
 
+def check_layers_that_keep_their_columns_and_others_that_cannot():
+    """Of several outputs, with an activation over all columns, called twice, or in a model inside of the model."""
+
+    def build():
+        x = inputs = keras.Input((12,))
+        two = [keras.layers.Dense(22, activation=one, name=f"a_{one}") for one in ("relu", "softmax", "tanh", "gelu")]
+        back = [keras.layers.Dense(9, name=f"b_{number}") for number in range(4)]
+        inner = keras.Sequential([keras.Input((12,)), two[3], back[3]])
+        shared = two[2](x)
+        x = back[0](two[0](x)) + back[1](two[1](x)) + back[2](shared) + inner(x)
+        return keras.Model(inputs, keras.layers.Dense(10, name="last")(keras.layers.Concatenate()([x, shared])))
+
+    return max(
+        equal(classifier(one, build), classes(), {"a_.*": "columns", "b_.*": "rows"}, group=GROUP)
+        for one in (sgd, adam)
+    )
+
+
 def check_a_layer_that_is_called_twice():
     def build():
         word = keras.Input((6,), dtype="int32")

@@ -1,6 +1,6 @@
 """A layer whose weights are divided over the ranks of a group, which share a batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +11,7 @@ from easyscale.backend.base import Backend
 from easyscale.communicator import Communicator
 from easyscale.layout.sliced import bounds_of
 from easyscale.parallel.split.kinds import Kind
+from easyscale.parallel.split.pair import Pair
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.trip import WithinGroup
 from easyscale.step.interfaces import GradientSync, WholeBatch
@@ -31,6 +32,7 @@ class GroupLayer:
         shared: The `Shared` of the workers, by which a step calls Python.
         backend: The `Backend`.
         step: Function. Returns the workers whose step is being traced; `None` beside steps, and in a loop of one.
+        pairs: List of `Pair`, in some of which the layer may be. Defaults to none.
 
     Attributes:
         variables: List of `SlicedVariable`.
@@ -43,7 +45,10 @@ class GroupLayer:
         shared: Shared,
         backend: Backend,
         step: Callable[[], WholeBatch | None],
+        pairs: Sequence[Pair] = (),
     ):
+        self._before = next((pair for pair in pairs if pair.second is kind), None)
+        self._behind = next((pair for pair in pairs if pair.first is kind), None)
         self._kind, self._group, self._shared, self._step = kind, group, shared, step
         self.variables = [
             SlicedVariable(variable, axis, variable.shape[axis] // kind.length, group, backend)
@@ -84,6 +89,12 @@ class GroupLayer:
                 "the end of `fit()`, or do not split it"
             )
         passage = _Passage(self._kind, self._kind.trip_within(self._group), self._owned, self._shared)
+        given = args[0] if args else kwargs["inputs"]
+        if self._behind is not None:
+            return self._behind.keep(passage.compute, given)
+        if self._before is not None:
+            columns = self._before.take(given)
+            return self._kind.call(lambda _: passage.finish([columns]), given)
         return self._kind.call(passage, *args, **kwargs)
 
 
@@ -108,7 +119,15 @@ class _Passage:
 
     def __call__(self, tensors: list[Any], form: int = 0) -> Any:
         """Return the results, in the graph; see `Kind.call`."""
-        return self._back(self._kind.compute(self._there(tensors), form, self._owned))
+        return self._back(self.compute(tensors, form))
+
+    def compute(self, tensors: list[Any], form: int = 0) -> Any:
+        """Return what this rank's slice makes of the tensors, in the graph. It stays here."""
+        return self._kind.compute(self._there(tensors), form, self._owned)
+
+    def finish(self, own: list[Any]) -> Any:
+        """Return the results, in the graph, of what this rank has of the tensors already."""
+        return self._back(self._kind.compute(own, 0, self._owned))
 
     def _there(self, tensors: list[Any]) -> list[Any]:
         count = sum(_spec(tensor)[1].kind == "f" for tensor in tensors)

@@ -15,11 +15,13 @@ from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Split
 from easyscale.parallel.split.group_layer import GroupLayer
 from easyscale.parallel.split.kinds import Vocabulary
+from easyscale.parallel.split.pair import pairs_of
 from easyscale.parallel.split.passage import CallPart
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.split_layer import SplitLayer
 from easyscale.step.shared import Shared
 from easyscale.training.current_step import workers_of_graph
+from easyscale.training.keras_fit import is_overridden
 from easyscale.training.split.group_batch import GroupBatch
 from easyscale.training.split.vocabulary_loss import VocabularyLoss
 from easyscale.training.whole_batches import local_batch
@@ -87,7 +89,10 @@ class SplitModel:
         self.summary = f"split over {among}: {named}"
         self._losses = [VocabularyLoss(self._model, kind) for kind in kinds if isinstance(kind, Vocabulary)]
         if group is not None:
-            return [GroupLayer(kind, group, self._shared, backend, workers_of_graph) for kind in kinds]
+            # What a step of the user's own makes of the output of a layer is not known.
+            is_own = any(is_overridden(self._model, name) for name in ("train_step", "test_step", "compute_loss"))
+            pairs = [] if is_own else pairs_of(self._model, kinds)
+            return [GroupLayer(kind, group, self._shared, backend, workers_of_graph, pairs) for kind in kinds]
         return [
             SplitLayer(kind, number, communicator, self._shared, backend, workers_of_graph)
             for number, kind in enumerate(kinds)

@@ -60,10 +60,13 @@ class _MatrixProduct(Kind):
     def count_rows(self, shape: tuple[int, ...]) -> int:
         return math.prod(shape[1 : len(shape) - len(self._new)])
 
+    def whole_shape(self, inputs: Any) -> tuple[Any, ...]:
+        """Return the shape of the output for a tensor of inputs, in the graph."""
+        return (*keras.ops.shape(inputs)[: len(inputs.shape) - len(self._summed)], *self._new)
+
     def call(self, passage: Callable[..., Any], inputs: Any, *_: Any, **__: Any) -> Any:
         rows = passage([keras.ops.reshape(inputs, (-1, *self.row_shape))])
-        batch = keras.ops.shape(inputs)[: len(inputs.shape) - len(self._summed)]
-        whole = keras.ops.reshape(rows, (*batch, *self._new))
+        whole = keras.ops.reshape(rows, self.whole_shape(inputs))
         if self.layer.bias is not None and not self._divides_bias:
             whole = keras.ops.add(whole, self.layer.bias)
         return whole if self.layer.activation is None else self.layer.activation(whole)
@@ -86,6 +89,11 @@ class MatrixColumns(_MatrixProduct):
         super().__init__(layer)
         self.length, self.unit = self._new[0], math.prod(self._new[1:])
         self._divides_bias = layer.bias is not None and tuple(layer.bias.shape) == self._new
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its slice computes all of the product: there is no bias beside."""
+        return self.layer.bias is None or self._divides_bias
 
     @property
     def slices(self) -> list[tuple[keras.Variable, int]]:
