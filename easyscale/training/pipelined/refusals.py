@@ -69,7 +69,7 @@ def check_form(options: Mapping[str, Any], has_checkpoints: bool) -> None:
         options: Dict. Arguments of `DistributedOptimizer`.
         has_checkpoints: Bool. Whether `Distribute` is to write checkpoints, or goes on from one.
     """
-    form = compression.asked(options["compression"])
+    form = compression.asked(options.get("compression"))
     if has_checkpoints and form is not None and form.keeps_error:
         raise ValueError(
             "checkpoints of pipelines have no residuals yet. Received: "
