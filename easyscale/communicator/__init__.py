@@ -64,5 +64,5 @@ def _world() -> Communicator:
     world, told = mpi.world(), Settings.read()
     if told.bandwidth is None and told.latency is None:
         return world
-    bandwidth = told.bandwidth and quantities.parse_bandwidth(told.bandwidth)
-    return Throttled(world, Line(bandwidth or None, quantities.parse_seconds(told.latency or "0s")))
+    bandwidth = quantities.parse_bandwidth(told.bandwidth) if told.bandwidth else None
+    return Throttled(world, Line(bandwidth, quantities.parse_seconds(told.latency or "0s")))

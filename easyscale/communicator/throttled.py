@@ -69,7 +69,6 @@ class Throttled(Communicator):
     """
 
     def __init__(self, communicator: Communicator, line: Line):
-        super().__init__()
         if communicator.membership.is_elastic:
             raise EasyScaleError(
                 f"a network is slowed down for ranks that stay. Received: {line!r} and --elastic. Leave one out"

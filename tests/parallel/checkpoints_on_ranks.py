@@ -1,13 +1,12 @@
 """Checkpoints of pipelines go on in pipelines, in other numbers of stages, and in one process; and the other way."""
 
 import contextlib
-import tempfile
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from graphs import dense_net
+from interrupted import Interrupts, folder_of_all
 from pipeline_on_ranks import adam, classes, classifier, compare, compiled, largest_difference, scaled, sgd
 
 import easyscale
@@ -19,27 +18,6 @@ from easyscale.parallel import Pipeline
 comm = easyscale.communicator.get()
 DATA = classes(74)
 EPOCHS = 3
-
-
-@contextlib.contextmanager
-def folder_of_all():
-    """A folder that all ranks know."""
-    with tempfile.TemporaryDirectory() as own:
-        yield Path(comm.all_gather_object(own)[0])
-        comm.barrier()
-
-
-class Interrupts(keras.callbacks.Callback):
-    """Ends a `fit()` on all ranks behind so many steps."""
-
-    def __init__(self, steps):
-        super().__init__()
-        self.left = steps
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if self.left == 0:
-            raise InterruptedError
 
 
 def fit(model, folder, *callbacks, stages=comm.size, update=None, **options):

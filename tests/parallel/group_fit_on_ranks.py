@@ -1,14 +1,14 @@
 """A `fit()` whose layers are split within groups, beside its weights: who has what, what is sent, callbacks, files."""
 
+import functools
 import math
-import tempfile
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from counts import Counts
-from split_fit_on_ranks import Fails, Looks, Predicts, build
+from split_fit_on_ranks import Fails, Looks, build, decides_in_callbacks, predicts_in_callbacks, saves_epochs
+from split_fit_on_ranks import fit as fit_split
 from split_on_ranks import BOTH, adam, classes, classifier, largest_difference, sgd
 
 import easyscale
@@ -23,17 +23,7 @@ RANKS = 2 if comm.size == 4 else comm.size  # of a group
 GROUPS = comm.size // RANKS
 
 
-def fit(model, *callbacks, data=None, layers=BOTH, **options):
-    """Train with layers that are split within groups or, if there are none, as one process."""
-    data = classes() if data is None else data
-    options = {"epochs": 2, "batch_size": 24, "shuffle": False, "verbose": 0, **options}
-    if layers:
-        callbacks = [Distribute("ring", model_parallel=Split(layers, group=RANKS)), *callbacks]
-        data = easyscale.shard(*data)
-        options["batch_size"] = easyscale.local_batch(options["batch_size"])
-        if "validation_data" in options:
-            options["validation_data"] = easyscale.shard(*options["validation_data"])
-    return model.fit(*data, callbacks=list(callbacks), **options)
+fit = functools.partial(fit_split, group=RANKS)
 
 
 # Who has what
@@ -124,33 +114,11 @@ def check_weights_that_are_not_split_send_nothing_within_a_group():
 
 
 def check_a_saved_epoch_is_that_of_one_process_and_loads_with_its_optimizer():
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder, "epoch-{epoch}.keras"))
-        model = build(classifier(adam))
-        fit(model, keras.callbacks.ModelCheckpoint(path), validation_data=classes(50))
-        assert bool(list(Path(folder).iterdir())) == comm.is_chief
-        comm.barrier()
-        if comm.is_chief:
-            for epoch in (1, 2):
-                loaded = keras.models.load_model(path.format(epoch=epoch))
-                assert type(loaded.optimizer) is keras.optimizers.Adam
-                reference = build(classifier(adam))
-                fit(reference, layers=None, epochs=epoch)
-                assert largest_difference(loaded, reference) <= 1e-5
-                for ours, theirs in zip(loaded.optimizer.variables, reference.optimizer.variables, strict=True):
-                    np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=1e-3, atol=1e-5)
-        comm.barrier()
+    saves_epochs(group=RANKS)
 
 
 def check_a_callback_that_predicts_alone_has_whole_layers():
-    for on_all in (False, True):
-        model, reference = build(classifier(sgd)), build(classifier(sgd))
-        ours, theirs = Predicts(on_all), Predicts(True)
-        fit(model, ours, validation_data=classes(50))
-        fit(reference, theirs, layers=None)
-        if on_all or comm.is_chief:
-            np.testing.assert_allclose(ours.outputs, theirs.outputs, rtol=1e-4)
-        assert largest_difference(model, reference) <= 1e-5
+    predicts_in_callbacks(group=RANKS)
 
 
 class Stops(keras.callbacks.Callback):
@@ -178,19 +146,7 @@ def check_what_a_callback_of_any_rank_decides_holds_on_all():
 
 
 def check_callbacks_that_decide_decide_the_same_as_in_one_process():
-    def callbacks():
-        return [
-            keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
-            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * (0.9 if epoch % 2 else 1.0)),
-        ]
-
-    x, y = classes(50)
-    options = {"epochs": 12, "validation_data": (x[:30], (y[:30] + 1) % 10)}
-    model, reference = build(classifier(sgd)), build(classifier(sgd))
-    history = fit(model, *callbacks(), **options)
-    expected = fit(reference, *callbacks(), layers=None, **options)
-    assert history.epoch == expected.epoch and len(expected.epoch) < 12
-    assert largest_difference(model, reference) <= 1e-5
+    decides_in_callbacks(group=RANKS)
 
 
 def check_fits_with_groups_with_workers_and_without_split_layers_go_on_with_the_optimizers_state():

@@ -6,7 +6,18 @@ Each check returns the largest difference of a weight.
 import keras
 import numpy as np
 import tensorflow as tf
-from split_on_ranks import BOTH, adam, classes, classifier, equal, largest_difference, sgd
+from split_on_ranks import (
+    BOTH,
+    adam,
+    called_twice,
+    classes,
+    classifier,
+    equal,
+    largest_difference,
+    looked_up,
+    normalized,
+    sgd,
+)
 
 import easyscale
 from easyscale.callbacks import Distribute
@@ -42,16 +53,11 @@ def check_each_exchange_with_weights_that_come_late():
 def check_an_embedding_by_rows_and_by_columns():
     """Numbers come several times in a batch, and those of some rows never; zeros are masked."""
 
-    def build():
-        table = keras.layers.Embedding(23, 7, mask_zero=True, name="embedding")
-        layers = [table, keras.layers.GlobalAveragePooling1D()]
-        return keras.Sequential([keras.Input((6,), dtype="int32"), *layers, keras.layers.Dense(10)])
-
     generator = np.random.default_rng(3)
     words = generator.integers(0, 15, (49, 6)), generator.integers(0, 10, 49)
     optimizers = (sgd, adam, lambda: sgd(clipnorm=0.05))
     ways = [{"embedding": way} for way in ("rows", "columns")]
-    return max(equal(classifier(one, build), words, way, group=GROUP) for one in optimizers for way in ways)
+    return max(equal(classifier(one, looked_up), words, way, group=GROUP) for one in optimizers for way in ways)
 
 
 def _language(dropout=0.0):
@@ -94,14 +100,8 @@ def check_layers_that_keep_their_columns_and_others_that_cannot():
 
 
 def check_a_layer_that_is_called_twice():
-    def build():
-        word = keras.Input((6,), dtype="int32")
-        table, shared = keras.layers.Embedding(23, 8, name="table"), keras.layers.Dense(8, name="shared")
-        x = shared(keras.ops.tanh(shared(table(word)))) + table(word)
-        return keras.Model(word, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
-
     ways = ({"shared": "columns", "table": "rows"}, {"shared": "rows"})
-    return max(equal(classifier(sgd, build), _words(), way, group=GROUP) for way in ways)
+    return max(equal(classifier(sgd, called_twice), _words(), way, group=GROUP) for way in ways)
 
 
 def check_the_last_layer_by_vocabulary():
@@ -139,15 +139,7 @@ def check_several_steps_at_a_time_and_weighted_samples():
 
 
 def check_batch_normalization_over_all_samples_between_split_layers():
-    def build():
-        layers = [
-            keras.layers.Dense(22, name="fc1"),
-            keras.layers.BatchNormalization(synchronized=True),
-            keras.layers.Dense(13, activation="tanh", name="fc2"),
-        ]
-        return keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(10)])
-
-    return equal(classifier(sgd, build), classes(), validates=True, group=GROUP)
+    return equal(classifier(sgd, normalized), classes(), validates=True, group=GROUP)
 
 
 def check_dropout_and_shuffled_data_are_those_of_one_process():

@@ -1,13 +1,12 @@
 """Checkpoints of a model that is built in `scope()`: each rank has, copies and gets back its stage's part only."""
 
 import contextlib
-import tempfile
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from graphs import dense_net, tied
+from interrupted import Interrupts, folder_of_all
 from scope_on_ranks import STAGES, WORDS, X, Y, adam, compiled, distance, own_sizes, pipeline, sgd, sizes
 
 import easyscale
@@ -20,27 +19,6 @@ from easyscale.training.pipelined.stage_copies import StageCopies
 
 comm = easyscale.communicator.get()
 EPOCHS = 3
-
-
-@contextlib.contextmanager
-def folder_of_all():
-    """A folder that all ranks know."""
-    with tempfile.TemporaryDirectory() as own:
-        yield Path(comm.all_gather_object(own)[0])
-        comm.barrier()
-
-
-class Interrupts(keras.callbacks.Callback):
-    """Ends a `fit()` on all ranks behind so many steps."""
-
-    def __init__(self, steps):
-        super().__init__()
-        self.left = steps
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if self.left == 0:
-            raise InterruptedError
 
 
 def fit(model, folder, *callbacks, stages=STAGES, data=(X, Y), update=None, **options):

@@ -25,16 +25,17 @@ def build(make):
     return make()
 
 
-def fit(model, *callbacks, data=None, layers=LAYERS, **options):
-    """Train with split layers or, if there are none, as one process."""
+def fit(model, *callbacks, data=None, layers=LAYERS, group=None, **options):
+    """Train with layers that are split, within groups of so many ranks, or, if there are none, as one process."""
     data = classes() if data is None else data
     options = {"epochs": 2, "batch_size": 24, "shuffle": False, "verbose": 0, **options}
     if layers:
+        # Before data are divided: groups are workers.
+        callbacks = [Distribute("ring", model_parallel=Split(layers, group=group)), *callbacks]
         data = easyscale.shard(*data)
         options["batch_size"] = easyscale.local_batch(options["batch_size"])
         if "validation_data" in options:
             options["validation_data"] = easyscale.shard(*options["validation_data"])
-        callbacks = [Distribute("ring", model_parallel=Split(layers)), *callbacks]
     return model.fit(*data, callbacks=list(callbacks), **options)
 
 
@@ -93,11 +94,13 @@ def check_what_is_sent_in_a_step_is_what_the_docstrings_say():
 # Callbacks and files
 
 
-def check_a_saved_epoch_is_that_of_one_process_and_loads_with_its_optimizer():
+def saves_epochs(group=None):
+    """ModelCheckpoint writes epochs of one process, which load with their optimizer."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "epoch-{epoch}.keras"))
         model = build(classifier(adam))
-        fit(model, keras.callbacks.ModelCheckpoint(path), validation_data=classes(50))
+        fit(model, keras.callbacks.ModelCheckpoint(path), validation_data=classes(50), group=group)
+        assert bool(list(Path(folder).iterdir())) == comm.is_chief
         comm.barrier()
         if comm.is_chief:
             for epoch in (1, 2):
@@ -109,6 +112,10 @@ def check_a_saved_epoch_is_that_of_one_process_and_loads_with_its_optimizer():
                 for ours, theirs in zip(loaded.optimizer.variables, reference.optimizer.variables, strict=True):
                     np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=1e-3, atol=1e-5)
         comm.barrier()
+
+
+def check_a_saved_epoch_is_that_of_one_process_and_loads_with_its_optimizer():
+    saves_epochs()
 
 
 class Predicts(keras.callbacks.Callback):
@@ -125,18 +132,25 @@ class Predicts(keras.callbacks.Callback):
             self.outputs.append([float(loss), float(np.sum(self.model.predict(x, verbose=0), dtype="float64"))])
 
 
-def check_a_callback_that_predicts_alone_has_whole_layers():
+def predicts_in_callbacks(group=None):
+    """A callback that predicts alone has whole layers."""
     for on_all in (False, True):
         model, reference = build(classifier(sgd)), build(classifier(sgd))
         ours, theirs = Predicts(on_all), Predicts(True)
-        fit(model, ours, validation_data=classes(50))
+        fit(model, ours, validation_data=classes(50), group=group)
         fit(reference, theirs, layers=None)
         if on_all or comm.is_chief:
             np.testing.assert_allclose(ours.outputs, theirs.outputs, rtol=1e-4)
         assert largest_difference(model, reference) <= 1e-5
 
 
-def check_callbacks_that_decide_decide_the_same_as_in_one_process():
+def check_a_callback_that_predicts_alone_has_whole_layers():
+    predicts_in_callbacks()
+
+
+def decides_in_callbacks(group=None):
+    """Callbacks that decide decide the same as in one process."""
+
     def callbacks():
         return [
             keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
@@ -146,10 +160,14 @@ def check_callbacks_that_decide_decide_the_same_as_in_one_process():
     x, y = classes(50)
     options = {"epochs": 12, "validation_data": (x[:30], (y[:30] + 1) % 10)}
     model, reference = build(classifier(sgd)), build(classifier(sgd))
-    history = fit(model, *callbacks(), **options)
+    history = fit(model, *callbacks(), **options, group=group)
     expected = fit(reference, *callbacks(), layers=None, **options)
     assert history.epoch == expected.epoch and len(expected.epoch) < 12
     assert largest_difference(model, reference) <= 1e-5
+
+
+def check_callbacks_that_decide_decide_the_same_as_in_one_process():
+    decides_in_callbacks()
 
 
 def check_fits_with_and_without_split_layers_go_on_with_the_optimizers_state():

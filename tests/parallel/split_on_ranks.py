@@ -34,6 +34,31 @@ def dense_net():
     return keras.Sequential([keras.Input((12,)), *layers])
 
 
+def looked_up():
+    """The mean of a text's embeddings; zeros are masked."""
+    table = keras.layers.Embedding(23, 7, mask_zero=True, name="embedding")
+    layers = [table, keras.layers.GlobalAveragePooling1D()]
+    return keras.Sequential([keras.Input((6,), dtype="int32"), *layers, keras.layers.Dense(10)])
+
+
+def called_twice():
+    """A layer that is called twice, on sequences."""
+    word = keras.Input((6,), dtype="int32")
+    table, shared = keras.layers.Embedding(23, 8, name="table"), keras.layers.Dense(8, name="shared")
+    x = shared(keras.ops.tanh(shared(table(word)))) + table(word)
+    return keras.Model(word, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+
+
+def normalized():
+    """Batch normalization over all samples, between layers that can be split."""
+    layers = [
+        keras.layers.Dense(22, name="fc1"),
+        keras.layers.BatchNormalization(synchronized=True),
+        keras.layers.Dense(13, activation="tanh", name="fc2"),
+    ]
+    return keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(10)])
+
+
 def classifier(optimizer, build=dense_net, **options):
     """Return a function that builds a model and compiles it."""
 
@@ -114,29 +139,18 @@ def check_a_validation_of_uneven_batches():
 def check_an_embedding_by_rows_and_by_columns():
     """Numbers come several times in a batch, and those of some rows never; zeros are masked."""
 
-    def build():
-        table = keras.layers.Embedding(23, 7, mask_zero=True, name="embedding")
-        layers = [table, keras.layers.GlobalAveragePooling1D()]
-        return keras.Sequential([keras.Input((6,), dtype="int32"), *layers, keras.layers.Dense(10)])
-
     generator = np.random.default_rng(3)
     words = generator.integers(0, 15, (49, 6)), generator.integers(0, 10, 49)
     optimizers = (sgd, adam, lambda: sgd(clipnorm=0.05))
     ways = [{"embedding": way} for way in ("rows", "columns")]
-    return max(equal(classifier(one, build), words, way) for one in optimizers for way in ways)
+    return max(equal(classifier(one, looked_up), words, way) for one in optimizers for way in ways)
 
 
 def check_a_layer_that_is_called_twice_on_sequences():
-    def build():
-        word = keras.Input((6,), dtype="int32")
-        table, shared = keras.layers.Embedding(23, 8, name="table"), keras.layers.Dense(8, name="shared")
-        x = shared(keras.ops.tanh(shared(table(word)))) + table(word)
-        return keras.Model(word, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
-
     generator = np.random.default_rng(3)
     words = generator.integers(0, 23, (49, 6)), generator.integers(0, 10, 49)
     ways = ({"shared": "columns", "table": "rows"}, {"shared": "rows"})
-    return max(equal(classifier(sgd, build), words, way) for way in ways)
+    return max(equal(classifier(sgd, called_twice), words, way) for way in ways)
 
 
 def check_each_exchange_with_weights_that_come_late():
@@ -193,15 +207,7 @@ def check_the_projections_of_attention():
 def check_batch_normalization_over_all_samples_between_split_layers():
     """Workers without a batch take part in both, in the order of the others' step."""
 
-    def build():
-        layers = [
-            keras.layers.Dense(22, name="fc1"),
-            keras.layers.BatchNormalization(synchronized=True),
-            keras.layers.Dense(13, activation="tanh", name="fc2"),
-        ]
-        return keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(10)])
-
-    return equal(classifier(sgd, build), classes(), validates=True)
+    return equal(classifier(sgd, normalized), classes(), validates=True)
 
 
 def check_several_steps_at_a_time_and_weighted_samples():

@@ -93,9 +93,9 @@ def _measure(ranks: int, servers: int, wanted: dict) -> tuple[dict, list[dict]]:
         return f"{bytes_text(message['bytes'])} {message['measuring']}" if "measuring" in message else None
 
     total = len(wanted["sizes"]) * len(wanted["exchanges"] or options.parse_exchanges(None))
-    network = wanted["bandwidth"], wanted["latency"]
+    network = {name: wanted[name] for name in ("bandwidth", "latency")}
     module = "easyscale.bench.exchange"
-    messages = measuring.run_ranks(ranks + servers, module, wanted, total, describe, servers, 0, *network)
+    messages = measuring.run_ranks(ranks + servers, module, wanted, total, describe, servers, **network)
     found = {name: value for message in messages for name, value in message.items()}
     if "wrong" in found:
         wrong = found["wrong"]

@@ -96,8 +96,8 @@ def _run(numbers: list[int], ways: list[str], wanted: dict, json_file: str | Non
 
         total = len(wanted["batches"]) * (len(wanted["exchanges"]) + 2)
         processes, devices = (1, ranks) if replication == "in_graph" else (ranks, 0)
-        module, network = "easyscale.bench.fit", (wanted["bandwidth"], wanted["latency"])
-        messages = measuring.run_ranks(processes, module, wanted, total, describe, 0, devices, *network)
+        module, network = "easyscale.bench.fit", {name: wanted[name] for name in ("bandwidth", "latency")}
+        messages = measuring.run_ranks(processes, module, wanted, total, describe, devices=devices, **network)
         rows += [message["row"] for message in messages if "row" in message]
         choices += [message["choice"] for message in messages if "choice" in message]
         machine = next(message["machine"] for message in messages if "machine" in message)
