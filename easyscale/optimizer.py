@@ -105,8 +105,7 @@ class DistributedOptimizer(AroundAnother):
         replications.check(replication)
         exchanges.check(replications.get(replication).between_processes(exchange))
         super().__init__(learning_rate=0.0, name=name or inner_optimizer.name)
-        self.exchange = exchange
-        self.replication = replication
+        self.exchange, self.replication = exchange, replication
         self.update, self.compression = update, compressions.get(compression)
         self.bucket_bytes, self.communicator = bucket_bytes, communicator
         self.starts_equal = True  # at the first step, unless somebody has already seen to it
