@@ -4,7 +4,9 @@ import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from easyscale.cli import config
 from easyscale.cli import options as checked
 from easyscale.cli.group import Command
 from easyscale.cli.launch.planning import LaunchOptions, plan
@@ -69,17 +71,26 @@ __all__ = ["command"]
     "and TF_ENABLE_ONEDNN_OPTS is not set.",
 )  # fmt: skip
 @checked.network
+@click.option("--log-dir", metavar="DIR", help="Write what ranks write to DIR too: rank_0.log, ..., and job.log.")
+@click.option("--ranks", "shown", metavar="0,3", help="Show the output of these ranks only. Default: of all.")
+@config.option
 @click.option("--dry-run", is_flag=True, help="Print the command line that would run, and end.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in `python -m`.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(dry_run: bool, **options: Any) -> None:
+@click.pass_context
+def command(context: click.Context, dry_run: bool, print_config: bool, **options: Any) -> None:
     """Run SCRIPT on several ranks.
 
     Everything after SCRIPT belongs to the script. The exit code is the script's. One rank runs without MPI.
     """
+    said = [context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in ("script", "arguments")]
+    if said == [True, False]:  # those of a file are another script's
+        options["arguments"] = context.params["arguments"] = ()
     planned = plan(LaunchOptions(**options))
-    if dry_run:
+    if print_config:
+        click.echo(config.written(context))
+    elif dry_run:
         click.echo(planned)
     else:
         sys.exit(planned.run())

@@ -10,7 +10,8 @@ signals, shutdown    signals to the launcher; how a job is asked to end, and kil
 supervisor, ending   who has begun, joined and ended, and whether the job goes on; which rank is why it does not
 membership, beginning       who takes part; who has begun with MPI, and for whom spares wait
 messages             what a rank's worker says of it to the launcher
-streams, output      what the ranks write: where it comes from, how it is shown
+streams, output, logs       what the ranks write: where it comes from, how it is shown, files of it
+rendezvous           the variables that scripts written for other tools look for
 watch, stalls        on each host, and here: who waits for whom too long, and where that one is
 worker               what mpirun starts once per rank; it starts the script
 limits               whether this process may start others at all

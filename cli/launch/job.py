@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from easyscale.cli.launch import leftovers, loopback, shared_memory
@@ -58,6 +58,7 @@ class Job:
         stalls: `Stalls`. Knows how long ranks may wait for others. Defaults to `None`: for ever.
         processes: Int. How many processes mpirun starts on this host. Defaults to 1: nothing needs to be shared.
         settings: `Settings`. What the ranks of this host are told. Defaults to `None`: what the command says.
+        environment: Variables that ranks get beside. Defaults to none.
 
     Attributes:
         was_asked_to_end: Bool. Whether a signal has come.
@@ -73,8 +74,9 @@ class Job:
         stalls: Stalls | None = None,
         processes: int = 1,
         settings: Settings | None = None,
+        environment: Mapping[str, str] | None = None,
     ):
-        self._runtime, self._screen = runtime, screen
+        self._runtime, self._screen, self._variables = runtime, screen, dict(environment or {})
         self._on_this_host, self._processes = on_this_host, processes
         self._membership, self._stalls = membership or Membership(), stalls or Stalls(0, 0)
         self._settings = settings or Settings()
@@ -128,7 +130,7 @@ class Job:
 
     def _environment(self, folder: str | None) -> dict[str, str]:
         told = replace(self._settings, output=self._streams.name)
-        found = self._runtime.environment() | told.variables()
+        found = self._runtime.environment() | self._variables | told.variables()
         if not folder:
             return found
         segment = shared_memory.segment(self._processes)

@@ -6,12 +6,14 @@ A line of another rank waits for the end of a line that the chief has begun, at 
 another rank has shown already is not repeated, nor is an error or a warning of one line.
 """
 
+import contextlib
 import os
 import re
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from easyscale.cli.launch.logs import Logs
 from easyscale.cli.launch.streams import STANDARD
 
 __all__ = ["Screen"]
@@ -27,15 +29,22 @@ class Screen:
 
     Args:
         chief: Callable that takes the bytes of the chief's stdout instead of showing them. Defaults to `None`.
+        logs: `Logs`, which has all in files. Defaults to `None`.
+        shown: The ranks whose output is shown. Defaults to `None`: those of all.
     """
 
-    def __init__(self, chief: Callable[[bytes], None] | None = None):
-        self._chief = chief
+    def __init__(
+        self,
+        chief: Callable[[bytes], None] | None = None,
+        logs: Logs | None = None,
+        shown: Collection[int] | None = None,
+    ):
+        self._chief, self._logs, self._shown_ranks = chief, logs, shown
         opened: dict[tuple[int, int, int], _Sink] = {}
         self._sinks = {}
         for stream, file in STANDARD.items():
             status = os.fstat(file)
-            self._sinks[stream] = opened.setdefault((status.st_dev, status.st_ino, status.st_rdev), _Sink(file))
+            self._sinks[stream] = opened.setdefault((status.st_dev, status.st_ino, status.st_rdev), _Sink(file, logs))
         self._sources: dict[tuple[int, str], _Chief | _Other] = {}
         self._shown: dict[bytes, int] = {}  # text of a traceback -> rank that has shown it
 
@@ -54,6 +63,10 @@ class Screen:
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Show `data` that a rank has written to a stream; empty data is its end."""
+        if self._logs is not None and data:
+            self._logs.of_rank(rank, data)
+        if self._shown_ranks is not None and rank not in self._shown_ranks:
+            return
         if rank == 0 and stream == "stdout" and self._chief is not None:
             self._chief(data)
             return
@@ -88,8 +101,8 @@ class Screen:
 class _Sink:
     """One file, perhaps both stdout and stderr, where the chief may be in the middle of a line."""
 
-    def __init__(self, file: int):
-        self._file = file
+    def __init__(self, file: int, logs: Logs | None):
+        self._file, self._logs = file, logs
         self._inside = False
         self._waiting: list[bytes] = []
         self._since = 0.0
@@ -130,6 +143,9 @@ class _Sink:
             self._write(b"".join(waiting))
 
     def _write(self, data: bytes) -> None:
+        if self._logs is not None:
+            with contextlib.suppress(OSError):
+                self._logs.shown(data)
         view = memoryview(data)
         while view and not self._is_lost:
             try:

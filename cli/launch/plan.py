@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from easyscale import onednn
+from easyscale.cli.launch import rendezvous
 from easyscale.cli.launch.hosts import Host
 from easyscale.settings import Settings, without
 
 if TYPE_CHECKING:
     from easyscale.cli.launch.job import Job
+    from easyscale.cli.launch.logs import Logs
     from easyscale.cli.launch.runtimes import Runtime
 
 __all__ = ["LaunchPlan"]
@@ -28,6 +30,8 @@ class LaunchPlan:
         workers: Int. Ranks that train. Servers have the numbers behind theirs. Defaults to `1`.
         hosts: Where ranks run. Defaults to none: on this host.
         restarts: Int. How many times the job is started again if it fails. Defaults to `0`.
+        log_dir: String. A folder for what ranks write. Defaults to `None`: it is shown only.
+        shown: The ranks whose output is shown. Defaults to `None`: those of all.
 
     Example:
 
@@ -41,6 +45,8 @@ class LaunchPlan:
     workers: int = 1
     hosts: tuple[Host, ...] = ()
     restarts: int = 0
+    log_dir: str | None = None
+    shown: frozenset[int] | None = None
 
     def __str__(self) -> str:
         """The line for a shell."""
@@ -58,16 +64,20 @@ class LaunchPlan:
             print(line, file=sys.stderr, flush=True)
         if self.runtime is None:
             told = replace(self, settings=replace(self.settings, launched=os.getpid()))
-            os.execve(self.command[0], self.command, {**without(os.environ), **told._alone()})
+            environment = {**os.environ, **rendezvous.meeting_place()}
+            environment |= rendezvous.of_rank(None, environment)
+            os.execve(self.command[0], self.command, {**without(environment), **told._alone()})
         from easyscale.cli.launch import job
+        from easyscale.cli.launch.logs import Logs
 
-        return job.run(self._job, self.restarts)
+        logs = None if self.log_dir is None else Logs(self.log_dir)
+        return job.run(lambda: self._job(logs), self.restarts)
 
     def _alone(self) -> dict[str, str]:
         """The environment variables of a rank that no worker starts."""
         return self.settings.variables() | onednn.variables(self.settings.onednn, os.environ)
 
-    def _job(self) -> "Job":
+    def _job(self, logs: "Logs | None") -> "Job":
         from easyscale.cli.launch.job import Job
         from easyscale.cli.launch.membership import Membership
         from easyscale.cli.launch.output import Screen
@@ -79,10 +89,11 @@ class LaunchPlan:
         return Job(
             self.runtime,
             list(self.command),
-            Screen(),
+            Screen(logs=logs, shown=self.shown),
             on_this_host=not self.hosts,
             membership=Membership(self.workers, told.elastic, needed, has_spares=told.spares > 0),
             stalls=Stalls(told.stall_timeout, self.ranks),
             processes=self.ranks + told.spares,
             settings=told,
+            environment=rendezvous.meeting_place(self.hosts),
         )

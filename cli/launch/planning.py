@@ -45,6 +45,8 @@ class LaunchOptions:
     onednn: str | None = None
     bandwidth: str | None = None
     latency: str | None = None
+    log_dir: str | None = None
+    shown: str | None = None
 
 
 def plan(options: LaunchOptions) -> LaunchPlan:
@@ -84,7 +86,8 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         latency=latency,
     )
     start = scripts.start(options.script, options.module) + list(options.arguments)
-    if workers + options.servers == 1 and not hosts and not options.restarts:
+    shown = _shown(options.shown, ranks + own.spares)
+    if ranks == 1 and not hosts and not options.restarts and options.log_dir is None:
         return LaunchPlan(own, (sys.executable, *start))
 
     from easyscale.cli.launch import job, limits, runtimes
@@ -100,6 +103,8 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         workers,
         tuple(hosts),
         options.restarts,
+        options.log_dir,
+        shown,
     )
 
 
@@ -183,6 +188,19 @@ def _spares(options: LaunchOptions, workers: int, has_hosts: bool) -> int:
     if options.respawn and wrong:
         raise click.UsageError(f"--respawn is for workers of one host. Received: {wrong}. Leave one of them out")
     return (options.spares or workers) if options.respawn and workers > 1 else 0
+
+
+def _shown(text: str | None, processes: int) -> frozenset[int] | None:
+    """Return the ranks whose output is to be shown; `None`: those of all."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) < processes for part in parts):
+        raise click.UsageError(
+            f"--ranks must be numbers of ranks, from 0 to {processes - 1}, with commas between them. Received: "
+            f"--ranks {text}. Use --ranks 0"
+        )
+    return frozenset(map(int, parts))
 
 
 def _elastic_batch(options: LaunchOptions, said: Settings) -> str:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from easyscale import launchers, onednn
-from easyscale.cli.launch import leftovers
+from easyscale.cli.launch import leftovers, rendezvous
 from easyscale.cli.launch.messages import Message
 from easyscale.cli.launch.watch import Watch
 from easyscale.launchers import Launcher
@@ -224,6 +224,7 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     os.environ.update(thread_settings(os.environ, _take_cores(launcher, spares, is_spare), rank))
     os.environ.update(onednn.variables(told.onednn, os.environ))
+    os.environ.update({} if is_spare else rendezvous.of_rank(launcher, os.environ))
 
     def say(message: Message) -> None:
         line = json.dumps(message)

@@ -51,6 +51,49 @@ def test_arguments_environment_and_cores_reach_every_rank(ranks, script, tmp_pat
         assert seen[0]["cores"] + seen[1]["cores"] == have
 
 
+def test_scripts_for_other_tools_find_who_they_are(ranks, script):
+    path = script(
+        "import os, socket\n"
+        "names = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'KERAS_DISTRIBUTION_NUM_PROCESSES',\n"
+        "         'KERAS_DISTRIBUTION_PROCESS_ID', 'MASTER_ADDR', 'MASTER_PORT', 'KERAS_DISTRIBUTION_JOB_ADDRESSES')\n"
+        "print(*map(os.environ.get, names))\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    socket.socket().bind((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])))\n"
+    )
+    for count in (1, 2):
+        done = ranks.run("launch", "-n", str(count), path)
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = {int(line.split()[0]): line.split() for line in done.stdout.replace("[1] ", "").splitlines()}
+        addresses = {tuple(words[6:]) for words in lines.values()}
+        assert len(addresses) == 1
+        ((host, port, together),) = addresses
+        assert (host, f"{host}:{port}") == ("127.0.0.1", together)
+        for rank in range(count):
+            assert lines[rank][:6] == [str(rank), str(count), str(rank), str(count), str(count), str(rank)]
+
+
+def test_what_ranks_write_is_in_files_and_only_some_is_shown(ranks, script, tmp_path):
+    path = script(RANK + "print('out', rank, flush=True); print('err', rank, file=sys.stderr)")
+    folder = tmp_path / "of" / "logs"
+    for _ in range(2):  # the files are written anew
+        done = ranks.run("launch", "-n", "3", "--log-dir", str(folder), "--ranks", "0,2", path)
+        assert done.returncode == 0
+        assert sorted(done.stdout.splitlines()) == ["[2] out 2", "out 0"]
+        assert sorted(done.stderr.splitlines()) == ["[2] err 2", "err 0"]
+    for rank in range(3):
+        assert sorted((folder / f"rank_{rank}.log").read_text().splitlines()) == [f"err {rank}", f"out {rank}"]
+    shown = sorted((folder / "job.log").read_text().splitlines())
+    assert shown == ["[2] err 2", "[2] out 2", "err 0", "out 0"]
+
+
+def test_a_folder_for_output_that_cannot_be_made_is_one_line(ranks, script, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = ranks.run("launch", "-n", "2", "--log-dir", str(tmp_path / "file"), script(""))
+    assert done.returncode == 1
+    assert done.stderr.startswith("easyscale: --log-dir must be a folder that can be written to. Received: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_output_is_marked_and_complete(ranks, script):
     path = script(
         RANK + "for i in range(20000): print(rank, i)\nprint('error', rank, file=sys.stderr)\nprint('end', end='')"

@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 
+from easyscale.cli.launch import rendezvous
 from easyscale.cli.launch.hosts import Host
 from easyscale.cli.launch.plan import LaunchPlan
 from easyscale.cli.launch.planning import LaunchOptions, plan
@@ -125,5 +126,8 @@ def test_the_only_rank_takes_the_place_of_the_launcher_and_belongs_to_no_other_j
     monkeypatch.setattr(os, "execve", lambda *words: started.append(words) or sys.exit(0))
     with pytest.raises(SystemExit):
         LaunchPlan(Settings(exchange="ring"), ("python", "train.py")).run()
+    ((program, command, told),) = started
+    of_other_tools = {*rendezvous.meeting_place(), *rendezvous.of_rank(None, rendezvous.meeting_place())}
+    assert (program, command, of_other_tools - set(told)) == ("python", ("python", "train.py"), set())
     variables = {"EASYSCALE_EXCHANGE": "ring", "EASYSCALE_LAUNCHED": str(os.getpid()), **others}
-    assert started == [("python", ("python", "train.py"), variables)]
+    assert {name: value for name, value in told.items() if name not in of_other_tools} == variables

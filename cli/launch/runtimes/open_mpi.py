@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from easyscale.cli.launch.ending import Ending
 from easyscale.cli.launch.hosts import Host
+from easyscale.cli.launch.rendezvous import PLACE
 from easyscale.cli.launch.runtimes.runtime import Runtime
 from easyscale.settings import variable
 
@@ -36,7 +37,9 @@ class OpenMpi(Runtime):
         if os.geteuid() == 0:
             line.append("--allow-run-as-root")
         if hosts:
-            line += ["--host", ",".join(map(str, hosts)), "-x", variable("output")]
+            line += ["--host", ",".join(map(str, hosts))]
+            for name in (variable("output"), *PLACE):
+                line += ["-x", name]
             for name, value in _KEEPALIVE.items():
                 line += ["--prtemca" if self._major >= 5 else "--mca", f"oob_tcp_keepalive_{name}", value]
         elif ranks > cores:

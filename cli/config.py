@@ -1,0 +1,92 @@
+"""Options in a file: `easyscale launch --config easyscale.toml`. What the command line says wins over the file.
+
+[launch]
+np = 4
+exchange = "ring"
+script = "train.py"
+arguments = ["--epochs", "3"]
+"""
+
+import difflib
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["option", "written"]
+
+_OWN = ("config", "print_config", "help")  # options that are about the file, or nothing
+
+
+def option(function: Any) -> Any:
+    """Give a command the option `--config`, and `--print-config`, which is a flag that the command acts upon."""
+    read = click.option(
+        "--config", metavar="FILE", is_eager=True, expose_value=False, callback=_read, type=str,
+        help="Take options, script and arguments from a TOML file; those of the command line win.",
+    )  # fmt: skip
+    shows = click.option("--print-config", is_flag=True, help="Print the options as such a file, and end.")
+    return read(shows(function))
+
+
+def written(context: click.Context) -> str:
+    """Return the file that says what the command line of `context`, and the file it names, have said."""
+    lines = [f"[{context.info_name}]"]
+    for parameter in context.command.get_params(context):
+        value = context.params.get(parameter.name or "")
+        if parameter.name in _OWN or value in (None, (), False) or value == parameter.default:
+            continue
+        lines.append(f"{_key(parameter)} = {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines)
+
+
+def _key(parameter: click.Parameter) -> str:
+    """The name of an option, or argument, in the file: that of its longest form, without dashes before it."""
+    return max(parameter.opts, key=len).lstrip("-")
+
+
+def _read(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    if path is None:
+        return
+    try:
+        with open(path, "rb") as file:
+            found = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise click.UsageError(f"--config must be a TOML file. Received: '{path}' ({reason})") from None
+    name = str(context.info_name)
+    _check_known(found, [name], f"a table of {path}")
+    table = found.get(name, {})
+    if not isinstance(table, dict):
+        raise click.UsageError(f"'{name}' in {path} must be a table. Received: {table!r}. Write [{name}] above it")
+    parameters = {_key(one): one for one in context.command.get_params(context) if one.name not in _OWN}
+    _check_known(table, list(parameters), f"an option in {path}")
+    said = {str(parameters[key].name): _checked(parameters[key], key, value, path) for key, value in table.items()}
+    context.default_map = {**(context.default_map or {}), **said}
+
+
+def _check_known(found: Mapping[str, Any], valid: list[str], what: str) -> None:
+    for name in found:
+        if name not in valid:
+            near = difflib.get_close_matches(name.replace("_", "-"), valid, n=1)
+            hint = f"Did you mean '{near[0]}'?" if near else f"Use one of {valid}"
+            raise click.UsageError(f"{what} must be one that there is. Received: '{name}'. {hint}")
+
+
+def _checked(parameter: click.Parameter, key: str, value: Any, path: str) -> Any:
+    """Return a value of the file as click takes it; raise `click.UsageError` if it is of another kind."""
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        is_right, rule = isinstance(value, bool), "true or false"
+    elif parameter.nargs == -1:
+        is_right, rule = isinstance(value, list), "a list of texts"
+    else:
+        is_right, rule = isinstance(value, (str, int, float)) and not isinstance(value, bool), "a text or a number"
+    if not is_right:
+        raise click.UsageError(f"'{key}' in {path} must be {rule}. Received: {value!r}")
+    return [str(one) for one in value] if isinstance(value, list) else value
