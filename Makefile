@@ -26,7 +26,7 @@ PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/co
 # Intel's is for one kind of processor only.
 MPIS = mpich $(if $(filter x86_64,$(shell uname -m)),impi-rt)
 # The backends of Keras that are tested beside TensorFlow, each in such an environment.
-BACKENDS = torch
+BACKENDS = torch jax
 PACKAGES = -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 # A rule's environment, with these packages beside all of $(VENV).

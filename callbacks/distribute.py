@@ -188,7 +188,7 @@ class Distribute(keras.callbacks.Callback):
 
 def _compile_without_xla(model: keras.Model, is_chief: bool, exchanges: bool) -> None:
     """Turn `jit_compile` off where workers exchange something inside of a model's steps, and have the chief say so."""
-    if exchanges and model.jit_compile:
+    if exchanges and model.jit_compile and backend.get().exchanges_in_steps:
         if is_chief:
             warnings.warn(
                 "`jit_compile` is turned off for this model: an exchange between workers cannot be compiled. "

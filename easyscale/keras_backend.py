@@ -13,7 +13,7 @@ from easyscale.when_imported import before_import
 __all__ = ["check_choice", "check_installed", "chosen", "watch"]
 
 _DEFAULT = "tensorflow"  # Keras's own
-_EXTRAS = ("tensorflow", "torch")  # those that are an extra of this package
+_EXTRAS = ("tensorflow", "torch", "jax")  # those that are an extra of this package
 
 
 def chosen() -> str:

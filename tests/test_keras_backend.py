@@ -35,7 +35,7 @@ def test_the_variable_counts_then_the_file_of_keras(tmp_path, monkeypatch, asked
 
 def _run(script, **variables):
     """Run a script in which no backend is installed, and return its errors."""
-    script = "import sys; sys.modules.update(dict.fromkeys(['tensorflow', 'torch']))\n" + script
+    script = "import sys; sys.modules.update(dict.fromkeys(['tensorflow', 'torch', 'jax']))\n" + script
     done = run([sys.executable, "-c", script], LIMIT, environment(**variables))
     assert done.returncode == 1, done.stdout
     return done.stderr.splitlines()
@@ -50,7 +50,7 @@ def _run(script, **variables):
         "from easyscale.optimizers import LARS",
     ],
 )
-@pytest.mark.parametrize("name", ["tensorflow", "torch"])
+@pytest.mark.parametrize("name", ["tensorflow", "torch", "jax"])
 def test_a_backend_that_is_not_installed_is_said_before_keras_misses_it(script, name):
     assert _run(script, KERAS_BACKEND=name)[-1] == (
         f"easyscale.errors.EasyScaleError: the backend of Keras must be installed. Received: '{name}', which is not. "
@@ -60,8 +60,8 @@ def test_a_backend_that_is_not_installed_is_said_before_keras_misses_it(script, 
 
 def test_a_backend_that_nobody_has_is_said_too():
     assert _run("import easyscale, keras", KERAS_BACKEND="tensroflow")[-1] == (
-        "easyscale.errors.EasyScaleError: the backend of Keras must be one of ['tensorflow', 'torch'] for EasyScale. "
-        "Received: 'tensroflow', which is not installed either. Set KERAS_BACKEND=tensorflow"
+        "easyscale.errors.EasyScaleError: the backend of Keras must be one of ['tensorflow', 'torch', 'jax'] for "
+        "EasyScale. Received: 'tensroflow', which is not installed either. Set KERAS_BACKEND=tensorflow"
     )
 
 

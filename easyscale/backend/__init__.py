@@ -23,7 +23,7 @@ def available() -> list[str]:
     Example:
 
     >>> easyscale.backend.available()
-    ['tensorflow', 'torch']
+    ['jax', 'tensorflow', 'torch']
     """
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
 
@@ -43,7 +43,7 @@ def _get(name: str) -> Backend:
     if name not in available():
         raise ValueError(
             f"the Keras backend must be {' or '.join(map(repr, available()))}. Received: '{name}'. "
-            f"Set KERAS_BACKEND={available()[0]}"
+            "Set KERAS_BACKEND=tensorflow"
         )
     keras_backend.check_choice(name)
     return importlib.import_module(f"{__name__}.{name}.backend").BACKEND

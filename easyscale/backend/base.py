@@ -2,7 +2,7 @@
 
 import abc
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -154,12 +154,14 @@ class Backend(abc.ABC):
         tensors: `Tensors`.
         remedies: Dict. From each `Feature` that it does not have to what the user can do.
         end_of_data: The exceptions by which a step says that its data have ended.
+        exchanges_in_steps: Bool. Whether workers meet inside of what `jit_compile` compiles.
     """
 
     name: ClassVar[str]
     tensors: ClassVar[Tensors]
     remedies: ClassVar[Mapping[Feature, str]] = {}
     end_of_data: ClassVar[tuple[type[BaseException], ...]] = (StopIteration,)
+    exchanges_in_steps: ClassVar[bool] = True
 
     def advice(self) -> str | None:
         """Return what would have this process compute faster, for the user; `None` if nothing is known."""
@@ -194,6 +196,28 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that does what `function` does with tensors, as a graph, if the framework has such."""
+
+    def step_of(self, model: Any, own: Callable[..., Any], trains: bool) -> Callable[..., Any]:
+        """Return a model's `train_step` or `test_step` as a function of a batch, which changes variables in place.
+
+        Args:
+            model: The model.
+            own: Its own method, which is called as Keras calls it if it is called so.
+            trains: Bool. Whether that is `train_step`.
+        """
+        return own
+
+    def train_function(self, model: Any) -> Callable[[Iterator], Any]:
+        """Return what makes a step, or `steps_per_execution`, of the batches of an iterator by `model.train_step`."""
+        return model.train_function
+
+    def test_function(self, model: Any) -> Callable[..., Any]:
+        """Return what Keras calls for each step of an evaluation of all workers."""
+        return model.test_function
+
+    def called_by_keras(self, model: Any, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
+        """Return what Keras calls for each step, given a function of the iterator over batches."""
+        return function
 
     @abc.abstractmethod
     def stage_passes(

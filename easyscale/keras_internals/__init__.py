@@ -25,6 +25,7 @@ from easyscale.keras_internals.models import (
     build_compiled,
     calls_between,
     compiled_loss,
+    count_in_metrics,
     dataset_of,
     dataset_of_iterator,
     graph_of,
@@ -37,6 +38,7 @@ from easyscale.keras_internals.models import (
     keeps_count,
     last_batch_of,
     layers_of,
+    leave_state_in,
     mask_of,
     replace_moments,
     replace_validation_split,
@@ -82,6 +84,7 @@ __all__ = [
     "check",
     "compiled_loss",
     "copy_exclusions",
+    "count_in_metrics",
     "count_alike",
     "counter_of",
     "dataset_of",
@@ -102,6 +105,7 @@ __all__ = [
     "last_batch_of",
     "layers_of",
     "learning_rate_of",
+    "leave_state_in",
     "mask_of",
     "native_of",
     "on_disk",
@@ -123,13 +127,15 @@ __all__ = [
 ]
 
 _NAMES = {**models.NAMES, **optimization.NAMES, **deferral.NAMES}  # by module, and class in it: what the functions use
-_NAMES_ON_TENSORFLOW = {**models.NAMES_ON_TENSORFLOW, **optimization.NAMES_ON_TENSORFLOW}
+_NAMES_ON = {
+    "tensorflow": {**models.NAMES_ON_TENSORFLOW, **optimization.NAMES_ON_TENSORFLOW},
+    "jax": models.NAMES_ON_JAX,
+}
 
 
 @functools.cache
 def check() -> None:
     """Raise `EasyScaleError` if the Keras or TensorFlow that is installed has another name for something."""
     require(_NAMES)
-    if importlib.import_module("keras").backend.backend() == "tensorflow":
-        require(_NAMES_ON_TENSORFLOW)
+    require(_NAMES_ON.get(importlib.import_module("keras").backend.backend(), {}))
     models.require_datasets()

@@ -23,6 +23,7 @@ __all__ = [
     "build_compiled",
     "calls_between",
     "compiled_loss",
+    "count_in_metrics",
     "dataset_of",
     "dataset_of_iterator",
     "graph_of",
@@ -35,6 +36,7 @@ __all__ = [
     "keeps_count",
     "last_batch_of",
     "layers_of",
+    "leave_state_in",
     "mask_of",
     "replace_moments",
     "replace_validation_split",
@@ -82,6 +84,11 @@ NAMES_ON_TENSORFLOW: Names = {
     (_TRAINER, "TFEpochIterator"): ("_distributed_dataset",),
 }
 
+# The same of what Keras has on JAX only.
+NAMES_ON_JAX: Names = {
+    ("keras.src.backend.jax.trainer", "JAXTrainer"): ("_jax_state_synced", "_update_metrics_variables"),
+}
+
 
 # A model in its fit()
 
@@ -97,6 +104,27 @@ def layers_of(model: "keras.layers.Layer", recursive: bool = True) -> list["kera
 def strategy_of(model: "keras.Model") -> Any:
     """Return the `tf.distribute.Strategy` in whose scope a model was built; `None` if it was in none."""
     return vars(model).get("_distribute_strategy")
+
+
+def leave_state_in(model: "keras.Model") -> None:
+    """Let Keras on JAX take a model for one whose variables have their values, and read them before its next step."""
+    model._jax_state_synced = True
+
+
+def count_in_metrics(
+    model: "keras.Model", counted: list, loss: Any, batch: tuple[Any, Any, Any], y_pred: Any
+) -> tuple[Any, list]:
+    """Return the logs of a step on JAX, and what the variables of a model's metrics are then.
+
+    Args:
+        model: The model.
+        counted: List of the values of the variables of its metrics.
+        loss: The loss of the batch.
+        batch: Its inputs, targets and weights.
+        y_pred: What the model made of the inputs.
+    """
+    x, y, sample_weight = batch
+    return model._update_metrics_variables(counted, loss, x, y, y_pred, sample_weight)
 
 
 def initial_epoch(model: "keras.Model") -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from easyscale import backend as backends
 from easyscale import keras_internals, separate
 from easyscale.communicator.data_axis import everyone_of
 from easyscale.data import division
@@ -25,14 +26,15 @@ from easyscale.training.model_step import run_alone, run_step
 from easyscale.training.parts import losses
 from easyscale.training.split import refusals
 from easyscale.training.split.split_model import SplitModel
+from easyscale.training.test_function import TestFunction
 from easyscale.training.train_function import TrainFunction
 from easyscale.training.wrapping import wrap_all
 
 __all__ = ["Distribution"]
 
+_STEPS = ("train_step", "test_step")
 _REPLACED = (
-    "train_step",
-    "test_step",
+    *_STEPS,
     "evaluate",
     "save",
     "save_weights",
@@ -69,6 +71,7 @@ class Distribution:
         self._last_fit: Fit | None = None
         self._split: SplitModel | None = None
         self._train_function: TrainFunction | None = None  # that of the last fit(); Keras has another meanwhile
+        self._test_function = TestFunction(model)
         self.check_every = 100
         self.checkpoint: dict[str, Any] | None = None  # arguments of `Checkpointing`
         self._act_as_chief: Callable[..., list] | None = None  # lets this worker's callbacks do what the chief's did
@@ -76,7 +79,10 @@ class Distribution:
         for name in (*_REPLACED, keras_internals.LOGS):
             if hasattr(model, name):  # a layer that is a `Trainer`, and no `Model`, cannot be saved
                 own = self._results if name == keras_internals.LOGS else getattr(self, name)
-                object.__setattr__(model, name, functools.partial(own, getattr(model, name)))
+                original = getattr(model, name)
+                if name in _STEPS:
+                    original = backends.get().step_of(model, original, trains=name == "train_step")
+                object.__setattr__(model, name, functools.partial(own, original))
 
     @classmethod
     def of(cls, model: keras.Model) -> "Distribution":
@@ -217,16 +223,14 @@ class Distribution:
         if not self._training:
             self._last_fit = Fit(self._model, self.optimizers, self.check_every)
         self._begin_phase(self._epoch)
-        if self._replication.communicator.is_server:
-            self._model.test_function = _no_data
+        self._test_function.begin(self._replication.communicator.is_server)
 
     def end_evaluation(self) -> None:
         """End an `evaluate()` of all workers."""
         if self._unseen_evaluation:
             self._evaluations, self._unseen_evaluation = [], False
         self._begin_phase(self._epoch, evaluates=False)
-        if self._replication.communicator.is_server:
-            self._model.test_function = None
+        self._test_function.end()
 
     def end(self) -> None:
         """End a `fit()`, after its callbacks have."""
@@ -267,15 +271,15 @@ class Distribution:
 
     # What replaces the model's own methods; `original` is the one replaced.
 
-    def train_step(self, original: Callable, data: Any) -> Any:
-        if self._training:
-            return self._step(original, data)
+    def train_step(self, original: Callable, *data: Any) -> Any:
+        if self._training and len(data) == 1:
+            return self._step(original, *data)
         if self._replication.replicas.has_copies:  # the optimizer takes gradients of losses that are not divided
-            return run_step(original, data, self._model, self.optimizers, is_alone=True)
+            return run_step(original, data[0], self._model, self.optimizers, is_alone=True)
         return run_alone(original, data, self._model, self.optimizers)
 
-    def test_step(self, original: Callable, data: Any) -> Any:
-        return self._step(original, data) if self.ranks > 1 else original(data)
+    def test_step(self, original: Callable, *data: Any) -> Any:
+        return self._step(original, *data) if self.ranks > 1 and len(data) == 1 else original(*data)
 
     def _step(self, original: Callable, data: Any) -> Any:
         data = data if self._split is None else self._split.batch(data)
@@ -341,8 +345,3 @@ class Distribution:
         evaluates = bool(self._evaluations)
         merged = self._fit.end_data(not evaluates, logs, may_be_whole=evaluates and not self._evaluates_part)
         return merged if evaluates else {**merged, **self._fit.logs()}
-
-
-def _no_data(iterator: Iterator) -> None:
-    """Tell Keras, in place of a step, that an evaluation has come to its end."""
-    raise StopIteration

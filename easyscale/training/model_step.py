@@ -59,12 +59,12 @@ def _reads_no_new_weights(
 
 
 def run_alone(
-    step: Callable[[Any], Any], data: Any, model: keras.Model, optimizers: Sequence[DistributedOptimizer]
+    step: Callable[..., Any], data: Sequence[Any], model: keras.Model, optimizers: Sequence[DistributedOptimizer]
 ) -> Any:
-    """Return `step(data)` outside of a `fit()`, where nothing is known of the others' batches: all count the same."""
+    """Return `step(*data)` outside of a `fit()`, where nothing is known of the others' batches: all count the same."""
     moving = assigned.assigned_in_steps(model)
     with contextlib.ExitStack() as steps:
         for optimizer in optimizers:
             current = optimizer.workers.current_step
             steps.enter_context(current.of(dataclasses.replace(current.context, moving=moving)))
-        return step(data)
+        return step(*data)

@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from easyscale import backend as backends
+
 __all__ = ["TrainFunction"]
 
 
@@ -20,15 +22,17 @@ class TrainFunction:
     """
 
     def __init__(self, model: keras.Model, step: Callable[..., Any]):
-        self.function: Callable[[Iterator], Any] = model.train_function
-        self._step, self._made_for, self._rehearsed = step, _way_to_make(model), False
+        backend = backends.get()
+        self.function = backend.train_function(model)
+        self._called = backend.called_by_keras(model, lambda iterator: step(self, iterator))
+        self._made_for, self._rehearsed = _way_to_make(model), False
 
     def is_for(self, model: keras.Model) -> bool:
         """Whether Keras would make it in the same way for the model as it is now."""
         return self._made_for == _way_to_make(model)
 
-    def __call__(self, iterator: Iterator) -> Any:
-        return self._step(self, iterator)
+    def __call__(self, *given: Any) -> Any:
+        return self._called(*given)
 
     def rehearse(self, rehearse: Callable[[Iterator], None], iterator: Iterator) -> None:
         """Have a server, which makes no steps, trace one: so it knows what is exchanged, and has metrics.

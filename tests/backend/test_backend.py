@@ -26,7 +26,7 @@ def test_the_backend_is_keras_own():
 def test_a_backend_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "numpy")
     with pytest.raises(
-        ValueError, match="must be 'tensorflow' or 'torch'. Received: 'numpy'. Set KERAS_BACKEND=tensorflow"
+        ValueError, match="must be 'jax' or 'tensorflow' or 'torch'. Received: 'numpy'. Set KERAS_BACKEND=tensorflow"
     ):
         backend.get()
 

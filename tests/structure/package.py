@@ -20,8 +20,8 @@ def _modules():
 
 MODULES = _modules()
 TREES = {module: ast.parse(file.read_text()) for module, file in MODULES.items()}
-# What is loaded elsewhere: modules of PyTorch by `tests/backend/torch`.
-NOT_LOADABLE = ("easyscale.communicator.mpi", "easyscale.backend.torch", "easyscale.__main__")
+# What is loaded elsewhere: modules of PyTorch and JAX by `tests/backend/torch` and `jax`.
+NOT_LOADABLE = ("easyscale.communicator.mpi", "easyscale.backend.torch", "easyscale.backend.jax", "easyscale.__main__")
 LOADABLE = [name for name in MODULES if not name.startswith(NOT_LOADABLE)]
 
 

@@ -56,6 +56,7 @@ def test_imports_go_one_way(module):
 ONLY_IN = {
     "tensorflow": ["easyscale.backend.tensorflow", "easyscale.data.tf_dataset"],
     "torch": ["easyscale.backend.torch"],
+    "jax": ["easyscale.backend.jax"],
     "keras": [
         "easyscale.backend",
         "easyscale.keras_internals",
@@ -117,7 +118,7 @@ def _loaded(script):
     script += "\nimport sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return {"tensorflow", "torch", "keras", "mpi4py"} & set(json.loads(done.stdout.splitlines()[-1]))
+    return {"tensorflow", "torch", "jax", "keras", "mpi4py"} & set(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,114 @@
+"""JAX, as EasyScale asks for it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from easyscale.backend.base import Backend, Feature, StagePasses
+from easyscale.backend.jax import keras_functions, variables
+from easyscale.backend.jax.between_graph import BetweenGraph
+from easyscale.backend.jax.compiled_update import CompiledUpdate
+from easyscale.backend.jax.host_calls import HostCalls
+from easyscale.backend.jax.live_step import LiveStep
+from easyscale.backend.jax.tensors import ArrayTensors
+from easyscale.communicator import Communicator
+from easyscale.keras_internals import has_value
+from easyscale.layout.specs import Variable
+
+__all__ = ["BACKEND"]
+
+
+class Jax(Backend):
+    """What is compiled are functions of arrays, and EasyScale stands between them."""
+
+    name = "jax"
+    tensors = ArrayTensors()
+    exchanges_in_steps = False
+    remedies: ClassVar[Mapping[Feature, str]] = {
+        Feature.IN_GRAPH: "Use 'between_graph'",
+        Feature.SERVED: "Use 'parameter_server'",
+        Feature.SERVERS: "Start without --servers",
+        Feature.ELASTIC: "Start without --elastic",
+        Feature.PIPELINE: "Leave `model_parallel` out",
+        Feature.CHECKPOINT: "Use `keras.callbacks.BackupAndRestore`",
+        Feature.UNKNOWN_LENGTH: "Leave `steps_per_epoch` out",
+        Feature.VERIFY: "Compare the weights yourself",
+        Feature.BENCH: "Use `easyscale bench exchange`",
+    }
+
+    def host_calls(self) -> HostCalls:
+        return HostCalls()
+
+    def replicas(self, name: str) -> type[BetweenGraph]:
+        if name == "in_graph":
+            self.require(Feature.IN_GRAPH)
+        return BetweenGraph
+
+    def compiled_update(self, communicator: Communicator, has_copies: bool) -> CompiledUpdate:
+        return CompiledUpdate()
+
+    def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+    def step_of(self, model: keras.Model, own: Callable[..., Any], trains: bool) -> LiveStep:
+        return LiveStep(model, own, trains)
+
+    def train_function(self, model: keras.Model) -> Callable[[Iterator], Any]:
+        return keras_functions.of_iterator(model, model.train_step)
+
+    def test_function(self, model: keras.Model) -> Callable[..., Any]:
+        return self.called_by_keras(model, keras_functions.of_iterator(model, model.test_step))
+
+    def called_by_keras(self, model: keras.Model, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
+        return keras_functions.called_with_state(model, function)
+
+    def stage_passes(
+        self,
+        run: Callable[[list], list],
+        inputs: Sequence[tuple[Sequence[int | None], np.dtype]],
+        watched: Sequence[int],
+        variables: Sequence[Variable],
+    ) -> StagePasses:
+        raise self.missing(Feature.PIPELINE)
+
+    def hold(self, variable: Variable, value: np.ndarray | None) -> None:
+        raise self.missing(Feature.PIPELINE)
+
+    def has_value(self, variable: Variable) -> bool:
+        return has_value(variable)
+
+    def view(self, variable: Variable) -> np.ndarray:
+        return variables.view_of(variable)
+
+    def assign(self, variable: Variable, value: Any) -> None:
+        variables.assign(variable, value)
+
+    def sums_of_squares(self, gradients: Sequence[Any]) -> Any:
+        return jnp.stack([jnp.sum(jnp.square(gradient.astype("float32"))) for gradient in gradients])
+
+    def scaled(self, gradient: Any, factor: Any) -> Any:
+        return gradient * factor
+
+    def random_state(self) -> list:
+        return []  # JAX has no generator of its own: all are variables of layers
+
+    def set_random_state(self, state: list) -> None:
+        """There is none to be set."""
+
+    def differ(self, communicator: Communicator) -> None:
+        """Layers draw by generators that are variables of theirs."""
+
+    def dataset_of(self, epoch_iterator: Any) -> None:
+        return None
+
+    def are_rows(self, tensors: Sequence[Any]) -> bool:
+        raise self.missing(Feature.VERIFY)
+
+    def keep_in_order(self, on_shuffle: Callable[[], None]) -> None:
+        raise self.missing(Feature.VERIFY)
+
+
+BACKEND = Jax()

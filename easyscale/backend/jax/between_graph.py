@@ -1,0 +1,45 @@
+"""Between-graph replication: one process for each worker, which meet in an exchange, outside of what is compiled."""
+
+from typing import Any
+
+import keras
+
+from easyscale.backend.eager_replica import EagerReplica
+from easyscale.backend.jax.whole_batch import BatchOfWorkers
+from easyscale.step.shared import Shared
+
+__all__ = ["BetweenGraph"]
+
+
+class BetweenGraph(EagerReplica):
+    """The model of this process, which is one of many."""
+
+    def batch(self, shared: Shared) -> BatchOfWorkers:
+        return BatchOfWorkers(self.communicator, shared, self._step)
+
+    def check_model(self, model: Any) -> None:
+        """Raise `ValueError` if the model's step cannot be parted, or somebody else would average gradients as well."""
+        super().check_model(model)
+        if self.communicator.size == 1:
+            return
+        for name in ("train_step", "test_step"):
+            if getattr(type(model), name) is not getattr(keras.Model, name):
+                raise ValueError(
+                    f"a model that several processes train on JAX must have Keras's own `{name}`: it is compiled as "
+                    f"one, and workers have to meet within it. Received: {type(model).__name__}.{name}. Write "
+                    "`compute_loss` and `compute_metrics` instead, or set KERAS_BACKEND=tensorflow"
+                )
+        if any(
+            isinstance(value, keras.optimizers.LossScaleOptimizer)
+            for value in _optimizers_in(getattr(model, "optimizer", None))
+        ):
+            raise ValueError(
+                "loss scaling needs another backend of Keras where several processes train. Received: "
+                "KERAS_BACKEND=jax and a LossScaleOptimizer. Use the policy 'mixed_bfloat16', or set "
+                "KERAS_BACKEND=tensorflow"
+            )
+
+
+def _optimizers_in(optimizer: Any) -> list:
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [optimizer] + ([] if inner is None else _optimizers_in(inner))

@@ -1,0 +1,136 @@
+"""A model's own step, which changes variables in place; what computes in it is compiled."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import keras
+
+from easyscale import keras_internals
+from easyscale.backend.jax import questions
+from easyscale.backend.jax.questions import Question
+from easyscale.backend.jax.variables import holding, set_values, values_of
+from easyscale.layout.specs import Variable
+from easyscale.optimizers.nested import all_variables
+
+__all__ = ["LiveStep"]
+
+
+class _Variables(NamedTuple):
+    """The variables of a model and of its optimizer, by what a step does with them."""
+
+    trained: list[Variable]
+    moved: list[Variable]
+    counted: list[Variable]
+    listed: list[Variable]  # by Keras, of the optimizer
+    others: list[Variable]  # of the optimizer, which a loss may be scaled by
+
+    @classmethod
+    def of(cls, model: keras.Model) -> "_Variables":
+        optimizer = getattr(model, "optimizer", None)
+        listed = [] if optimizer is None else list(optimizer.variables)
+        others = [] if optimizer is None else all_variables(optimizer)
+        return cls(
+            list(model.trainable_variables),
+            list(model.non_trainable_variables),
+            list(model.metrics_variables),
+            listed,
+            others,
+        )
+
+    def values(self) -> list[list]:
+        return [values_of(kind) for kind in self]
+
+
+class _Passes:
+    """The passes of a model's step through batches of one shape, compiled: those of training, or of evaluation.
+
+    Args:
+        model: The model.
+        variables: Its `_Variables`.
+        trains: Bool. Whether there is a backward pass.
+        batch: The batch, of which shapes count.
+    """
+
+    def __init__(self, model: keras.Model, variables: _Variables, trains: bool, batch: tuple):
+        self._model, self._variables, self._trains = model, variables, trains
+        asked: list[Question] = []
+
+        def look(*given: Any) -> list:
+            asked[:] = self._ask(*given)
+            return [(question.vector, question.fingerprint) for question in asked]
+
+        jax.eval_shape(look, variables.values(), batch)
+        self._totals = [question.total for question in asked]
+        compiles: Callable[[Callable], Callable] = (lambda function: function) if model.run_eagerly else jax.jit
+        self._questions, self._passes = compiles(look), compiles(self._run)
+
+    def __call__(self, batch: tuple) -> tuple[Any, list]:
+        """Return logs, and the gradients by what is trained; set moving statistics and metrics."""
+        values, answers = self._variables.values(), []
+        if self._totals:
+            asked = self._questions(values, batch)
+            answers = [total(*question) for total, question in zip(self._totals, asked, strict=True)]
+        logs, gradients, moved, counted = self._passes(values, batch, answers)
+        set_values(self._variables.moved, moved)
+        set_values(self._variables.counted, counted)
+        return logs, gradients
+
+    def _ask(self, values: list[list], batch: tuple) -> list[Question]:
+        with questions.recording() as asked:
+            _, (loss, predicted, _, counted) = self._loss(values[0], values, batch)
+            keras_internals.count_in_metrics(self._model, counted, loss, batch, predicted)
+        return asked
+
+    def _run(self, values: list[list], batch: tuple, answers: Sequence) -> tuple:
+        with questions.answering(answers):
+            if self._trains:
+                of_loss = jax.value_and_grad(self._loss, has_aux=True)
+                (_, (loss, predicted, moved, counted)), gradients = of_loss(values[0], values, batch)
+            else:
+                gradients = []
+                _, (loss, predicted, moved, counted) = self._loss(values[0], values, batch)
+            logs, counted = keras_internals.count_in_metrics(self._model, counted, loss, batch, predicted)
+        return logs, gradients, moved, counted
+
+    def _loss(self, trained: list, values: list[list], batch: tuple) -> tuple[Any, tuple]:
+        _, moved, counted, listed, others = values
+        scale = {"optimizer_variables": listed} if self._trains else {}
+        with holding(self._variables.others, others):
+            return self._model.compute_loss_and_updates(trained, moved, counted, *batch, training=self._trains, **scale)
+
+
+class LiveStep:
+    """A model's own `train_step` or `test_step`, of a state and data as Keras calls it, or of data alone.
+
+    Of data alone it does not return what changes: it gives variables their new values. Between the passes, which are
+    compiled, and the update of weights gradients are in the memory of NumPy, and workers exchange them.
+
+    Args:
+        model: The model.
+        own: Its own method.
+        trains: Bool. Whether that is `train_step`.
+    """
+
+    def __init__(self, model: keras.Model, own: Callable[..., Any], trains: bool):
+        self._model, self._own, self._trains = model, own, trains
+        self._passes: dict[tuple, _Passes] = {}
+        self._known: tuple[int, ...] = ()
+
+    def __call__(self, *given: Any) -> Any:
+        return self._own(*given) if len(given) > 1 else self._step(*given)
+
+    def _step(self, data: Any) -> Any:
+        model, batch = self._model, keras.utils.unpack_x_y_sample_weight(data)
+        variables = _Variables.of(model)
+        known = (id(model.loss), model.run_eagerly, *(id(variable) for kind in variables for variable in kind))
+        if known != self._known:
+            self._known, self._passes = known, {}
+        tensors, structure = jax.tree.flatten(batch)
+        key = structure, *((tensor.shape, str(tensor.dtype)) for tensor in tensors)
+        if key not in self._passes:
+            self._passes[key] = _Passes(model, variables, self._trains, batch)
+        logs, gradients = self._passes[key](batch)
+        if self._trains:
+            model.optimizer.apply(gradients, variables.trained)
+        return logs

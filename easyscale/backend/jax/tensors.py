@@ -1,0 +1,37 @@
+"""Arrays of JAX as a step asks for them. Keras makes no gradients of some rows here."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from easyscale.backend.base import Tensors
+from easyscale.layout.specs import Spec
+from easyscale.step.interfaces import Gradient
+
+__all__ = ["ArrayTensors"]
+
+
+class ArrayTensors(Tensors):
+    """What a step does with gradients whose values are there."""
+
+    def whole(self, value: Any) -> jax.Array:
+        return getattr(value, "value", value)
+
+    def dtype_of(self, tensor: jax.Array) -> np.dtype:
+        return np.dtype(tensor.dtype)
+
+    def zeros(self, spec: Spec) -> jax.Array:
+        return jnp.zeros(spec.shape, spec.dtype)
+
+    def part_of(self, gradient: Gradient, part: slice) -> Gradient:
+        return None if gradient is None else jnp.reshape(gradient, (-1,))[part]
+
+    def nan_unless_finite(self, weight: Any, tensors: Sequence[jax.Array]) -> Any:
+        return weight if all(bool(jnp.isfinite(tensor).all()) for tensor in tensors) else float("nan")
+
+    def if_true(self, condition: jax.Array, act: Callable[[], None]) -> None:
+        if condition:
+            act()

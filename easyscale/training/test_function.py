@@ -1,0 +1,41 @@
+"""What Keras calls for each step of an `evaluate()` of all workers."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from easyscale import backend as backends
+
+__all__ = ["TestFunction"]
+
+
+class TestFunction:
+    """Stands in the place of what Keras has made for a model, during an `evaluate()` of all workers.
+
+    Args:
+        model: The model.
+    """
+
+    __test__ = False  # for pytest it is none
+
+    def __init__(self, model: keras.Model):
+        self._model = model
+        self._made: Callable[..., Any] | None = None
+        self._of_all: Callable[..., Any] | None = None
+
+    def begin(self, is_server: bool) -> None:
+        """Begin an `evaluate()` of all workers. Servers have no data for it."""
+        self._made = self._model.test_function
+        self._of_all = _no_data if is_server else backends.get().test_function(self._model)
+        self._model.test_function = self._of_all
+
+    def end(self) -> None:
+        """End it. What Keras has made stays, unless it is to be made anew."""
+        if self._model.test_function is self._of_all:
+            self._model.test_function = self._made
+
+
+def _no_data(iterator: Iterator) -> None:
+    """Tell Keras, in place of a step, that an evaluation has come to its end."""
+    raise StopIteration

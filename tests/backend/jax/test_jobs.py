@@ -1,0 +1,68 @@
+"""Jobs of Keras on JAX, started as a user starts them: what they need, and what is refused in one line."""
+
+import textwrap
+
+import pytest
+from jax_ranks import launch
+from launches import environment, run
+
+LIMIT = 120.0
+
+pytestmark = pytest.mark.timeout(LIMIT + 60)
+
+BEGIN = """
+import easyscale, keras, numpy as np
+from easyscale.callbacks import Distribute
+keras.utils.set_random_seed(easyscale.rank())
+x, y = easyscale.shard(np.arange(48, dtype="float32").reshape(16, 3) / 48, np.ones((16, 1), "float32"))
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+def fit(**options):
+    model.fit(x, y, batch_size=easyscale.local_batch(8), verbose=0, **options)
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Run a script on two ranks and return the finished process."""
+
+    def run_script(script, *options):
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(script))
+        return run([*launch(2), *options, str(path)], LIMIT, environment())
+
+    return run_script
+
+
+def test_a_job_needs_neither_tensorflow_nor_torch(job):
+    script = "import sys; sys.modules.update(dict.fromkeys(['tensorflow', 'torch']))\n" + BEGIN
+    script += """
+fit(callbacks=[Distribute("ring")])
+weights = easyscale.communicator.get().all_gather_object(model.get_weights()[0].tolist())
+print(weights[0] == weights[1], keras.backend.backend(), flush=True)
+"""
+    done = job(script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.removeprefix("[1] ") for line in done.stdout.splitlines()] == ["True jax"] * 2
+
+
+MISSING = {
+    "Distribute(replication='in_graph')": "replication='in_graph'",
+    "Distribute(model_parallel=easyscale.parallel.Pipeline(stages=2))": "`model_parallel`",
+    "Distribute(checkpoint='run')": "`checkpoint`",
+    "fit(callbacks=[Distribute('parameter_server:async')])": "an exchange that waits for no worker",
+    "model.fit(((x, y) for _ in range(9)), steps_per_epoch=1, verbose=0, callbacks=[Distribute()])": (
+        "`steps_per_epoch` of data whose number of batches is not known"
+    ),
+}
+
+
+def test_what_jax_does_not_have_is_refused_before_training(job):
+    script = BEGIN + "before = model.get_weights()[0]\n"
+    for call in MISSING:
+        script += f"model.compile('sgd', 'mse')\ntry:\n    {call}\nexcept ValueError as error:\n    print(error)\n"
+    done = job(script + "assert (model.get_weights()[0] == before).all()")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("[1]")]
+    for line, feature in zip(lines, MISSING.values(), strict=True):
+        assert line.startswith(f"{feature} needs another backend of Keras. Received: KERAS_BACKEND=jax. "), line
