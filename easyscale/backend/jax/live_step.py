@@ -118,7 +118,13 @@ class LiveStep:
         self._known: tuple[int, ...] = ()
 
     def __call__(self, *given: Any) -> Any:
-        return self._own(*given) if len(given) > 1 else self._step(*given)
+        return self._own_step(*given) if len(given) > 1 else self._step(*given)
+
+    def _own_step(self, *given: Any) -> Any:
+        optimizer = getattr(self._model, "optimizer", None)
+        if self._trains and optimizer is not None and not optimizer.built:  # Keras has built the one inside of it
+            optimizer.build(self._model.trainable_variables)
+        return self._own(*given)
 
     def _step(self, data: Any) -> Any:
         model, batch = self._model, keras.utils.unpack_x_y_sample_weight(data)

@@ -8,7 +8,9 @@ from launches import Start, mpirun
 __all__ = ["PYTHON", "START", "VARIABLES", "launch"]
 
 PYTHON = str(Path(sys.prefix, "backends", "jax", "bin", "python"))
-VARIABLES = {"KERAS_BACKEND": "jax"}
+# What XLA optimizes takes longer than what is computed here.
+_QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+VARIABLES = {"KERAS_BACKEND": "jax", "XLA_FLAGS": _QUICK}
 _WITH = ["env", *(f"{name}={value}" for name, value in VARIABLES.items())]
 START = Start("jax", (*_WITH, *mpirun("{size}"), PYTHON))
 
