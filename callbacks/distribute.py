@@ -60,8 +60,8 @@ class Distribute(keras.callbacks.Callback):
         update: String. `"replicated"` or `"sharded"`; see `DistributedOptimizer`. Defaults to `None`: `"sharded"` where
             the model's optimizer allows it, there are 64 KB of weights or more, and the job is not elastic.
         compression: In what form gradients travel between processes: `"int8"`, `"bf16"`, ..., or an instance, such as
-            `easyscale.compression.FP16()`. See `DistributedOptimizer`. Defaults to `None`: what `easyscale launch
-            --compression` said, else as they are.
+            `easyscale.compression.FP16()`; or `"auto"`, chosen by timing. See `DistributedOptimizer`. Defaults to
+            `None`: what `easyscale launch --compression` said, else as they are.
         bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
             while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
@@ -110,7 +110,7 @@ class Distribute(keras.callbacks.Callback):
             "exchange": exchange,
             "replication": replication,
             "update": update,
-            "compression": compressions.get(compression),
+            "compression": compressions.given(compression),
             "bucket_bytes": bucket_bytes,
             "communicator": communicator,
         }

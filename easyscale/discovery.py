@@ -37,6 +37,7 @@ class Registry(Generic[T]):
         package: String. The package, whose modules are imported before a name is looked up.
         base: Class. Defaults to `None`: only what is registered is known.
         also: String. What may be given instead of a name, as " or an `Exchange`". Defaults to `""`.
+        besides: Names that stand for none of the classes, and are given elsewhere, as `"auto"`. Defaults to none.
 
     Example:
 
@@ -45,8 +46,11 @@ class Registry(Generic[T]):
     ValueError: `vowel` must be one of []. Received: vowel='y'
     """
 
-    def __init__(self, argument: str, package: str, base: type[T] | None = None, also: str = ""):
+    def __init__(
+        self, argument: str, package: str, base: type[T] | None = None, also: str = "", besides: Sequence[str] = ()
+    ):
         self._argument, self._package, self._base, self._also = argument, package, base, also
+        self._besides = besides
         self._registered: dict[str, type[T]] = {}
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
@@ -78,7 +82,7 @@ class Registry(Generic[T]):
 
     def error(self, value: Any, valid: Sequence[str], argument: str | None = None) -> ValueError:
         """Return the error for a value that is not among the valid names, by default of this registry's argument."""
-        return ValueError(unknown(argument or self._argument, value, list(valid), self._also))
+        return ValueError(unknown(argument or self._argument, value, [*self._besides, *valid], self._also))
 
 
 def _subclasses(base: type[T] | None) -> list[type[T]]:

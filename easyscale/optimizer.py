@@ -12,7 +12,7 @@ from easyscale import exchange as exchanges
 from easyscale import replication as replications
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
-from easyscale.compression import Compression
+from easyscale.compression import Compression, Form
 from easyscale.exchange import Exchange
 from easyscale.layout.specs import Spec
 from easyscale.optimizers import identifiers
@@ -67,7 +67,7 @@ class DistributedOptimizer(AroundAnother):
             same step of any part of a weight, and from its configuration.
         compression: In what form gradients travel between processes: what `easyscale.compression.get` takes. With one
             `update` is `"replicated"` unless `"sharded"` is asked for: weights travel as they are. Defaults to `None`:
-            what `easyscale launch --compression` said, else as they are.
+            what `easyscale launch --compression` said, else as they are. `"auto"` chooses by timing the gradients.
         bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
             while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
@@ -106,7 +106,7 @@ class DistributedOptimizer(AroundAnother):
         exchanges.check(replications.get(replication).between_processes(exchange))
         super().__init__(learning_rate=0.0, name=name or inner_optimizer.name)
         self.exchange, self.replication = exchange, replication
-        self.update, self.compression = update, compressions.get(compression)
+        self.update, self.compression = update, compressions.given(compression)
         self.bucket_bytes, self.communicator = bucket_bytes, communicator
         self.starts_equal = True  # at the first step, unless somebody has already seen to it
         self.is_scaled_outside = False  # stands inside a `LossScaleOptimizer`
@@ -288,14 +288,15 @@ def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
     return type(optimizer) is keras.optimizers.SGD and not clips
 
 
-def _form_for(optimizer: keras.optimizers.Optimizer, compression: Compression | None) -> Compression | None:
+def _form_for(optimizer: keras.optimizers.Optimizer, compression: Form) -> Form:
     """Return the form in which gradients travel.
 
     Raises:
         ValueError: If what is left out of a gradient would be added to one that is scaled otherwise.
     """
     form = compressions.asked(compression)
-    if form is not None and form.keeps_error and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if isinstance(form, Compression) and form.keeps_error and is_scaled:
         raise ValueError(
             "error feedback needs gradients of one scale. Received: "
             f"compression={form.name!r} and a LossScaleOptimizer, whose scale changes. Use 'mixed_bfloat16', or a form "

@@ -125,7 +125,10 @@ class Settings:
         shown="`in_graph` with several devices, else `between_graph`",
     )  # fmt: skip
     compression: str | None = _setting(
-        None, "In what form gradients travel: `int8`, `bf16`, ...", option="--compression", shown="as they are"
+        None,
+        "In what form gradients travel: `int8`, `bf16`, ..., or `auto`",
+        option="--compression",
+        shown="as they are",
     )
     devices: Devices | None = _setting(
         None, "Devices that each process drives in-graph: `4`, `gpu:4` or `cpu:4`", Devices.parse,

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from easyscale import choice, communicator, exchange
-from easyscale.choice import choose
+from easyscale import communicator, exchange
+from easyscale.choice import choose, of_exchange
 from easyscale.errors import EasyScaleWarning, SharedMemoryError
 
 SPECS = [((1000, 250), np.dtype("float32")), ((7,), np.dtype("float32"))]  # 1 MB and 28 bytes
@@ -93,7 +93,7 @@ def test_an_exchange_that_was_asked_for_is_not_replaced(monkeypatch):
 )
 @pytest.mark.parametrize("fixed", [False, True])
 def test_between_nodes_buckets_are_as_small_as_they_can(monkeypatch, seconds, of_a_megabyte, expected, fixed):
-    monkeypatch.setattr(choice, "BUCKETS", [100_000, 500_000, 10_000_000])
+    monkeypatch.setattr(of_exchange, "BUCKETS", [100_000, 500_000, 10_000_000])
     specs = [((50, 250), np.dtype("float32"))] * 20  # 50 KB each
     found = _choices(monkeypatch, lambda: Slow("usual", seconds, of_a_megabyte), nodes=(1, 2), specs=specs, fixed=fixed)
     assert all(choice == found[0] for choice in found)

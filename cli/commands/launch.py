@@ -25,7 +25,7 @@ __all__ = ["command"]
     "--replication", metavar="NAME",
     help="between_graph: a process for each worker. in_graph: one process with N devices, or N with --devices each.",
 )  # fmt: skip
-@click.option("--compression", metavar="NAME", help="In what form gradients travel. Default: as they are.")
+@click.option("--compression", metavar="NAME", help="In what form gradients travel, or auto. Default: as they are.")
 @click.option(
     "--devices", metavar="D",
     help="Let each process drive D devices, in-graph: GPUs if there are so many, else logical CPU devices. gpu:D and "

@@ -62,7 +62,7 @@ def settings(
     valid = ["auto", *sorted({*between_devices, *between_processes})]
     exchange = _known("exchange", exchange, said.exchange, valid)
     replication = _known("replication", replication, said.replication, replications.available())
-    compression = _known("compression", compression, said.compression, list(compressions.available()))
+    compression = _known("compression", compression, said.compression, compressions.names())
     if servers and not exchanges.has_servers(exchange or "auto"):
         raise click.UsageError(
             "servers need an exchange that has some. "

@@ -14,7 +14,7 @@ A new form is a new file in this folder, with a subclass of `Packing`, or of `Co
 nothing else names it.
 """
 
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 from easyscale.compression.compression import Compression, Span, StepOfForm
 from easyscale.compression.error_feedback import ErrorFeedback
@@ -30,10 +30,12 @@ from easyscale.discovery import Registry
 from easyscale.settings import Settings, variable
 
 __all__ = [
+    "AUTO",
     "BF16",
     "FP16",
     "Compression",
     "ErrorFeedback",
+    "Form",
     "Int8",
     "OneBit",
     "PackedMessages",
@@ -46,12 +48,19 @@ __all__ = [
     "asked",
     "available",
     "get",
+    "given",
+    "names",
     "serialize",
 ]
 
+AUTO: Final = "auto"  # a form, or none, that is chosen by measuring
+Form: TypeAlias = Compression | Literal["auto"] | None
+
 _KEEPS = "error_feedback"  # of a form in a file: whether there is some around it
 
-_registry: Registry[Compression] = Registry("compression", __name__, base=Compression, also=" or a `Compression`")
+_registry: Registry[Compression] = Registry(
+    "compression", __name__, base=Compression, also=" or a `Compression`", besides=[AUTO]
+)
 
 
 def available() -> dict[str, type[Compression]]:
@@ -63,6 +72,17 @@ def available() -> dict[str, type[Compression]]:
     <class 'easyscale.compression.half.FP16'>
     """
     return _registry.classes()
+
+
+def names() -> list[str]:
+    """Return the names that `given` takes.
+
+    Example:
+
+    >>> "auto" in names()
+    True
+    """
+    return [AUTO, *available()]
 
 
 def get(identifier: str | dict | Compression | type[Compression] | None) -> Compression | None:
@@ -91,17 +111,30 @@ def get(identifier: str | dict | Compression | type[Compression] | None) -> Comp
     return _registry.find(identifier)()
 
 
-def asked(identifier: Any) -> Compression | None:
-    """Return what `get` does; for `None` the form that `EASYSCALE_COMPRESSION` says, if it says one."""
+def given(identifier: Any) -> Form:
+    """Return what `get` does; and `"auto"`, or what a file says of it, as `"auto"`: the form is chosen later.
+
+    Example:
+
+    >>> given("auto"), given("bf16")
+    ('auto', BF16())
+    """
+    if identifier in (AUTO, {"name": AUTO}):
+        return AUTO
+    return get(identifier)
+
+
+def asked(identifier: Any) -> Form:
+    """Return what `given` does; for `None` the form that `EASYSCALE_COMPRESSION` says, if it says one."""
     if identifier is not None:
-        return get(identifier)
+        return given(identifier)
     said = Settings.read().compression
-    if said is not None and said not in available():
+    if said is not None and said not in names():
         raise _registry.error(said, list(available()), variable("compression"))
-    return get(said)
+    return given(said)
 
 
-def serialize(form: Compression | None) -> dict[str, Any] | None:
+def serialize(form: Form) -> dict[str, Any] | None:
     """Return what `get` makes the same form of, for a file.
 
     Example:
@@ -111,4 +144,6 @@ def serialize(form: Compression | None) -> dict[str, Any] | None:
     """
     if form is None:
         return None
+    if form == AUTO:
+        return {"name": AUTO}
     return {"name": form.plain.name, **form.plain.get_config()} | ({_KEEPS: True} if form.plain is not form else {})

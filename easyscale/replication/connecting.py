@@ -3,11 +3,12 @@
 from typing import Any
 
 from easyscale import backend as backends
+from easyscale import compression as compressions
 from easyscale import exchange as exchanges
 from easyscale import replication as replications
 from easyscale.backend.base import Backend, Feature
 from easyscale.communicator import Communicator
-from easyscale.compression import Compression
+from easyscale.compression import Compression, Form
 from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
 from easyscale.replication.replication import Replication
@@ -17,6 +18,7 @@ from easyscale.step.current_step import CurrentStep
 from easyscale.step.gradients import Gradients
 from easyscale.step.shared import Shared
 from easyscale.step.step_protocol import Steps
+from easyscale.step.way import FormToChoose, Way
 
 __all__ = ["connect"]
 
@@ -28,14 +30,14 @@ def connect(
     bucket_bytes: int | None,
     communicator: str | Communicator | None,
     densify: bool,
-    compression: Compression | None = None,
+    compression: Form = None,
 ) -> Replication:
     """Return all workers as one of them sees them. All must call this alike.
 
     Args:
         exchange: See `DistributedOptimizer`, as `replication`, `update`, `bucket_bytes` and `communicator`.
         densify: Bool. Whether sparse gradients may travel as dense ones where that is less.
-        compression: `Compression`. The form in which gradients travel. Defaults to `None`: as they are.
+        compression: `Compression`, or `"auto"`. The form in which gradients travel. Defaults to `None`: as they are.
 
     Raises:
         ValueError: If the backend has no such workers, or gradients cannot travel so along the exchange.
@@ -61,7 +63,7 @@ def connect(
             "Received: "
             f"{chosen[0]} on rank 0, {chosen[differs]} on rank {differs}. Start all ranks with one command"
         )
-    return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name, compression))
+    return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name, compression, update))
 
 
 def _require(backend: Backend, exchange: Exchange) -> None:
@@ -76,9 +78,9 @@ def _require(backend: Backend, exchange: Exchange) -> None:
             backend.require(feature)
 
 
-def _check_form(form: Compression | None, exchange: Exchange) -> None:
-    """Raise `ValueError` if gradients cannot travel along an exchange in a form."""
-    if form is None:
+def _check_form(form: Form, exchange: Exchange) -> None:
+    """Raise `ValueError` if gradients cannot travel along an exchange in a form. One that is chosen later can."""
+    if form is None or form == compressions.AUTO:
         return
     received = f"Received: compression={form.name!r}, exchange='{exchange.name}'"
     if not exchange.is_synchronous:
@@ -106,18 +108,27 @@ def _assemble(
     bucket_bytes: int | None,
     densify: bool,
     asked: str | None,
-    compression: Compression | None,
+    compression: Form,
+    update: str | None,
 ) -> Replication:
     communicator, backend = exchange.communicator, backends.get()
     step = CurrentStep(weight=0.0 if communicator.is_server else 1.0)
     replicas = kind(exchange, step, backend, asked)
     shared = Shared.of(communicator, backend)
     compiled = backend.compiled_update(communicator, replicas.has_copies)
-    sums = None
-    if compression is not None and communicator.size > 1:
-        sums = CompressedSums(compression, communicator, lambda: shared.agreement.count)
+
+    def sums_in(form: Compression | None) -> CompressedSums | None:
+        if form is None or communicator.size == 1:
+            return None
+        return CompressedSums(form, communicator, lambda: shared.agreement.count)
+
+    forms, sums = None, None
+    if compression == compressions.AUTO:
+        forms = FormToChoose(sums_in, gathers=update != "sharded")
+    else:
+        sums = sums_in(compression)
     # What is measured for "auto" is how long gradients take as they are, so it says nothing of another form.
     fixed = asked is not None or sums is not None
-    gradients = Gradients(exchange, shared, bucket_bytes, densify, fixed, compiled, sums)
+    gradients = Gradients(Way(exchange, bucket_bytes, fixed, sums, forms), shared, densify, compiled)
     steps = Steps(communicator, shared, gradients)
     return Replication(communicator, gradients, replicas.batch(shared), steps, replicas, step)

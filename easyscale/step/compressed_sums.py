@@ -27,11 +27,12 @@ class CompressedSums:
         count: Function. Returns how many exchanges of gradients this process has seen, the same on all ranks.
 
     Attributes:
+        form: The `Compression`.
         keeps_error: Bool. Whether what is left out of a gradient is added to the next one.
     """
 
     def __init__(self, form: Compression, communicator: Communicator, count: Callable[[], int]):
-        self._form, self._communicator, self._count = form, communicator, count
+        self.form, self._communicator, self._count = form, communicator, count
         self._before = 0  # the steps that others have made, of which training goes on
         self.keeps_error, self._residuals = form.keeps_error, Residuals(communicator, form.name)
         self._factors: dict[int, np.ndarray] = {}
@@ -70,10 +71,10 @@ class CompressedSums:
             step = StepOfForm(self.steps, spans, self._factors)
             if self.keeps_error:
                 left_out = self._residuals.begin(vector, spans)
-                self._form.sum(exchange, vector, step, left_out, gathers)
+                self.form.sum(exchange, vector, step, left_out, gathers)
                 self._residuals.keep(left_out, spans, step.number)
             else:
-                self._form.sum(exchange, vector, step, gathers=gathers)
+                self.form.sum(exchange, vector, step, gathers=gathers)
 
         return add_up
 

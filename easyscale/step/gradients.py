@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from easyscale import exchange as exchanges
 from easyscale.backend.base import CompiledUpdate
-from easyscale.choice import Choice, choose
 from easyscale.exchange import Exchange
 from easyscale.layout.shards import Shards
 from easyscale.layout.sliced import Sliced
@@ -20,6 +18,7 @@ from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync
 from easyscale.step.late_gather import LateGather
 from easyscale.step.owned_slices import OwnedSlices
 from easyscale.step.shared import Shared
+from easyscale.step.way import Way
 
 __all__ = ["Gradients"]
 
@@ -28,50 +27,40 @@ class Gradients(GradientSync):
     """The gradients of one optimizer, which all workers exchange.
 
     Args:
-        exchange: A connected `Exchange`.
+        way: The `Way` on which they travel.
         shared: The `Shared` of its communicator.
-        bucket_bytes: Int. Gradients travel in vectors of about this size; `None`: one for each dtype.
         densify: Bool. Whether sparse gradients may travel as dense ones where that is less.
-        fixed: Bool. Whether the exchange was asked for. If not, another may be chosen.
         compiled: The backend's `CompiledUpdate`.
-        sums: `CompressedSums`. In which dense gradients travel. Defaults to `None`: as they are.
 
     Attributes:
-        bucket_bytes: Int or `None`.
-        choice: The `Choice` of exchange and buckets, or `None` if there has been none yet.
+        way: The same.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        shared: Shared,
-        bucket_bytes: int | None,
-        densify: bool,
-        fixed: bool,
-        compiled: CompiledUpdate,
-        sums: CompressedSums | None = None,
-    ):
-        self.exchange, self.bucket_bytes, self.slices, self.sums = exchange, bucket_bytes, OwnedSlices(), sums
-        self.choice: Choice | None = None
-        self.communicator, self._shared, self._tensors = exchange.communicator, shared, shared.backend.tensors
-        self._densify, self._fixed, self._compiled = densify, fixed, compiled
+    def __init__(self, way: Way, shared: Shared, densify: bool, compiled: CompiledUpdate):
+        self.way, self.slices = way, OwnedSlices()
+        self.communicator, self._shared, self._tensors = way.exchange.communicator, shared, shared.backend.tensors
+        self._densify, self._compiled = densify, compiled
         self._number = shared.new_number()
         self._exchanges: dict[Signature, GradientExchange] = {}
         self._by_signature: dict[int, GradientExchange] = {}
         self._numbers: dict[int, tuple[int, Variable]] = {}  # by identity, each with its variable
 
-    def choose(self, variables: Sequence[Variable]) -> None:
-        if self.choice is None and self.communicator.size > 1:
-            reduced = [variable for variable in variables if variable not in self.slices]
-            self.choice = choose(self.exchange, specs_of(reduced), self._fixed, self.bucket_bytes)
-            self.exchange, self.bucket_bytes = self.choice.exchange, self.choice.bucket_bytes
-            self.communicator.progress.exchange = self.exchange.name
+    @property
+    def exchange(self) -> Exchange:
+        return self.way.exchange
 
-    def take_choice(self, name: str, bucket_bytes: int | None) -> None:
-        """Use the exchange of this name, and buckets of this size, which other workers have chosen before."""
-        if name != self.exchange.name:
-            self.exchange = exchanges.get(name, self.communicator)
-        self.bucket_bytes, self.choice = bucket_bytes, Choice(self.exchange, bucket_bytes, [], "")
+    @property
+    def bucket_bytes(self) -> int | None:
+        """About the size of the vectors that gradients travel in; `None`: one for each dtype."""
+        return self.way.bucket_bytes
+
+    @property
+    def sums(self) -> CompressedSums | None:
+        return self.way.sums
+
+    def choose(self, variables: Sequence[Variable]) -> None:
+        if self.way.choice is None:
+            self.way.choose(specs_of([variable for variable in variables if variable not in self.slices]))
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
         slices, groups = self.slices.numbered(variables), self.slices.groups.numbered(variables)

@@ -97,9 +97,13 @@ class GradientSync(Protocol):
     """
 
     communicator: Communicator
-    exchange: Exchange
     slices: "OwnedSlices"
-    sums: CompressedSums | None
+
+    @property
+    def exchange(self) -> Exchange: ...
+
+    @property
+    def sums(self) -> CompressedSums | None: ...
 
     def choose(self, variables: Sequence[Variable]) -> None:
         """Choose, the first time, what is left open of exchange and buckets. All workers must call this alike."""

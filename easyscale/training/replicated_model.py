@@ -74,7 +74,7 @@ class ReplicatedModel:
         """Use the exchanges, and sizes of buckets, that other workers have chosen before: one for each optimizer."""
         for optimizer, choice in zip(self.optimizers, choices, strict=False):
             if choice is not None:
-                optimizer.workers.gradients.take_choice(*choice)
+                optimizer.workers.gradients.way.take(*choice)
 
     def begin(self) -> None:
         """Make all workers' copies equal, as far as they are built. All workers call this together."""
@@ -124,10 +124,11 @@ class ReplicatedModel:
         for optimizer in self.optimizers:
             if not optimizer.is_sharded:
                 optimizer.shard()
-            choice = optimizer.workers.gradients.choice
-            if self._console.is_verbose and choice and choice.reason and choice not in self._said:
-                self._said.append(choice)
-                self._console.say(choice.reason)
+            way = optimizer.workers.gradients.way
+            for line in way.reasons if self._console.is_verbose else ():
+                if (way, line) not in self._said:
+                    self._said.append((way, line))
+                    self._console.say(line)
 
     def unshard(self, complete: bool) -> None:
         """End the update: layers are whole, and optimizers have all state. See `DistributedOptimizer.unshard`."""

@@ -11,12 +11,13 @@ from easyscale.step.accumulation import Accumulation
 from easyscale.step.gradients import Gradients
 from easyscale.step.interfaces import StepContext
 from easyscale.step.shared import Shared
+from easyscale.step.way import Way
 
 
 def _gradients(comm, densify=False, bucket_bytes=None):
     compiled = backend.get().compiled_update(comm, has_copies=False)
     shared = Shared(comm, backend.get())
-    return Gradients(exchange.get("ring", comm), shared, bucket_bytes, densify, True, compiled)
+    return Gradients(Way(exchange.get("ring", comm), bucket_bytes, fixed=True), shared, densify, compiled)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -58,7 +58,7 @@ def test_an_optimizer_has_its_form_in_its_configuration():
 
 @pytest.mark.parametrize("identifier", ["int88", 7, {"slices": 3}])
 def test_what_is_none_is_told_those_that_are(identifier):
-    with pytest.raises(ValueError, match=re.escape(f"`compression` must be one of {list(compression.available())}")):
+    with pytest.raises(ValueError, match=re.escape(f"`compression` must be one of {compression.names()}")):
         easyscale.callbacks.Distribute(compression=identifier)
 
 
@@ -72,7 +72,17 @@ def test_the_environment_says_it_where_the_script_does_not(monkeypatch):
         compression.asked(None)
 
 
-@pytest.mark.parametrize("form", [None, ErrorFeedback("fp16"), "fp61"])
+def test_auto_is_no_form_yet(monkeypatch):
+    optimizer = easyscale.DistributedOptimizer("sgd", "ring", compression="auto")
+    config = keras.saving.serialize_keras_object(optimizer)
+    assert config["config"]["compression"] == {"name": "auto"}
+    assert keras.saving.deserialize_keras_object(config).compression == "auto"
+    monkeypatch.setenv("EASYSCALE_COMPRESSION", "auto")
+    assert compression.asked(None) == "auto"
+    assert optimizer.workers.gradients.sums is None  # there is one worker
+
+
+@pytest.mark.parametrize("form", [None, ErrorFeedback("fp16"), "auto", "fp61"])
 def test_error_feedback_is_around_a_form(form):
     with pytest.raises(ValueError, match="`form` must be a form without|Did you mean 'fp16'"):
         ErrorFeedback(form)

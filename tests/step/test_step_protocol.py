@@ -8,11 +8,12 @@ from easyscale.step.agreement import Purpose
 from easyscale.step.gradients import Gradients
 from easyscale.step.shared import Shared
 from easyscale.step.step_protocol import Steps
+from easyscale.step.way import Way
 
 
 def _steps(comm):
     shared, compiled = Shared(comm, backend.get()), backend.get().compiled_update(comm, has_copies=False)
-    gradients = Gradients(exchange.get("ring", comm), shared, None, False, True, compiled)
+    gradients = Gradients(Way(exchange.get("ring", comm), None, fixed=True), shared, False, compiled)
     return Steps(comm, shared, gradients), shared
 
 

@@ -156,8 +156,7 @@ class Regrouping:
         communicator = self._communicator
         if not communicator.membership.respawns or communicator.rank > 0:
             return False
-        chosen = [optimizer.workers.gradients.choice for optimizer in self._optimizers]
-        choices = [choice and [choice.exchange.name, choice.bucket_bytes] for choice in chosen]
+        choices = [optimizer.workers.gradients.way.chosen() for optimizer in self._optimizers]
         wrong = communicator.membership.replace_lost({"fit": self._progress.number, "choices": choices})
         if wrong:
             self._console.say(wrong)

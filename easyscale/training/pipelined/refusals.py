@@ -70,7 +70,7 @@ def check_form(options: Mapping[str, Any], has_checkpoints: bool) -> None:
         has_checkpoints: Bool. Whether `Distribute` is to write checkpoints, or goes on from one.
     """
     form = compression.asked(options.get("compression"))
-    if has_checkpoints and form is not None and form.keeps_error:
+    if has_checkpoints and isinstance(form, compression.Compression) and form.keeps_error:
         raise ValueError(
             "checkpoints of pipelines have no residuals yet. Received: "
             f"compression={form.name!r} and `checkpoint`, or --resume. Use a form that keeps no error, such as 'int8', "

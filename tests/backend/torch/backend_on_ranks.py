@@ -25,6 +25,7 @@ from easyscale.step.gradients import Gradients
 from easyscale.step.interfaces import StepContext
 from easyscale.step.random_state import get_random_state, set_random_state
 from easyscale.step.shared import Shared
+from easyscale.step.way import Way
 
 FLOAT32 = np.dtype("float32")
 
@@ -78,7 +79,9 @@ def check_random_numbers_go_on_where_they_were():
 
 def _gradients(comm, bucket_bytes=None):
     compiled = backend.get().compiled_update(comm, has_copies=False)
-    return Gradients(exchange.get("ring", comm), Shared(comm, backend.get()), bucket_bytes, False, True, compiled)
+    return Gradients(
+        Way(exchange.get("ring", comm), bucket_bytes, fixed=True), Shared(comm, backend.get()), False, compiled
+    )
 
 
 def check_each_gradient_has_the_weight_of_its_samples():

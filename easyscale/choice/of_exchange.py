@@ -1,25 +1,18 @@
-"""What "auto" stands for: the exchange and the size of buckets that are fastest for a model's own gradients."""
+"""What exchange="auto" stands for: that, and the size of buckets, which are fastest for a model's own gradients."""
 
-import statistics
-import time
 import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from easyscale import exchange as exchanges
+from easyscale.choice.measuring import FASTER, SHORT_BYTES, bytes_of, seconds_of, vectors_of_a_step
 from easyscale.communicator.data_axis import everyone_of
 from easyscale.errors import EasyScaleWarning, SharedMemoryError
 from easyscale.exchange import Exchange
-from easyscale.layout import bucket
 from easyscale.layout.specs import Spec
 
 __all__ = ["Choice", "Timing", "choose"]
 
-SHORT_BYTES = 1_000_000  # below, an exchange takes less time than the rest of a step, and nothing is measured
-REPEATS, BUDGET = 3, 0.5  # each is measured so often, or for so many seconds, after once that does not count
-FASTER = 1.3  # so many times as fast has to be what is not usual for the nodes, so that each run chooses alike
 BUCKETS = [1 << 22, 1 << 24, 1 << 26]  # between nodes
 SLOWER = 1.25  # so many times the least time may buckets take: the backward pass hides more than that
 
@@ -69,7 +62,7 @@ def choose(exchange: Exchange, specs: Sequence[Spec], fixed: bool, bucket_bytes:
     Raises:
         SharedMemoryError: If a node has no room for an exchange that has been asked for.
     """
-    nbytes = sum(planned.length * planned.dtype.itemsize for planned in bucket.plan(specs))
+    nbytes = bytes_of(specs)
     timings: list[Timing] = []
     problem = None if fixed else _room(exchange, specs, bucket_bytes)
     if problem or (not fixed and nbytes >= SHORT_BYTES):
@@ -113,38 +106,24 @@ def _room(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None) -
     """Return why some node has no room for the vectors of a step, or `None` if all have."""
     problem = None
     try:
-        _lend(exchange, specs, bucket_bytes)
+        vectors_of_a_step(exchange, specs, bucket_bytes)
     except SharedMemoryError as error:
         problem = str(error)
     return next(filter(None, exchange.communicator.all_gather_object(problem)), None)
 
 
-def _lend(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return for each bucket a vector for the gradients, and one for the weights, which take turns in two."""
-    buckets = bucket.plan(specs, bucket_bytes)
-    for planned in buckets:
-        planned.round_up(exchange.communicator.size)
-    gradients, _, weights, _ = bucket.lend_for_a_step(buckets, exchange)
-    return list(zip(gradients, weights, strict=True))
-
-
 def _measure(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None, least: float | None = None) -> Timing:
     """Return how long an exchange takes; roughly, if it is far from the `least` seconds that another takes."""
-    communicator = exchange.communicator
-    vectors = _lend(exchange, specs, bucket_bytes)
+    vectors = vectors_of_a_step(exchange, specs, bucket_bytes)
     for gradients, _ in vectors:
         gradients[:] = 0
-    times = []
-    while True:
-        communicator.barrier()
-        start = time.perf_counter()
+
+    def step() -> None:
         for gradients, weights in vectors:
             exchange.reduce(gradients)
             exchange.gather(weights)
-        times.append(max(communicator.all_gather_object(time.perf_counter() - start)))
-        hopeless = least is not None and times[-1] > 3 * FASTER * least
-        if len(times) > REPEATS or sum(times) > BUDGET or hopeless:
-            return Timing(exchange.name, bucket_bytes, statistics.median(times[1:] or times))
+
+    return Timing(exchange.name, bucket_bytes, seconds_of(step, exchange.communicator, least))
 
 
 def _explain(exchange: Exchange, bucket_bytes: int | None, nbytes: int, timings: list[Timing]) -> str:
