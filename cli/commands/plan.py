@@ -57,6 +57,10 @@ _LEAST = (("batch_size", 1), ("ranks_per_node", 1), ("servers", 0), ("spread", 0
     help="With --stages: what crosses a cut for one sample, as 64KB.",
 )  # fmt: skip
 @click.option("--servers", type=int, default=0, show_default=True, metavar="K", help="Ranks that only serve.")
+@click.option(
+    "--compression", metavar="NAME,NAME,...",
+    help="Say below which bandwidth gradients in these forms pay: int8,one_bit. They are packed here to time it.",
+)  # fmt: skip
 @click.option("--exchanges", metavar="NAME,NAME,...", help="Defaults to all whose cost is known.")
 @click.option(
     "--measured", multiple=True, metavar="FILE",
@@ -66,6 +70,7 @@ _LEAST = (("batch_size", 1), ("ranks_per_node", 1), ("servers", 0), ("spread", 0
 def command(
     ranks: str,
     exchanges: str | None,
+    compression: str | None,
     measured: tuple[str, ...],
     json_file: str | None,
     plot_file: str | None,
@@ -96,8 +101,9 @@ def command(
         )
     _check_pipelines(wanted, measured)
     names = options.parse_exchanges(exchanges)
+    forms = [] if compression is None else _parse_forms(compression, wanted["stages"])
     options.check_files(json_file, plot_file)
-    planning.run(wanted, names, exchanges is not None, measured, json_file, plot_file)
+    planning.run(wanted, names, exchanges is not None, forms, measured, json_file, plot_file)
 
 
 def _check_pipelines(wanted: dict, measured: tuple[str, ...]) -> None:
@@ -117,3 +123,11 @@ def _check_pipelines(wanted: dict, measured: tuple[str, ...]) -> None:
     for option, is_given in (("--servers", wanted["servers"]), ("--measured", measured)):
         if is_given:
             raise click.UsageError(f"--stages are planned without {option}. Received: both. Leave one of them out")
+
+
+def _parse_forms(text: str, stages: int) -> list[str]:
+    from easyscale import compression
+
+    if stages > 1:
+        raise click.UsageError("--stages are planned without --compression. Received: both. Leave one of them out")
+    return options.parse_names("--compression", text, list(compression.available()))

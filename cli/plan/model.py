@@ -31,6 +31,7 @@ __all__ = [
     "crossovers",
     "exchange_seconds",
     "fastest",
+    "hidden_of",
     "plan",
     "slowest",
 ]
@@ -120,6 +121,11 @@ def exchange_seconds(path: Path, machine: Machine) -> float:
     return path.steps * machine.latency + path.bytes / machine.bandwidth + path.memory / machine.memory
 
 
+def hidden_of(taken: float, machine: Machine) -> float:
+    """Return how many seconds of an exchange the backward pass hides."""
+    return min(machine.overlap * taken, 2 / 3 * machine.compute)
+
+
 def slowest(ranks: int) -> float:
     """Return the expected largest of so many normal numbers, in standard deviations (Blom, 1958).
 
@@ -168,7 +174,7 @@ def plan(
             taken = _seconds(name, exchange, workers, nbytes // stages, worker, seconds_of)
             if taken is None:
                 continue
-            hidden = min(worker.overlap * taken, 2 / 3 * worker.compute) if pipelines is None else 0.0
+            hidden = hidden_of(taken, worker) if pipelines is None else 0.0
             waiting = worker.compute * worker.spread * slowest(workers) * exchange.is_synchronous
             step = worker.compute + waiting + taken - hidden
             speedup = workers * alone / step

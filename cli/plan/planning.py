@@ -7,7 +7,9 @@ from easyscale.cli import reports
 from easyscale.cli.bench.models import MODELS
 from easyscale.cli.plan import measured as reading
 from easyscale.cli.plan import report
+from easyscale.cli.plan.forms import plan_forms
 from easyscale.cli.plan.model import Machine, Pipelines, Step, crossover_bytes, crossovers, plan
+from easyscale.cli.plan.packing import costs_of
 from easyscale.errors import EasyScaleError
 
 __all__ = ["run"]
@@ -21,6 +23,7 @@ def run(
     wanted: dict,
     names: list[str],
     are_chosen: bool,
+    forms: list[str],
     files: Sequence[str],
     json_file: str | None,
     plot_file: str | None,
@@ -31,6 +34,7 @@ def run(
         wanted: Dict. The options of the command, parsed.
         names: Names of exchanges.
         are_chosen: Bool. Whether these were asked for, so that none may be left out.
+        forms: Names of forms in which gradients might travel.
         files: What was measured.
         json_file: Where to write the plan.
         plot_file: Where to draw it.
@@ -74,18 +78,21 @@ def run(
         ring, tree = exchanges["ring"], exchanges["tree"]
         beyond = [size for size in wanted["ranks"] if size > max(2, node.most)]
         by_size = {size: crossover_bytes(ring, tree, size, machine) for size in beyond}
+    of_forms = plan_forms(costs_of(forms), exchanges, wanted["ranks"], weights * BYTES, machine)
     checked = reading.left_out(rows)
     title = _title(wanted, weights, compute, found, node.most, pipelines)
     console = rich.console.Console()
     console.print(report.table(steps, title))
     for line in report.lines_of_crossovers(changes, by_size):
         console.print(line, highlight=False)
+    if forms:
+        console.print(report.forms_table(of_forms))
     if checked:
         console.print(report.check_table(checked))
     if json_file is not None:
         kept = [{key: row[key] for key in ("exchange", "ranks", "bytes", "median", "predicted")} for row in checked]
         inputs = {**wanted, "compute": compute, "bytes": weights * BYTES, "measured": list(files)}
-        reports.write(json_file, report.record(inputs, steps, changes, by_size, kept))
+        reports.write(json_file, report.record(inputs, steps, changes, by_size, kept, of_forms))
     if plot_file is not None:
         report.plot(plot_file, steps, title)
 

@@ -4,6 +4,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from easyscale.cli import reports
+from easyscale.cli.plan.forms import FormPlan
 from easyscale.cli.plan.model import ALONE, Step, fastest
 from easyscale.cli.reports import speedups
 from easyscale.quantities import bytes_text, millis_text
@@ -11,7 +12,7 @@ from easyscale.quantities import bytes_text, millis_text
 if TYPE_CHECKING:
     import rich.table
 
-__all__ = ["check_table", "lines_of_crossovers", "plot", "record", "table"]
+__all__ = ["check_table", "forms_table", "lines_of_crossovers", "plot", "record", "table"]
 
 
 def table(steps: list[Step], title: str) -> "rich.table.Table":
@@ -48,7 +49,26 @@ def check_table(rows: list[dict]) -> "rich.table.Table":
     return reports.table(title, ["exchange:", "ranks", "sizes", "mean error", "largest error", "at"], [found])
 
 
-def record(inputs: dict, steps: list[Step], changes: list, by_size: dict, checked: list[dict]) -> dict:
+def forms_table(planned: list[FormPlan]) -> "rich.table.Table":
+    """Return a table of what forms of gradients make of steps, and below which bandwidth they pay."""
+    sections = [[*group] for _, group in itertools.groupby(planned, lambda row: row.ranks)]
+    return reports.table(
+        "gradients in another form, packed as fast as on this machine",
+        ["ranks", "exchange:", "form:", "sent", "packing ms", "step ms", "faster", "pays below"],
+        ([_form_cells(row) for row in of_size] for of_size in sections),
+        "faster: than without a form; pays below: of a link. Nothing is sent where a row is missing",
+    )
+
+
+def _form_cells(row: FormPlan) -> list[str]:
+    below = f"{row.pays_below * 8 / 1e9:.3g} Gbit/s" if row.pays_below else "never"
+    times = map(millis_text, (row.packing, row.seconds))
+    return [str(row.ranks), row.exchange, row.form, _bytes(round(row.bytes)), *times, f"{row.faster:.2f}", below]
+
+
+def record(
+    inputs: dict, steps: list[Step], changes: list, by_size: dict, checked: list[dict], of_forms: list[FormPlan]
+) -> dict:
     """Return everything, for a JSON file."""
     return {
         "plan": inputs,
@@ -56,6 +76,7 @@ def record(inputs: dict, steps: list[Step], changes: list, by_size: dict, checke
         "fastest_from": [{"ranks": ranks, "exchange": name} for ranks, name in changes],
         "ring_beats_tree_above_bytes": {str(ranks): nbytes for ranks, nbytes in by_size.items()},
         "checked": checked,
+        "forms": [row._asdict() for row in of_forms],
     }
 
 
