@@ -9,7 +9,7 @@ import numpy as np
 from fuzz.case import Case
 from fuzz.dimensions.distribution import NOT_WAITING, waits
 from fuzz.dimensions.models import unsynchronized
-from fuzz.dimensions.parallel import pipelines
+from fuzz.dimensions.parallel import is_pipelined, pipelines, replicas
 from fuzz.dimensions.resume import is_cut_off
 
 __all__ = ["TOLERANCE", "Difference", "compare", "compare_ranks", "compare_resumed"]
@@ -56,7 +56,7 @@ def compare(case: Case, reference: Mapping, several: Mapping, tolerance: float |
 
 def _normalizes_parts(case: Case) -> bool:
     """Whether batches are normalized by parts: those of workers, or micro-batches."""
-    return unsynchronized(case) and (pipelines(case) != 1 or case["microbatches"] != "1")
+    return unsynchronized(case) and (replicas(case) > 1 or (is_pipelined(case) and case["microbatches"] != "1"))
 
 
 def _counts_by_batches(path: tuple) -> bool:

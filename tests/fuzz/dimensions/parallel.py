@@ -54,6 +54,23 @@ def pipelines(case):
     return int(case["workers"]) // stages(case) if is_pipelined(case) else 0
 
 
+def is_grouped(case):
+    """Whether ranks of a group are one worker, and divide layers among themselves."""
+    return is_split(case) and case["group"] != "none"
+
+
+def groups(case):
+    """The number of groups; 0 without."""
+    if not is_grouped(case):
+        return 0
+    return 1 if case["group"] == "all" else int(case["workers"]) // 2
+
+
+def replicas(case):
+    """The number of parts that a batch is divided into: one for each rank, pipeline or group."""
+    return pipelines(case) or groups(case) or int(case["workers"])
+
+
 def refused(case) -> Iterator[str]:
     """Yield the dimensions by whose values EasyScale refuses the case: docs/pipeline.md and docs/split.md, in code."""
     found = {}
@@ -99,18 +116,20 @@ def _has(case, callback):
 
 
 def _refused_of_split(case):
-    workers, layers = int(case["workers"]), case["split"]
+    ranks, layers = int(case["workers"]) // (groups(case) or 1), case["split"]
     of_head = ("auto", "head by rows", "head by columns", "vocabulary")
     has_first, splits_first = case["body"] in _MATCHED, layers not in of_head
     is_vocabulary = layers in ("vocabulary", "first to last")  # logits are not whole
     by_columns = layers in ("head by columns", "rows, then columns") or is_vocabulary
-    too_few = by_columns and LOSSES[case["loss"]][2] < workers
-    too_few |= case["body"] == "attention" and splits_first and workers > 2  # it has two heads
+    too_few = by_columns and LOSSES[case["loss"]][2] < ranks
+    too_few |= case["body"] == "attention" and splits_first and ranks > 2  # it has two heads
     is_missing = splits_first and not has_first
     is_missing |= layers.startswith("heads") and case["body"] != "attention"
     is_missing |= is_vocabulary and not case["loss"].startswith("SparseCategorical")
     return {
         "split": too_few or is_missing,
+        "group": is_grouped(case) and (layers == "auto" or (case["group"] == "2" and case["workers"] == "3")),
+        "wrapped": is_grouped(case) and case["wrapped"] == "by hand",
         "update": case["update"] == "replicated",
         "style": (layers == "auto" or is_vocabulary) and case["style"] == "subclassed",
         "metrics": is_vocabulary and case["metrics"] not in ("none", "accuracy"),
@@ -145,4 +164,7 @@ DIMENSIONS = [
     # What cuts it, before its first fit().
     Dimension("called_first", {"fit": "", "evaluate": "evaluate()", "predict": "predict()"}, 0.4, fits=is_in_scope),
     Dimension("split", LAYERS, 0.75, fits=lambda case: case["model_parallel"] == "split"),
+    Dimension(
+        "group", {"none": "", "all": '"all"', "2": "2"}, 0.5, fits=lambda case: case["model_parallel"] == "split"
+    ),
 ]

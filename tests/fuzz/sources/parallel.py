@@ -10,7 +10,8 @@ def parallel(case: Case) -> str:
     """Return the source of `parallel`, from which on `shard` and `local_batch` know how data are divided."""
     if case["model_parallel"] == "none":
         return ""
-    given = f"Split({case.source('split')})"
+    group = f", {case.source('group')}" if case["group"] != "none" else ""
+    given = f"Split({case.source('split')}{group})"
     if case["model_parallel"] != "split":
         schedule, cut = case.source("model_parallel"), case["cut"]
         given = f'Pipeline({stages(case)}, {case["microbatches"]}, "{schedule}", "{cut}")'
