@@ -68,7 +68,8 @@ class Distribute(keras.callbacks.Callback):
         model_parallel: `easyscale.parallel.Pipeline`, or `Split`. A pipeline cuts the model into stages on neighbouring
             ranks, which are then one worker: make this object before `easyscale.shard` and `local_batch` are called.
             `Split` divides the weights of some layers over the workers or, with `group`, over neighbouring ranks that
-            are then one worker: make this object first as well. With one rank neither changes anything.
+            are then one worker: make this object first as well. `Pipeline(split=...)` has both. With one rank none
+            changes anything.
             Defaults to `None`: every rank trains the whole model.
         check_every: Int. After so many steps the workers' weights are compared. Defaults to `100`.
         checkpoint: String or path. A folder for checkpoints of the whole state of this `fit()`. If there are some,
@@ -119,7 +120,7 @@ class Distribute(keras.callbacks.Callback):
         pipeline = None if isinstance(model_parallel, Split) else model_parallel
         if model_parallel is not None:
             backend.get().require(Feature.PIPELINE)
-        if self._split is not None:
+        if self._split is not None or getattr(pipeline, "split", None) is not None:
             refusals.check_arguments(self._options, checkpoint)
         self._group = ranks_of_group(self._split, communicator)
         self._parallel = StagesOfRanks(pipeline, communicator, self._options, check_every, self._group)

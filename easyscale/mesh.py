@@ -73,14 +73,15 @@ class Mesh:
                 f"the axes of a mesh must multiply to the number of ranks. Received: {_shown(self.axes)}, which is "
                 f"{math.prod(sizes)}, for {communicator.size} ranks. {_remedy(self.axes, communicator.size)}"
             )
-        grid = np.arange(communicator.size).reshape(sizes)
-        self._coordinates = dict(zip(self.axes, np.argwhere(grid == communicator.rank)[0].tolist(), strict=True))
+        self._grid = np.arange(communicator.size).reshape(sizes)
+        at = np.argwhere(self._grid == communicator.rank)[0].tolist()
+        self._coordinates = dict(zip(self.axes, at, strict=True))
+        self._workers: DataAxis | None = None
         self._groups: dict[str, Group] = {}
         self._beside: dict[str, Group] = {}
         self._ranks: dict[str, list[int]] = {}
         for name in self.axes:
-            at = tuple(slice(None) if other == name else position for other, position in self._coordinates.items())
-            self._ranks[name] = grid[at].tolist()
+            self._ranks[name] = self._ranks_along(name)
             self._groups[name] = Group(communicator.duplicate(), self._ranks[name])
 
     def __getitem__(self, axis: str) -> Communicator:
@@ -99,12 +100,21 @@ class Mesh:
         return self._beside[axis]
 
     def workers(self) -> DataAxis:
-        """Return the ranks along the first axis as workers, of which each is a group along the other one.
+        """Return the ranks along the first axis as workers, of which each is a group along the last one.
 
-        All ranks must call this alike.
+        With other axes between, they are the ranks that are at one place there. All ranks must call this alike the
+        first time.
         """
-        first, last = self.axes
-        return DataAxis(self[first], self[last], self.communicator.duplicate())
+        if self._workers is None:
+            first, last = list(self.axes)[0], list(self.axes)[-1]
+            everyone = Group(self.communicator.duplicate(), self._ranks_along(first, last))
+            self._workers = DataAxis(self[first], self[last], everyone)
+        return self._workers
+
+    def _ranks_along(self, *axes: str) -> list[int]:
+        """Return the ranks that differ from this one along these axes only, and this one."""
+        at = tuple(slice(None) if name in axes else position for name, position in self._coordinates.items())
+        return self._grid[at].reshape(-1).tolist()
 
     def __repr__(self) -> str:
         return f"Mesh({_shown(self.axes)}, rank {self.communicator.rank} at {_shown(self._coordinates)})"

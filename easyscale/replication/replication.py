@@ -1,8 +1,12 @@
 """All workers of one optimizer, as one of them sees them: an object for each thing that is asked of them."""
 
 import dataclasses
+from collections.abc import Sequence
 
+from easyscale import backend as backends
 from easyscale.communicator import Communicator
+from easyscale.layout.specs import Variable
+from easyscale.step import equality
 from easyscale.step.current_step import CurrentStep
 from easyscale.step.gradients import Gradients
 from easyscale.step.interfaces import WholeBatch
@@ -38,3 +42,19 @@ class Replication:
     def size(self) -> int:
         """The number of workers."""
         return self.batch.size
+
+    def check_equal(self, variables: Sequence[Variable], step: int) -> None:
+        """Raise `DesyncError` if weights differ between workers. All workers call this together.
+
+        Slices of a group's ranks are compared between the ranks that have the same.
+
+        Args:
+            variables: The variables.
+            step: Int. The step after which they are compared, for the error.
+        """
+        owned = self.gradients.slices
+        wholes = [variable for variable in variables if variable not in owned and variable not in owned.groups]
+        self.replicas.check_equal(wholes, step)
+        slices = [variable for variable in variables if variable in owned.groups]
+        if slices:
+            equality.check_equal(self.communicator, backends.get(), slices, step)

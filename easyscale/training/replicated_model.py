@@ -4,11 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import keras
 
-from easyscale import backend as backends
 from easyscale.backend import dataset_of
 from easyscale.keras_internals import layers_of
 from easyscale.optimizer import DistributedOptimizer
-from easyscale.step import equality
 from easyscale.step.agreement import Purpose
 from easyscale.training.console import Console
 from easyscale.training.keras_fit import locals_of_fit
@@ -139,9 +137,4 @@ class ReplicatedModel:
 
     def compare(self, steps: int) -> None:
         """Raise `DesyncError` if workers' weights differ, after so many steps. All workers call this together."""
-        variables, owned = self.model.trainable_variables, self.workers.gradients.slices
-        slices = [variable for variable in variables if variable in owned.groups]
-        if slices:  # which one rank of each worker has
-            equality.check_equal(self.workers.communicator, backends.get(), slices, steps)
-        wholes = [variable for variable in variables if variable not in owned and variable not in owned.groups]
-        self.workers.replicas.check_equal(wholes, steps)
+        self.workers.check_equal(self.model.trainable_variables, steps)

@@ -13,7 +13,7 @@ from easyscale.update.replicated import ReplicatedUpdate
 from easyscale.update.served import ServedUpdate
 from easyscale.update.sharded import ShardedUpdate
 
-__all__ = ["available", "check", "choose", "kind_for"]
+__all__ = ["available", "check", "check_slices", "choose", "kind_for"]
 
 # Bytes of weights, below which dividing an update costs more, in calls, than it saves. Measured for SGD with momentum.
 SHARDED_FROM = 1 << 16
@@ -97,11 +97,7 @@ def _choose(
             )
         return ServedUpdate
     if any(gradients.slices.of(variables)) or gradients.slices.groups:
-        if reason := ShardedUpdate.why_not(optimizer, variables):
-            raise ValueError(
-                f"layers that are split need {ShardedUpdate.needs}. Received: {type(optimizer).__name__}; {reason}. "
-                "Use another optimizer, or leave `model_parallel` out"
-            )
+        check_slices(optimizer, variables)
         return ShardedUpdate
     if asked is not None:
         _check(asked, optimizer, variables)
@@ -115,6 +111,20 @@ def _choose(
         return ReplicatedUpdate
     is_small = sum(spec.nbytes for spec in specs_of(variables)) < SHARDED_FROM and not communicator.servers
     return ReplicatedUpdate if is_small or ShardedUpdate.why_not(optimizer, variables) else ShardedUpdate
+
+
+def check_slices(optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> None:
+    """Raise `ValueError` if an optimizer cannot train variables some of which are slices.
+
+    Args:
+        optimizer: The optimizer.
+        variables: The variables that it trains.
+    """
+    if reason := ShardedUpdate.why_not(optimizer, variables):
+        raise ValueError(
+            f"layers that are split need {ShardedUpdate.needs}. Received: {type(optimizer).__name__}; {reason}. "
+            "Use another optimizer, or leave `model_parallel` out"
+        )
 
 
 def _check(asked: str, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> None:

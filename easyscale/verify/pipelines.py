@@ -44,7 +44,7 @@ class PipelineWatch:
         weights = model.trainable_variables
         recorder.describe_optimizer(0, model.optimizer.name, [variable.path for variable in weights])
         recorder.update(0, *map(backends.view_of, weights))
-        if stages.rank == 0 and self._batch:
+        if distribution.is_first and self._batch:
             recorder.batch(*self._batch)
         self._batch = []
         for name in unsynchronized(model):
@@ -54,5 +54,5 @@ class PipelineWatch:
         of_all = stages.all_gather_object([[describe(metric) for metric in metrics], values])
         descriptions, values = of_all[-1]
         number = recorder.describe_model(descriptions, [variable.path for variable in states])
-        arrays = [np.array(value, "float64") * (stages.rank == 0) for value in values]
+        arrays = [np.array(value, "float64") * distribution.is_first for value in values]
         recorder.end_step(number, *arrays, *map(backends.view_of, states))

@@ -70,3 +70,8 @@ def test_layers_that_are_split_within_groups_take_the_steps_of_one_process(check
 @over_ranks(HERE / "group_fit_on_ranks.py", sizes=[2, 4], limit=600, full=[3], group="group")
 def test_a_fit_with_layers_that_are_split_within_groups(check):
     check()
+
+
+@over_ranks(HERE / "split_stages_on_ranks.py", sizes=[4], limit=900, full=[8])
+def test_pipelines_whose_stages_are_split_take_the_steps_of_one_process(check):
+    check()

@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ class HostCalls:
             # Each call reads it before and writes it after, so that TensorFlow makes the calls of one graph in the
             # order in which they were traced, on every rank.
             self._order = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyscale_calls")
+        # The backward pass of a graph is one in which TensorFlow does not do that.
+        self._last: weakref.WeakKeyDictionary[tf.Graph, tf.Operation] = weakref.WeakKeyDictionary()
 
     def __call__(
         self,
@@ -37,11 +40,15 @@ class HostCalls:
             _keep_thread()
             return function(*arrays)
 
-        with tf.control_dependencies([self._order.read_value()]):
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        before = [self._last[graph]] if graph in self._last else []
+        with tf.control_dependencies([self._order.read_value(), *before]):
             called = tf.numpy_function(call, tensors, [tf.as_dtype(dtype) for _, dtype in results])
         called = [] if called is None else tf.nest.flatten(called)  # one result comes without a list where all is eager
         with tf.control_dependencies(called):
-            self._order.assign_add(1)
+            moved = self._order.assign_add(1, read_value=False)
+        if graph is not None:
+            self._last[graph] = moved
         if not results:
             return []
         for tensor, (shape, _) in zip(called, results, strict=True):

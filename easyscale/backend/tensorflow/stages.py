@@ -36,7 +36,7 @@ class Passes(StagePasses):
         signature = [tf.TensorSpec(shape, tf.as_dtype(dtype)) for shape, dtype in inputs]
         self._large = GradientSums(variables)
         # Of one function in several stages, or layers, TensorFlow would count the traces together, and warn of many.
-        call = functools.partial(_call, run, self._large)
+        call = functools.partial(_call, run, self._large, frozenset(watched))
         self._run = tf.function(call, input_signature=[*signature, tf.TensorSpec([])], autograph=False)
         self._watched, self._dtypes = list(watched), [spec.dtype for spec in signature]
         self._variables = [native_of(variable) for variable in variables]
@@ -109,7 +109,9 @@ class Passes(StagePasses):
         return tf.IndexedSlices(rows, tf.zeros([0], tf.int32), tf.constant(variable.shape.as_list(), tf.int32))
 
 
-def _call(run: Callable[[list], list], large: GradientSums, *tensors: tf.Tensor) -> list:
+def _call(run: Callable[[list], list], large: GradientSums, watched: Collection[int], *tensors: tf.Tensor) -> list:
     *inputs, token = tensors
+    # Else the graph's backward pass has the gradients by all inputs, whether they are wanted or not.
+    inputs = [tensor if index in watched else tf.stop_gradient(tensor) for index, tensor in enumerate(inputs)]
     with large.reading(token):
         return run(inputs)

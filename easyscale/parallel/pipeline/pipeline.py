@@ -11,6 +11,7 @@ from easyscale.errors import is_number
 from easyscale.parallel.pipeline import schedules
 from easyscale.parallel.pipeline.built import built_for
 from easyscale.parallel.pipeline.schedules import Schedule
+from easyscale.parallel.split.split import Split
 
 __all__ = ["Pipeline"]
 
@@ -29,6 +30,15 @@ class Pipeline:
     A step of `M` micro-batches through `S` stages that take equally long is `(S - 1) / (M + S - 1)` idle. A stage
     sends what crosses its cut, for each sample, and gets as much back.
 
+    With `split`, each stage is on a group of `G` neighbouring ranks, which divide layers of it among themselves: a
+    worker is `S G` ranks, and each of them sends what crosses to the one with the same slices in the next stage.
+
+            rank 0 | rank 1         rank 2 | rank 3
+            stage 0, slices  --->   stage 1, slices        2 stages of 2 ranks each, on 4 ranks
+
+    Within a group a rank sends, for the batch, what `easyscale.parallel.split.trip.within` says of each layer, in `M`
+    times as many messages.
+
     Args:
         stages: Int. The number of stages. Defaults to `None`: one more than `cut` has names.
         microbatches: Int. The parts that a worker's batch is divided into; a batch of fewer samples has as many parts
@@ -37,6 +47,8 @@ class Pipeline:
         cut: List of strings, or one. The names of layers, each the last one of its stage; `"time"`: cut so that the
             slowest stage is as fast as possible, by measuring each layer once, some 50 ms; `"weights"`: so that the
             largest has as few weights as possible. Defaults to `"time"`.
+        split: `Split` with a `group`: so many ranks have a stage, `"all"` that there are for one in a single pipeline.
+            Not by `"vocabulary"`. Defaults to `None`: one rank has all of a stage.
 
     Attributes:
         names: List of the names; `None` if there are none.
@@ -50,6 +62,8 @@ class Pipeline:
     Pipeline(stages=2, microbatches=4, schedule='1f1b', cut='time')
     >>> Pipeline(cut=["block_4", "block_8"]).stages
     3
+    >>> Pipeline(stages=2, split=Split({"fc.*": "columns"}, group=2)).ranks_of_stage(8)
+    2
     """
 
     def __init__(
@@ -58,6 +72,7 @@ class Pipeline:
         microbatches: int = 8,
         schedule: str | Schedule = "1f1b",
         cut: Sequence[str] = "time",
+        split: Split | None = None,
     ):
         names = None if isinstance(cut, str) and cut in _WAYS else cut
         for name, value, least in (("stages", stages, 2), ("microbatches", microbatches, 1)):
@@ -76,6 +91,9 @@ class Pipeline:
                     f"`cut` must have one name less than there are stages. Received: {stages=}, {cut=}. Leave "
                     "`stages` out"
                 )
+        if split is not None:
+            _check_split(split)
+        self.split = split
         self.stages = int(stages) if stages is not None else len(cut) + 1
         self.microbatches = int(microbatches)
         self.schedule = schedules.get(schedule)
@@ -102,21 +120,56 @@ class Pipeline:
         ranks = communicators.get(communicator)
         if ranks.size == 1:
             return contextlib.nullcontext()
+        if self.split is not None:
+            raise ValueError(
+                "layers that are split are divided from what each rank has of the whole model. Received: `scope()` of "
+                f"a pipeline with split={self.split}. Build the model outside of `scope()`, or leave `split` out"
+            )
         backends.get().require(Feature.PIPELINE)
         return built_for(self, ranks)
 
+    def ranks_of_stage(self, ranks: int) -> int:
+        """Return how many ranks have a stage together, of so many in all; 1 without `split`."""
+        if self.split is None or self.split.group is None:
+            return 1
+        return max(1, ranks // self.stages) if isinstance(self.split.group, str) else self.split.group
+
+    def ranks_of_worker(self, ranks: int) -> int:
+        """Return how many ranks are one pipeline, of so many in all."""
+        return self.stages * self.ranks_of_stage(ranks)
+
     def check(self, ranks: int) -> None:
         """Raise `ValueError` if so many ranks are no whole pipelines."""
-        if ranks % self.stages:
-            below = ranks // self.stages * self.stages
-            near = " or ".join(str(number) for number in (below, below + self.stages) if number)
+        count = self.ranks_of_worker(ranks)
+        if ranks % count:
+            below = ranks // count * count
+            near = " or ".join(str(number) for number in (below, below + count) if number)
+            of_stage = f", of which each is on {count // self.stages} ranks" if count > self.stages else ""
             raise ValueError(
-                f"the number of ranks must be a multiple of the stages of a pipeline. Received: {ranks} ranks, "
-                f"stages={self.stages}. Start {near}"
+                "the number of ranks must be a multiple of the stages of a pipeline. Received: "
+                f"{ranks} ranks, stages={self.stages}{of_stage}. Start {near}"
             )
 
     def __repr__(self) -> str:
+        split = "" if self.split is None else f", split={self.split}"
         return (
             f"Pipeline(stages={self.stages}, microbatches={self.microbatches}, schedule={self.schedule.name!r}, "
-            f"cut={self.cut!r})"
+            f"cut={self.cut!r}{split})"
+        )
+
+
+def _check_split(split: Split) -> None:
+    if not isinstance(split, Split):
+        raise ValueError(
+            f"`split` must be an `easyscale.parallel.Split`. Received: split={split!r}. Write such as "
+            "Split({'fc.*': 'columns'}, group=2)"
+        )
+    if split.group is None:
+        raise ValueError(
+            "the layers of a stage are split within a group of ranks that have it. Received: "
+            f"split={split}, without `group`. Write such as Split({{'fc.*': 'columns'}}, group=2)"
+        )
+    if "vocabulary" in split.layers.values():
+        raise ValueError(
+            f"the loss of a pipeline needs whole logits. Received: split={split}. Split the last layer by 'columns'"
         )

@@ -1,6 +1,6 @@
 """What one stage does in a step: its passes for each micro-batch, and what it sends and receives between them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -37,6 +37,7 @@ class Stage:
         loss: `Loss`, which the last stage calls in its graph.
         labels: The `Form` of each label, on the last stage.
         totals: Int. How many numbers `Batch.totals` has. Defaults to `0`.
+        wrap: Function. Takes what computes a forward pass, and returns what is traced of it. Defaults to `None`: that.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class Stage:
         loss: Loss,
         labels: Sequence[Form],
         totals: int = 0,
+        wrap: Callable[[Callable[[list], list]], Callable[[list], list]] | None = None,
     ):
-        self._totals = totals
+        self._totals, self._wrap = totals, wrap
         self._communicator, self._schedule, self._labels = communicator, schedule, list(labels)
         self._part = cut.stages[communicator.rank]
         self._forward = ForwardPass(cut, communicator.rank, loss, len(labels))
@@ -79,7 +81,8 @@ class Stage:
             specs += [*[_numbers()] * len(self._adding), _numbers(2 + self._totals)]
         own = len(self._forward.inputs) - len(self._receives)
         watched = [own + number for number, crossing in enumerate(self._receives) if crossing.has_gradient]
-        passes = self._backend.stage_passes(self._forward, specs, watched, self._variables)
+        run = self._forward if self._wrap is None else self._wrap(self._forward)
+        passes = self._backend.stage_passes(run, specs, watched, self._variables)
         passes.trace()
         return passes
 

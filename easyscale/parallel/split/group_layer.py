@@ -14,9 +14,9 @@ from easyscale.parallel.split.kinds import Kind
 from easyscale.parallel.split.pair import Pair
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.trip import WithinGroup
-from easyscale.step.interfaces import GradientSync, WholeBatch
+from easyscale.step.interfaces import GradientSync
+from easyscale.step.python_calls import PythonCalls
 from easyscale.step.random_state import mix
-from easyscale.step.shared import Shared
 
 __all__ = ["GroupLayer"]
 
@@ -29,9 +29,10 @@ class GroupLayer:
     Args:
         kind: `Kind`, of the layer.
         group: The `Communicator` of the group.
-        shared: The `Shared` of the workers, by which a step calls Python.
+        call: The `PythonCalls` of a step.
         backend: The `Backend`.
-        step: Function. Returns the workers whose step is being traced; `None` beside steps, and in a loop of one.
+        is_in_step: Function. Returns whether a step is being traced, and no loop of one.
+        is_together: Function. Returns whether all ranks of the group are in the same step now.
         pairs: List of `Pair`, in some of which the layer may be. Defaults to none.
 
     Attributes:
@@ -42,14 +43,16 @@ class GroupLayer:
         self,
         kind: Kind,
         group: Communicator,
-        shared: Shared,
+        call: PythonCalls,
         backend: Backend,
-        step: Callable[[], WholeBatch | None],
+        is_in_step: Callable[[], bool],
+        is_together: Callable[[], bool],
         pairs: Sequence[Pair] = (),
     ):
         self._before = next((pair for pair in pairs if pair.second is kind), None)
         self._behind = next((pair for pair in pairs if pair.first is kind), None)
-        self._kind, self._group, self._shared, self._step = kind, group, shared, step
+        self._kind, self._group, self._python = kind, group, call
+        self._is_in_step, self._is_together = is_in_step, is_together
         self.variables = [
             SlicedVariable(variable, axis, variable.shape[axis] // kind.length, group, backend)
             for variable, axis in kind.slices
@@ -82,13 +85,14 @@ class GroupLayer:
         self._seeds = []
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        if self._step() is None:
+        if not self._is_in_step():
             raise ValueError(
                 "a split layer computes in the steps and validations of a `fit()`. Received: a call of "
                 f"'{self._kind.layer.name}' beside them, or in a loop or branch of one. Call `model.predict`, wait for "
                 "the end of `fit()`, or do not split it"
             )
-        passage = _Passage(self._kind, self._kind.trip_within(self._group), self._owned, self._shared)
+        trip = self._kind.trip_within(self._group)
+        passage = _Passage(self._kind, trip, self._owned, self._python, self._is_together)
         given = args[0] if args else kwargs["inputs"]
         if self._behind is not None:
             return self._behind.keep(passage.compute, given)
@@ -110,16 +114,18 @@ class _Passage:
         kind: `Kind`.
         trip: `WithinGroup`, of this call.
         owned: Range. See `Kind.compute`.
-        shared: The `Shared` of the workers.
+        call: The `PythonCalls` of the step.
+        is_together: Function. See `GroupLayer`.
     """
 
-    def __init__(self, kind: Kind, trip: WithinGroup, owned: range, shared: Shared):
-        self._kind, self._trip, self._owned, self._shared = kind, trip, owned, shared
+    def __init__(self, kind: Kind, trip: WithinGroup, owned: range, call: PythonCalls, is_together: Callable[[], bool]):
+        self._kind, self._trip, self._owned = kind, trip, owned
+        self._python, self._is_together = call, is_together
         self._dtype = np.dtype(kind.layer.compute_dtype)
 
     def __call__(self, tensors: list[Any], form: int = 0) -> Any:
         """Return the results, in the graph; see `Kind.call`."""
-        return self._back(self.compute(tensors, form))
+        return self._back(self.compute(tensors, form), tensors if self._trip.needs_rows else [])
 
     def compute(self, tensors: list[Any], form: int = 0) -> Any:
         """Return what this rank's slice makes of the tensors, in the graph. It stays here."""
@@ -141,7 +147,7 @@ class _Passage:
         @keras.ops.custom_gradient
         def there(*floats: Any) -> tuple[Any, Callable]:
             def gradient(*arrived: Any) -> Any:
-                return self._shared.call(to_workers, arrived[:count], own)
+                return self._python(to_workers, arrived[:count], own)
 
             return self._to_owner(list(floats)), gradient
 
@@ -151,9 +157,9 @@ class _Passage:
         if not self._trip.moves_rows:
             return tensors
         at_owner = [((None, *map(self._trip.width_at_owner, shape)), dtype) for shape, dtype in map(_spec, tensors)]
-        return self._shared.call(lambda *arrays: list(map(self._trip.to_owners, arrays)), tensors, at_owner)
+        return self._python(lambda *arrays: list(map(self._trip.to_owners, arrays)), tensors, at_owner)
 
-    def _back(self, computed: Any) -> Any:
+    def _back(self, computed: Any, given: Sequence[Any] = ()) -> Any:
         trip, (*between, width) = self._trip, computed.shape[1:]
         at_owner = (None, *between, width), self._dtype
         own = (None, *between, trip.width_at_worker(width)), self._dtype
@@ -163,14 +169,15 @@ class _Passage:
             def gradient(arrived: Any) -> Any:
                 if not trip.moves_gradients:
                     return arrived
-                return self._shared.call(lambda rows: [trip.gradients_to_owners(rows)], [arrived], [at_owner])[0]
+                to_owners = [arrived, *given]  # of this call, where micro-batches are alive beside
+                return self._python(lambda *rows: [trip.gradients_to_owners(*rows)], to_owners, [at_owner])[0]
 
-            return self._shared.call(self._to_workers, [computed], [own])[0], gradient
+            return self._python(self._to_workers, [computed], [own])[0], gradient
 
         return back(computed)
 
     def _to_workers(self, rows: np.ndarray) -> list[np.ndarray]:
-        if not self._shared.together:
+        if not self._is_together():
             raise ValueError(
                 "a split layer computes in the steps and validations of a `fit()`. Received: a call of "
                 f"'{self._kind.layer.name}' in it by one worker alone. Call `model.predict` or `model.evaluate`, or "

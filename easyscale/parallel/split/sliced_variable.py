@@ -64,6 +64,10 @@ class SlicedVariable:
     def unite(self, whole: np.ndarray) -> None:
         """Let the variable be a whole on all ranks, without a slice."""
         self.show(whole)
+        self.drop()
+
+    def drop(self) -> None:
+        """Let there be no slice. The variable is a whole."""
         self._backend.hold(self._slice, None)
 
     def unknown(self) -> np.ndarray:

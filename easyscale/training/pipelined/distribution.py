@@ -33,6 +33,7 @@ from easyscale.training.pipelined.model_calls import ModelCalls
 from easyscale.training.pipelined.model_files import ModelFiles
 from easyscale.training.pipelined.optimizer import StageOptimizer
 from easyscale.training.pipelined.own_stage import OwnStage
+from easyscale.training.pipelined.split_stage import SplitStage
 from easyscale.training.pipelined.staged_calls import StagedCalls, tell
 from easyscale.training.pipelined.start import agree, agree_on_model, warn_of_own_state, what_steps_depend_on
 from easyscale.training.pipelined.steps import PipelineSteps
@@ -98,7 +99,8 @@ class PipelineDistribution:
         """
         refusals.check_form(options, checkpoint is not None)
         self._pipeline, self._options, self._check_every = pipeline, dict(options), check_every
-        self._checkpoint, self._mesh = checkpoint, _mesh(communicator, pipeline.stages)
+        ranks = pipeline.ranks_of_stage(communicator.size)
+        self._checkpoint, self._mesh = checkpoint, _mesh(communicator, pipeline.stages, ranks)
         self._calls.prepare(self._mesh, options)
 
     @property
@@ -114,6 +116,12 @@ class PipelineDistribution:
     @property
     def is_chief(self) -> bool:
         return self._mesh.communicator.is_chief
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the first of its pipeline."""
+        world = self._mesh.communicator
+        return world.rank % (world.size // self.size) == 0
 
     @property
     def size(self) -> int:
@@ -142,16 +150,18 @@ class PipelineDistribution:
         if self._made_for != key:
             self._cut_model()
         self._whole.start_equal()
+        lines = str(self._cut).splitlines()  # while weights are whole
         if self._made_for != key:
             self._steps, self._made_for = self._make_steps(), key
         else:
             self._optimizer.load(model)
             self._begun.restart()
+        self._split.begin()
         self._optimizer.distributed.shard()
         self._averages.begin()
         console = Console(world, bool(params.get("verbose")))
-        console.say(f"{world.size // self._pipeline.stages} x {self._pipeline}")
-        for line in str(self._cut).splitlines():
+        console.say(f"{self.size} x {self._pipeline}")
+        for line in [*lines, *[self._split.summary] * bool(self._split.summary)]:
             console.say(line)
         self._training = True
         model.train_function = self._train
@@ -192,13 +202,17 @@ class PipelineDistribution:
 
     def bring_together(self) -> None:
         """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this."""
+        self._split.show()
         self._whole.bring_together(self._optimizer)
 
     def _make_steps(self) -> PipelineSteps:
         model, mesh, pipeline, cut = self._model, self._mesh, self._pipeline, self._cut
         part = cut.stages[mesh["model"].rank]
-        self._optimizer = StageOptimizer(model, part.trainable_variables, mesh["data"], self._options)
-        steps = PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every)
+        workers = mesh.workers() if "split" in mesh.axes else mesh["data"]
+        self._optimizer = StageOptimizer(model, part.trainable_variables, workers, self._options)
+        self._split = SplitStage(model, cut, pipeline, mesh, self._optimizer.distributed)
+        split = self._split
+        steps = PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every, split)
         self._averages = Averages(model, self._optimizer, self._whole, part.trainable_variables, steps.share_tied)
         return steps
 
@@ -230,12 +244,16 @@ class PipelineDistribution:
         if self._progress.steps == 0 and (refusal := steps.refusal_of_first(met.samples)) is not None:
             raise ValueError(refusal)
         told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
-        logs = steps.step(batch, met.samples, on_begin=self._averages.release)
+        logs = steps.step(batch, met.samples, on_begin=self._release)
         told.activity = Activity.STEPS
         self.end_step()
         if checkpointing is not None:
             checkpointing.count_step()
         return logs
+
+    def _release(self) -> None:
+        self._averages.release()
+        self._split.hide()
 
     def end_step(self) -> None:
         """Take in that a step is done, also one of other pipelines."""
@@ -269,7 +287,7 @@ class PipelineDistribution:
             self._checkpointing.end_data()
         while (met := self._meetings.meet(Kind.END)).kind is not Kind.END:
             if met.kind is Kind.STEP:
-                self._averages.release()
+                self._release()
                 self._begun.idle_step()
                 self.end_step()
             elif met.kind is Kind.CHECKPOINT:
@@ -287,6 +305,7 @@ class PipelineDistribution:
         """End a `fit()`, after its callbacks have: the model's optimizer has its state again."""
         self._files.answer()
         self._begun.compare()
+        self._split.end(complete=True)
         self._optimizer.distributed.unshard(complete=True)
         self._whole.keep(self._optimizer)
         if self._checkpointing is not None:
@@ -303,6 +322,7 @@ class PipelineDistribution:
         if self._training:
             self._training = False
             self._averages.end()
+            self._split.end(complete=False)
             self._whole.abandon(self._optimizer)
             self._optimizer.distributed.unshard(complete=False)
             keras_internals.set_initial_epoch(self._model, None)
@@ -324,6 +344,7 @@ class PipelineDistribution:
 
 
 @functools.cache
-def _mesh(communicator: Communicator, stages: int) -> Mesh:
-    """Return the mesh of pipelines of so many stages, the same for all models."""
-    return Mesh(communicator, {"data": communicator.size // stages, "model": stages})
+def _mesh(communicator: Communicator, stages: int, ranks: int) -> Mesh:
+    """Return the mesh of pipelines of so many stages, each on so many ranks, the same for all models."""
+    within = {"split": ranks} if ranks > 1 else {}
+    return Mesh(communicator, {"data": communicator.size // (stages * ranks), "model": stages, **within})

@@ -50,10 +50,11 @@ class StagesOfRanks:
         if pipeline is not None:
             self._communicator = communicators.get(communicator)  # by which an error is one line
             _check(pipeline, options, self._communicator)
-            pipeline.check(max(self._communicator.size, 1) if self._communicator.size > 1 else pipeline.stages)
+            if self._communicator.size > 1:
+                pipeline.check(self._communicator.size)
             self.pipeline = pipeline if self._communicator.size > 1 else None
             set_options(pipeline, self._options)
-        ranks = ranks if self.pipeline is None else self.pipeline.stages
+        ranks = ranks if self.pipeline is None else self.pipeline.ranks_of_worker(self._communicator.size)
         if ranks != mesh.ranks_of_worker():
             self._too_early = called.names.intersection(_DIVIDE) if ranks > 1 else set()
             called.names.difference_update(self._too_early)

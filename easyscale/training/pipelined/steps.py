@@ -23,6 +23,7 @@ from easyscale.training.pipelined.all_stages import AllStages
 from easyscale.training.pipelined.divisors import Divisors
 from easyscale.training.pipelined.loss import Labels, LossOfStage, numbers_of
 from easyscale.training.pipelined.optimizer import StageOptimizer
+from easyscale.training.pipelined.split_stage import SplitStage
 
 __all__ = ["PipelineSteps"]
 
@@ -40,6 +41,7 @@ class PipelineSteps:
         optimizer: The `StageOptimizer` of this rank's stage.
         backend: The `Backend`.
         check_every: Int. After so many steps the weights of the pipelines are compared.
+        split: `SplitStage`, of this rank's stage.
 
     Attributes:
         cut: The same.
@@ -56,8 +58,9 @@ class PipelineSteps:
         optimizer: StageOptimizer,
         backend: Backend,
         check_every: int,
+        split: SplitStage,
     ):
-        self._check_every = check_every
+        self._check_every, self._split = check_every, split
         self._model, self._pipeline, self.cut = model, pipeline, cut
         self._backend, self._optimizer = backend, optimizer
         self._world, self._communicator, self._mesh = mesh.communicator, mesh["model"], mesh
@@ -115,22 +118,25 @@ class PipelineSteps:
             on_begin: Function. Is called before the first pass, behind what may be refused.
         """
         x, labels, own = batch
-        first, stages = self._world.rank - self._communicator.rank, self._communicator.size
-        own_pipeline = samples[first : first + stages]
+        ranks = len(samples) // self._mesh["data"].size  # of a pipeline, all of them neighbours
+        first = self._mesh["data"].rank * ranks
+        own_pipeline = samples[first : first + ranks]
         if len(set(own_pipeline)) > 1:
             raise DesyncError(
                 "all stages of a pipeline must go through the same batches. Received: batches of "
-                f"{', '.join(map(str, own_pipeline))} samples on ranks {first} to {first + stages - 1}. Divide data by "
+                f"{', '.join(map(str, own_pipeline))} samples on ranks {first} to {first + ranks - 1}. Divide data by "
                 "`easyscale.shard`, and give all ranks of a pipeline the same"
             )
         inputs = []
         if self._is_first:
             inputs = [keras.ops.convert_to_numpy(array) for array in keras_internals.standardized(self.cut.graph, x)]
         stage = self._stage_for(labels, inputs) if self.count == 0 else self._begun
-        whole = Batch(own, sum(samples[::stages]), self._pipeline.microbatches)
+        whole = Batch(own, sum(samples[::ranks]), self._pipeline.microbatches)
         if self._divisors is not None:
-            totals = self._divisors.totals(inputs, labels.arrays)
-            whole = dataclasses.replace(whole, inputs=inputs, labels=labels.arrays, totals=totals)
+            common = self._split.common([*inputs, *labels.arrays])
+            inputs, targets = common[: len(inputs)], common[len(inputs) :]
+            totals = self._divisors.totals(inputs, targets)
+            whole = dataclasses.replace(whole, inputs=inputs, labels=targets, totals=totals)
         on_begin()
         gradients = stage.step(whole, float(keras.ops.convert_to_numpy(self._optimizer.scale())))
         logs, telling = self._tell_results()
@@ -172,7 +178,7 @@ class PipelineSteps:
         """Raise `DesyncError` if the weights of any stage differ between pipelines. All ranks must call this."""
         differs = ""
         try:
-            self._optimizer.distributed.workers.replicas.check_equal(self._variables, self.count)
+            self._optimizer.distributed.workers.check_equal(self._variables, self.count)
         except DesyncError as error:
             differs = str(error)
         found = next(filter(None, self._world.all_gather_object(differs)), None)
@@ -207,8 +213,9 @@ class PipelineSteps:
             count = self._divisors.totals(inputs, labels.arrays).size
         count = self._communicator.all_gather_object(count)[0]
         loss = LossOfStage(self._model, batch, labels)
+        options = {"totals": count, "wrap": self._split.passes}
         return Stage(
-            self.cut, self._communicator, self._pipeline.schedule, self._backend, loss, labels.forms, totals=count
+            self.cut, self._communicator, self._pipeline.schedule, self._backend, loss, labels.forms, **options
         )
 
     def _tell_results(self) -> tuple[dict[str, Any], list[Request]]:

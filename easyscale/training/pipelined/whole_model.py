@@ -80,7 +80,8 @@ class WholeModel:
         if not self.is_whole:
             self.gather_weights()
             averages = unscaled(self._model.optimizer).use_ema  # then it is not divided
-            self.gather_state(optimizer, complete=averages, is_needed=averages or self._mesh["data"].rank == 0)
+            is_first = self._mesh["data"].rank == 0 and ("split" not in self._mesh.axes or not self._mesh["split"].rank)
+            self.gather_state(optimizer, complete=averages, is_needed=averages or is_first)
             self.is_whole = True
 
     def keep(self, optimizer: StageOptimizer) -> None:

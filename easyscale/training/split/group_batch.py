@@ -1,5 +1,6 @@
 """The batch of a group of ranks that are one worker: that of the first of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -8,7 +9,7 @@ import numpy as np
 from easyscale.communicator import Communicator
 from easyscale.step.shared import Shared
 
-__all__ = ["GroupBatch"]
+__all__ = ["GroupBatch", "of_first"]
 
 
 class GroupBatch:
@@ -38,27 +39,47 @@ class GroupBatch:
         return keras.tree.pack_sequence_as(data, [None if leaf is None else next(common) for leaf in leaves])
 
     def _give(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        shapes = self._group.all_gather_rows(np.array([length for array in arrays for length in array.shape], int))
-        if (shapes != shapes[0]).any():
-            raise ValueError(
-                "ranks that are one worker must be given batches of the same shapes. Received: "
-                f"{[row.tolist() for row in shapes]} on ranks 0 to {len(shapes) - 1} of a group. Divide data by "
-                "`easyscale.shard`, or by `easyscale.rank()` and `easyscale.size()`, which count groups"
-            )
-        own = self._group.rank == 0
-        common = [np.ascontiguousarray(array) if own else np.empty_like(array, order="C") for array in arrays]
-        for array in common:
-            if array.size:
-                self._group.broadcast(array.reshape(-1))
-        return common
+        return of_first(self._group, arrays)
+
+
+def of_first(group: Communicator, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the arrays of the first rank. All ranks of the group call this alike.
+
+    Args:
+        group: The `Communicator` of the group.
+        arrays: List of arrays of numbers, of the same shapes on all.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    for array in arrays:
+        if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+            raise _no_numbers(type(array).__name__, array.dtype.name)
+    shapes = group.all_gather_rows(np.array([length for array in arrays for length in array.shape], int))
+    if (shapes != shapes[0]).any():
+        raise ValueError(
+            "ranks that are one worker must be given batches of the same shapes. Received: "
+            f"{[row.tolist() for row in shapes]} on ranks 0 to {len(shapes) - 1} of a group. Divide data by "
+            "`easyscale.shard`, or by `easyscale.rank()` and `easyscale.size()`, which count groups"
+        )
+    own = group.rank == 0
+    common = [np.ascontiguousarray(array) if own else np.empty_like(array, order="C") for array in arrays]
+    for array in common:
+        if array.size:
+            group.broadcast(array.reshape(-1))
+    return common
+
+
+def _no_numbers(kind: str, dtype: str | None) -> ValueError:
+    return ValueError(
+        "ranks that are one worker give each other batches of numbers. Received: "
+        f"{kind} of {dtype}. Make it dense numbers before `fit()`, or leave `group` out"
+    )
 
 
 def _dtype_of(tensor: Any) -> np.dtype:
     dtype = getattr(tensor, "dtype", None)
     name = None if dtype is None or not hasattr(tensor, "shape") else keras.backend.standardize_dtype(dtype)
     if name in (None, "string") or type(tensor).__name__ in ("RaggedTensor", "SparseTensor"):
-        raise ValueError(
-            "ranks that are one worker give each other batches of numbers. Received: "
-            f"{type(tensor).__name__} of {name}. Make it dense numbers before `fit()`, or leave `group` out"
-        )
+        raise _no_numbers(type(tensor).__name__, name)
     return np.dtype(name)

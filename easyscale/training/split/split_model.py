@@ -92,7 +92,11 @@ class SplitModel:
             # What a step of the user's own makes of the output of a layer is not known.
             is_own = any(is_overridden(self._model, name) for name in ("train_step", "test_step", "compute_loss"))
             pairs = [] if is_own else pairs_of(self._model, kinds)
-            return [GroupLayer(kind, group, self._shared, backend, workers_of_graph, pairs) for kind in kinds]
+            call, is_together = self._shared.call, lambda: self._shared.together
+            return [
+                GroupLayer(kind, group, call, backend, lambda: workers_of_graph() is not None, is_together, pairs)
+                for kind in kinds
+            ]
         return [
             SplitLayer(kind, number, communicator, self._shared, backend, workers_of_graph)
             for number, kind in enumerate(kinds)

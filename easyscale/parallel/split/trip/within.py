@@ -20,15 +20,17 @@ class WithinGroup(Trip):
     Attributes:
         moves_rows: Bool. Whether `to_owners` does anything: else an owner takes the rows as they are.
         moves_gradients: Bool. Whether `gradients_to_owners` does.
+        needs_rows: Bool. Whether that must be given the rows again where another call has come between.
     """
 
     moves_rows: ClassVar[bool] = False
     moves_gradients: ClassVar[bool] = False
+    needs_rows: ClassVar[bool] = False
 
     def to_owners(self, rows: np.ndarray) -> np.ndarray:
         return rows
 
-    def gradients_to_owners(self, rows: np.ndarray) -> np.ndarray:
+    def gradients_to_owners(self, rows: np.ndarray, given: np.ndarray | None = None) -> np.ndarray:
         return rows
 
     def _own(self, rows: np.ndarray) -> np.ndarray:
@@ -77,7 +79,7 @@ class ColumnsWithin(WithinGroup, Columns):
     def to_workers(self, rows: np.ndarray) -> np.ndarray:
         return self._join(rows)
 
-    def gradients_to_owners(self, rows: np.ndarray) -> np.ndarray:
+    def gradients_to_owners(self, rows: np.ndarray, given: np.ndarray | None = None) -> np.ndarray:
         return self._own(rows)
 
     def gradients_to_workers(self, rows: np.ndarray) -> np.ndarray:
@@ -135,7 +137,7 @@ class LookupWithin(WithinGroup, Lookup):
     A rank sends the sum of `b` bytes of rows, `2 (G - 1) / G b` bytes, in `2 (G - 1)` messages, and nothing backward.
     """
 
-    moves_rows = moves_gradients = True
+    moves_rows = moves_gradients = needs_rows = True
 
     @staticmethod
     def cost(into: float, out: float, ranks: int, has_gradient: bool = False) -> float:
@@ -143,17 +145,20 @@ class LookupWithin(WithinGroup, Lookup):
 
     def to_owners(self, rows: np.ndarray) -> np.ndarray:
         self._check(rows)
-        first, stop = self._bounds[self._communicator.rank : self._communicator.rank + 2]
-        self._is_own = (rows >= first) & (rows < stop)
-        return rows[self._is_own] - rows.dtype.type(first)
+        self._is_own = self._owns(rows)
+        return rows[self._is_own] - rows.dtype.type(self._bounds[self._communicator.rank])
 
     def to_workers(self, rows: np.ndarray) -> np.ndarray:
         found = np.zeros((len(self._is_own), *rows.shape[1:]), rows.dtype)
         found[self._is_own] = rows
         return self._sum(found)
 
-    def gradients_to_owners(self, rows: np.ndarray) -> np.ndarray:
-        return rows[self._is_own]
+    def gradients_to_owners(self, rows: np.ndarray, given: np.ndarray | None = None) -> np.ndarray:
+        return rows[self._is_own if given is None else self._owns(given)]
+
+    def _owns(self, rows: np.ndarray) -> np.ndarray:
+        first, stop = self._bounds[self._communicator.rank : self._communicator.rank + 2]
+        return (rows >= first) & (rows < stop)
 
 
 _WITHIN: dict[type[Trip], type[WithinGroup]] = {
