@@ -20,9 +20,13 @@ _PARSERS: dict[str, Callable[[str], float]] = {
     "compute": parse_seconds,
     "weights": parse_count,
     "activations": parse_bytes,
+    "within": parse_bytes,
 }
 
-_LEAST = (("batch_size", 1), ("ranks_per_node", 1), ("servers", 0), ("spread", 0), ("stages", 1), ("microbatches", 1))
+_LEAST = (
+    *(("batch_size", 1), ("ranks_per_node", 1), ("servers", 0), ("spread", 0), ("stages", 1), ("microbatches", 1)),
+    *(("group", 1), ("pairs", 1)),
+)
 
 
 @click.command(cls=Command)
@@ -55,6 +59,22 @@ _LEAST = (("batch_size", 1), ("ranks_per_node", 1), ("servers", 0), ("spread", 0
 @click.option(
     "--activations", default="4KB", show_default=True, metavar="BYTES",
     help="With --stages: what crosses a cut for one sample, as 64KB.",
+)  # fmt: skip
+@click.option(
+    "--group", type=int, default=1, show_default=True, metavar="G",
+    help="Divide layers over G ranks, which are one worker, or with --stages have one stage.",
+)  # fmt: skip
+@click.option(
+    "--split", type=float, default=1.0, show_default=True, metavar="F",
+    help="With --group: part of the weights, and of the work, in layers that are split; 0 to 1.",
+)  # fmt: skip
+@click.option(
+    "--within", default="4KB", show_default=True, metavar="BYTES",
+    help="With --group: what comes into pairs of split layers and leaves them, for one sample.",
+)  # fmt: skip
+@click.option(
+    "--pairs", type=int, default=1, show_default=True, metavar="L",
+    help="With --group: how many pairs, columns followed by rows, or attentions by heads.",
 )  # fmt: skip
 @click.option("--servers", type=int, default=0, show_default=True, metavar="K", help="Ranks that only serve.")
 @click.option(
@@ -99,35 +119,38 @@ def command(
         raise click.UsageError(
             f"--ranks must fill nodes of --ranks-per-node {wanted['ranks_per_node']}. Received: --ranks {ranks}"
         )
-    _check_pipelines(wanted, measured)
+    _check_pipelines(wanted, {"--servers": wanted["servers"], "--measured": measured, "--compression": compression})
     names = options.parse_exchanges(exchanges)
-    forms = [] if compression is None else _parse_forms(compression, wanted["stages"])
+    forms = [] if compression is None else _parse_forms(compression)
     options.check_files(json_file, plot_file)
     planning.run(wanted, names, exchanges is not None, forms, measured, json_file, plot_file)
 
 
-def _check_pipelines(wanted: dict, measured: tuple[str, ...]) -> None:
-    stages, given = wanted["stages"], ",".join(map(str, wanted["ranks"]))
-    if stages == 1:
+def _check_pipelines(wanted: dict, others: dict[str, Any]) -> None:
+    stages, group, given = wanted["stages"], wanted["group"], ",".join(map(str, wanted["ranks"]))
+    if not 0 <= wanted["split"] <= 1:
+        raise click.UsageError(f"--split must be from 0 to 1. Received: --split {wanted['split']}")
+    if stages == group == 1:
         return
-    if bad := [size for size in wanted["ranks"] if size > 1 and size % stages]:
+    by = {"--stages": stages, "--group": group}
+    named = [name for name, count in by.items() if count > 1]
+    if bad := [size for size in wanted["ranks"] if size > 1 and size % (stages * group)]:
         raise click.UsageError(
-            f"--ranks must be multiples of --stages, or 1. Received: --ranks {given} and --stages {stages}; "
-            f"{bad[0]} is none"
+            f"--ranks must be multiples of {' x '.join(named)}, or 1. Received: --ranks {given} and "
+            f"{' and '.join(f'{name} {by[name]}' for name in named)}; {bad[0]} is none"
         )
-    if wanted["microbatches"] > wanted["batch_size"]:
+    if stages > 1 and wanted["microbatches"] > wanted["batch_size"]:
         raise click.UsageError(
             f"--microbatches must be no more than the samples of a batch. Received: --microbatches "
             f"{wanted['microbatches']} and --batch-size {wanted['batch_size']}"
         )
-    for option, is_given in (("--servers", wanted["servers"]), ("--measured", measured)):
+    for option, is_given in others.items():
         if is_given:
-            raise click.UsageError(f"--stages are planned without {option}. Received: both. Leave one of them out")
+            by_name = " and ".join(named)
+            raise click.UsageError(f"{by_name} must be without {option}. Received: both. Leave one of them out")
 
 
-def _parse_forms(text: str, stages: int) -> list[str]:
+def _parse_forms(text: str) -> list[str]:
     from easyscale import compression
 
-    if stages > 1:
-        raise click.UsageError("--stages are planned without --compression. Received: both. Leave one of them out")
     return options.parse_names("--compression", text, list(compression.available()))

@@ -10,9 +10,15 @@ With pipelines of S stages and M micro-batches, S ranks are one worker (`Pipelin
     compute  = compute / S * (M + S - 1) / M + 2 * (S - 1) * crossing of a micro-batch
     exchange : of 1 / S of the weights, between as many ranks as there are pipelines
 
+With groups of G ranks (`Groups`), which are one worker or have one stage, and divide layers that have a share F of the
+weights and the work, in L pairs or attentions that have a bytes before them and b behind them:
+
+    compute  = compute * (1 - F + F / G) + 4 * (G - 1) * L * alpha + 2 * (G - 1) / G * (a + b) * beta
+    exchange : of 1 - F + F / G of the weights, between as many ranks as there are groups
+
 Reference: Hockney, "The communication challenge for MPP", 1994, for alpha and beta; Thakur, Rabenseifner and Gropp,
 "Optimization of collective communication operations in MPICH", 2005, for all three; Huang et al., "GPipe", 2019, for
-pipelines.
+pipelines; Shoeybi et al., "Megatron-LM", 2019, for groups.
 """
 
 import statistics
@@ -23,7 +29,9 @@ from easyscale.exchange.exchange import Exchange, Path
 
 __all__ = [
     "ALONE",
+    "ONE_GROUP",
     "ONE_PIPELINE",
+    "Groups",
     "Machine",
     "Pipelines",
     "Step",
@@ -38,6 +46,7 @@ __all__ = [
 
 ALONE = "one rank"
 ONE_PIPELINE = "one pipeline"
+ONE_GROUP = "one group"
 Measured = Callable[[str, int, int], float | None]  # takes the name of an exchange, a number of ranks and of bytes
 
 
@@ -103,6 +112,52 @@ class Pipelines(NamedTuple):
         )
 
 
+class Groups(NamedTuple):
+    """How layers are split within groups of ranks: columns followed by rows, or attention by heads.
+
+    Attributes:
+        ranks: Int. Of a group.
+        share: Float. The part of the weights, and of the work, that is in split layers: 0 to 1. Defaults to `1`.
+        within: Float. Bytes that come into such pairs and leave them, all together, for a worker's batch. Defaults to
+            `0`.
+        pairs: Int. The number of pairs, or attentions. Defaults to `1`.
+    """
+
+    ranks: int
+    share: float = 1.0
+    within: float = 0.0
+    pairs: int = 1
+
+    @property
+    def part(self) -> float:
+        """The part of the weights, and of the work, that a rank has.
+
+        Example:
+
+        >>> Groups(ranks=4, share=0.8).part
+        0.4
+        """
+        return round(1 - self.share + self.share / self.ranks, 12)
+
+    def machine(self, machine: Machine, microbatches: int = 1) -> Machine:
+        """Return what a step of a whole group runs on, as if it were a rank: its neighbours share their link.
+
+        Args:
+            machine: The `Machine`.
+            microbatches: Int. The parts of a batch, each of which has messages of its own. Defaults to `1`.
+        """
+        on_node = min(self.ranks, machine.ranks_per_node)
+        speed = machine.memory if machine.ranks_per_node >= self.ranks else machine.bandwidth / on_node
+        messages = 4 * (self.ranks - 1) * self.pairs * microbatches
+        sent = 2 * (self.ranks - 1) / self.ranks * self.within
+        return machine._replace(
+            compute=machine.compute * self.part + messages * machine.latency + sent / speed,
+            bandwidth=machine.bandwidth / on_node,
+            memory=machine.memory / on_node,
+            ranks_per_node=max(1, machine.ranks_per_node // self.ranks),
+        )
+
+
 class Step(NamedTuple):
     """A planned step. Seconds, and the ratios that they make."""
 
@@ -144,6 +199,7 @@ def plan(
     machine: Machine,
     seconds_of: Measured | None = None,
     pipelines: Pipelines | None = None,
+    groups: Groups | None = None,
 ) -> list[Step]:
     """Return the planned steps, by ranks and exchange; an exchange that cannot be used is left out.
 
@@ -156,22 +212,27 @@ def plan(
             it out. Defaults to `None`.
         pipelines: `Pipelines`, of which each is a worker; `ranks` are multiples of its stages, or 1. Defaults to
             `None`: a rank is.
+        groups: `Groups`, of which each is a worker, or has a stage of one. Defaults to `None`: a rank is, or has.
     """
     steps, alone = [], machine.compute
-    stages, worker = 1, machine
+    of_worker, own, worker, name_of_one = 1, float(nbytes), machine, ONE_GROUP
+    if groups is not None:
+        microbatches = 1 if pipelines is None else pipelines.microbatches
+        of_worker, own, worker = groups.ranks, own * groups.part, groups.machine(worker, microbatches)
     if pipelines is not None:
-        stages, worker = pipelines.stages, pipelines.machine(machine)
+        of_worker, own, name_of_one = of_worker * pipelines.stages, own / pipelines.stages, ONE_PIPELINE
+        worker = pipelines.machine(worker)
     for size in ranks:
         if size == 1:
             steps.append(Step(1, ALONE, alone, 0.0, 0.0, 0.0, 1.0, 1.0))
             continue
-        workers = size // stages
-        if workers == 1:
+        workers = size // of_worker
+        if workers == 1 and of_worker > 1:
             speedup = alone / worker.compute
-            steps.append(Step(size, ONE_PIPELINE, worker.compute, 0.0, 0.0, 0.0, speedup, speedup / size))
+            steps.append(Step(size, name_of_one, worker.compute, 0.0, 0.0, 0.0, speedup, speedup / size))
             continue
         for name, exchange in exchanges.items():
-            taken = _seconds(name, exchange, workers, nbytes // stages, worker, seconds_of)
+            taken = _seconds(name, exchange, workers, int(own), worker, seconds_of)
             if taken is None:
                 continue
             hidden = hidden_of(taken, worker) if pipelines is None else 0.0

@@ -8,7 +8,7 @@ from easyscale.cli.bench.models import MODELS
 from easyscale.cli.plan import measured as reading
 from easyscale.cli.plan import report
 from easyscale.cli.plan.forms import plan_forms
-from easyscale.cli.plan.model import Machine, Pipelines, Step, crossover_bytes, crossovers, plan
+from easyscale.cli.plan.model import Groups, Machine, Pipelines, Step, crossover_bytes, crossovers, plan
 from easyscale.cli.plan.packing import costs_of
 from easyscale.errors import EasyScaleError
 
@@ -63,24 +63,28 @@ def run(
     pipelines = None
     if wanted["stages"] > 1:
         pipelines = Pipelines(wanted["stages"], wanted["microbatches"], wanted["activations"] * batch)
-    steps = plan(exchanges, wanted["ranks"], weights * BYTES, machine, node.seconds, pipelines)
+    groups = None
+    if wanted["group"] > 1:
+        groups = Groups(wanted["group"], wanted["split"], wanted["within"] * batch, wanted["pairs"])
+    of_worker = wanted["stages"] * wanted["group"]
+    steps = plan(exchanges, wanted["ranks"], weights * BYTES, machine, node.seconds, pipelines, groups)
     _check_chosen(names if are_chosen else [], steps, wanted)
     scanned = [
         size
         for size in _SCANNED
         if (size <= wanted["ranks_per_node"] or size % wanted["ranks_per_node"] == 0)
         and (size > node.most or node.knows(size))
-        and (size > wanted["stages"] and size % wanted["stages"] == 0)
+        and (size > of_worker and size % of_worker == 0)
     ]
-    changes = crossovers(plan(exchanges, scanned, weights * BYTES, machine, node.seconds, pipelines))
+    changes = crossovers(plan(exchanges, scanned, weights * BYTES, machine, node.seconds, pipelines, groups))
     by_size = {}
-    if {"ring", "tree"} <= set(exchanges) and pipelines is None:
+    if {"ring", "tree"} <= set(exchanges) and of_worker == 1:
         ring, tree = exchanges["ring"], exchanges["tree"]
         beyond = [size for size in wanted["ranks"] if size > max(2, node.most)]
         by_size = {size: crossover_bytes(ring, tree, size, machine) for size in beyond}
     of_forms = plan_forms(costs_of(forms), exchanges, wanted["ranks"], weights * BYTES, machine)
     checked = reading.left_out(rows)
-    title = _title(wanted, weights, compute, found, node.most, pipelines)
+    title = _title(wanted, weights, compute, found, node.most, pipelines, groups)
     console = rich.console.Console()
     console.print(report.table(steps, title))
     for line in report.lines_of_crossovers(changes, by_size):
@@ -129,7 +133,7 @@ def _check_measured(node: reading.Node, rows: list[dict], wanted: dict) -> None:
 def _check_chosen(names: list[str], steps: list[Step], wanted: dict) -> None:
     """Refuse an exchange that was asked for and cannot be planned for any of the ranks."""
     for name in names:
-        if any(size > wanted["stages"] for size in wanted["ranks"]) and not any(
+        if any(size > wanted["stages"] * wanted["group"] for size in wanted["ranks"]) and not any(
             step.exchange == name and step.ranks > 1 for step in steps
         ):
             raise EasyScaleError(
@@ -140,10 +144,17 @@ def _check_chosen(names: list[str], steps: list[Step], wanted: dict) -> None:
 
 
 def _title(
-    wanted: dict, weights: int, compute: float, found: list[dict], most: int, pipelines: Pipelines | None
+    wanted: dict,
+    weights: int,
+    compute: float,
+    found: list[dict],
+    most: int,
+    pipelines: Pipelines | None,
+    groups: Groups | None,
 ) -> str:
     name = "a model" if wanted["weights"] else wanted["model"]
-    size = f"{weights / 1e6:,.1f} M weights, batch {wanted['batch_size']} of a {'worker' if pipelines else 'rank'}"
+    owner = "worker" if pipelines or groups else "rank"
+    size = f"{weights / 1e6:,.1f} M weights, batch {wanted['batch_size']} of a {owner}"
     parts = [f"{name}, {size}, {1e3 * compute:,.1f} ms of compute"]
     machines = [measurement["machine"] for measurement in found if measurement["benchmark"] == "exchange"]
     if machines:
@@ -158,7 +169,15 @@ def _title(
             f"pipelines of {pipelines.stages} stages, {pipelines.microbatches} micro-batches: a stage waits for "
             f"{pipelines.bubble:.0%} of a pass; {crossing}"
         )
-        parts.append(f"a rank has {_megabytes(weights / pipelines.stages)} of {_megabytes(weights)} of weights")
+    if groups is not None:
+        parts.append(
+            f"groups of {groups.ranks} ranks {'have a stage' if pipelines else 'are a worker'}, and divide "
+            f"{groups.share:.0%} of the weights: {wanted['within'] / 1e3:,.1f} KB of a sample come into split layers "
+            "and leave them"
+        )
+    if pipelines is not None or groups is not None:
+        own = weights * (groups.part if groups else 1.0) / wanted["stages"]
+        parts.append(f"a rank has {_megabytes(own)} of {_megabytes(weights)} of weights")
     return "\n".join(parts)
 
 

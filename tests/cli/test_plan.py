@@ -7,6 +7,7 @@ import pytest
 from easyscale import exchange
 from easyscale.cli.plan import measured
 from easyscale.cli.plan.model import (
+    Groups,
     Machine,
     Pipelines,
     crossover_bytes,
@@ -93,6 +94,38 @@ def test_stages_of_one_node_share_its_link_and_cross_in_memory():
     worker = Pipelines(stages=2, microbatches=1, activations=1000).machine(machine)
     assert (worker.bandwidth, worker.ranks_per_node) == (5e5, 2)
     assert worker.compute == pytest.approx(1.0 + 2 * 1e-6)
+
+
+def test_a_step_of_groups_by_hand():
+    machine = Machine(compute=1.2, latency=0.001, bandwidth=1e6, memory=1e9)
+    groups = Groups(ranks=3, share=0.75, within=9000, pairs=2)
+    alone, one, ring = plan(_named("ring"), [1, 3, 6], 300_000, machine, groups=groups)
+    # A quarter of the work, and a third of the rest; 8 messages of each pair, and two thirds of the bytes both ways.
+    step = 1.2 * (0.25 + 0.25) + 16 * 0.001 + 2 * 2 / 3 * 9000 / 1e6
+    assert (alone.speedup, one.exchange, one.seconds) == (1.0, "one group", pytest.approx(step))
+    path = exchange.get("ring").critical_path(2, 150_000)
+    assert ring.exchange_seconds == pytest.approx(exchange_seconds(path, machine))
+    assert ring.seconds == pytest.approx(step + ring.exchange_seconds)
+    assert ring.speedup == pytest.approx(2 * 1.2 / ring.seconds)
+
+
+def test_stages_of_groups_have_messages_for_each_microbatch_and_share_their_link():
+    machine = Machine(compute=1.0, latency=0.001, bandwidth=1e6, memory=1e9, ranks_per_node=2)
+    worker = Groups(ranks=2, share=1.0, within=2000).machine(machine, microbatches=4)
+    assert worker.compute == pytest.approx(0.5 + 16 * 0.001 + 2000 / 1e9)
+    assert (worker.bandwidth, worker.ranks_per_node) == (5e5, 1)
+    pipelines = Pipelines(stages=2, microbatches=4, activations=1000)
+    (one,) = plan(_named("ring"), [4], 1000, machine, pipelines=pipelines, groups=Groups(2, 1.0, 2000))
+    assert one.seconds == pytest.approx(worker.compute / 2 * 5 / 4 + 2 * (0.001 + 250 / 5e5))
+
+
+def test_a_plan_of_stages_on_groups(cli):
+    options = ("--stages", "2", "--group", "2", "--split", "0.8", "--within", "64KB", "--pairs", "12")
+    done = cli("plan", *options, "--ranks", "1,4,8", "--model", "vgg16", "--activations", "400KB")
+    told = " ".join(done.stdout.split())
+    assert "groups of 2 ranks have a stage, and divide 80% of the weights: 64.0 KB of a sample" in told
+    assert "a rank has 166.0 MB of 553.4 MB of weights" in told
+    assert "one pipeline" in done.stdout
 
 
 def test_a_plan_of_pipelines(cli):
@@ -271,8 +304,11 @@ def test_what_was_measured_must_be_what_is_planned(cli, tmp_path):
         (["--ranks", "²"], "--ranks must be numbers from 1 to 999999999"),
         (["--ranks", "4", "--servers", "5"], "--servers must be no more than the workers. Received: --servers 5"),
         (["--stages", "2", "--ranks", "1,4,7"], "--ranks must be multiples of --stages, or 1. Received: --ranks 1,4,7"),
+        (["--group", "2", "--ranks", "1,3"], "--ranks must be multiples of --group, or 1. Received: --ranks 1,3"),
+        (["--group", "2", "--ranks", "4", "--split", "2"], "--split must be from 0 to 1. Received: --split 2.0"),
+        (["--group", "2", "--ranks", "4", "--servers", "1"], "--group must be without --servers"),
         (["--stages", "2", "--ranks", "4", "--microbatches", "64"], "--microbatches must be no more than the samples"),
-        (["--stages", "2", "--ranks", "4", "--servers", "1"], "--stages are planned without --servers"),
+        (["--stages", "2", "--ranks", "4", "--servers", "1"], "--stages must be without --servers"),
         (["--stages", "0"], "--stages must be 1 or more. Received: --stages 0"),
         (["--activations", "x"], "--activations: a size must be a number and a unit. Received: 'x'"),
         (["--spread", "nan"], "--spread must be 0 or more. Received: --spread nan"),

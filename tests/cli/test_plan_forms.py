@@ -91,7 +91,7 @@ def test_a_plan_says_below_which_bandwidth_forms_pay(cli, tmp_path):
     ("options", "line"),
     [
         (["--compression", "int9"], "`--compression` must be one of"),
-        (["--compression", "int8", "--stages", "2", "--ranks", "2"], "--stages are planned without --compression"),
+        (["--compression", "int8", "--stages", "2", "--ranks", "2"], "--stages must be without --compression"),
     ],
 )
 def test_bad_input_is_told_in_one_line(cli, options, line):
