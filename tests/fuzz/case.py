@@ -77,7 +77,8 @@ class Case(Mapping):
 def draw(seed: int, fixed: Mapping[str, str] | None = None) -> Case:
     """Return the case of a seed. In each dimension all values but the simplest are equally likely.
 
-    Where workers divide the model, most cases do without what is refused there.
+    Where gradients travel in a form, they are of float32. Where workers divide the model, most cases do without what is
+    refused there.
 
     Args:
         seed: Int.
@@ -89,6 +90,8 @@ def draw(seed: int, fixed: Mapping[str, str] | None = None) -> Case:
         others = [value for value in dimension.values if value != dimension.simplest]
         if others and generator.random() < dimension.chance:
             chosen[name] = generator.choice(others)
+    if "compression" in {**chosen, **(fixed or {})}:
+        chosen["precision"] = "float32"  # of which gradients travel in a form
     fixed = fixed or {}
     case = Case(seed, {**chosen, **fixed})
     if random.Random(f"refused {seed}").random() < _ACCEPTED:

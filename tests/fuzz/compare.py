@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fuzz.case import Case
-from fuzz.dimensions.distribution import NOT_WAITING, waits
+from fuzz.dimensions.distribution import NOT_WAITING, ROUNDS, is_packed, leaves_out, waits
 from fuzz.dimensions.models import unsynchronized
 from fuzz.dimensions.parallel import is_pipelined, pipelines, replicas
 from fuzz.dimensions.resume import is_cut_off
 
-__all__ = ["TOLERANCE", "Difference", "compare", "compare_ranks", "compare_resumed"]
+__all__ = ["TOLERANCE", "Difference", "compare", "compare_ranks", "compare_resumed", "rounded_to"]
 
 # What numbers may differ by, relative to their size where that is more than 1. In float64 as in `easyscale verify`.
 TOLERANCE = {"float64": 1e-8, "float32": 2e-4, "mixed_float16": 0.03, "mixed_bfloat16": 0.1}
@@ -32,7 +32,7 @@ def compare(case: Case, reference: Mapping, several: Mapping, tolerance: float |
     """
     if case["workers"] != "1" and (_normalizes_parts(case) or not waits(case)):
         return None  # another training, on purpose
-    tolerance = TOLERANCE[case["precision"]] if tolerance is None else tolerance
+    tolerance = TOLERANCE[rounded_to(case)] if tolerance is None else tolerance
     ours, others = dict(_leaves(reference)), dict(_leaves(several))
     if case["exchange"] in NOT_WAITING:  # one process with a server of its own, which counts
         others = {path: value for path, value in others.items() if not {*path} & {"staleness", "staleness_max"}}
@@ -48,10 +48,17 @@ def compare(case: Case, reference: Mapping, several: Mapping, tolerance: float |
         if np.shape(value) != np.shape(others[path]):
             return Difference(f"{_name(path)} has the shape {np.shape(value)}, and {np.shape(others[path])}")
         gaps[path] = _gap(value, others[path])
+    if leaves_out(case):
+        return None  # another training, on purpose, of the same things
     off = [path for path, gap in gaps.items() if gap > tolerance]
     if not off:
         return None
     return Difference(f"{_name(off[0])} differs by {gaps[off[0]]:.1e} (tolerance {tolerance:.0e})", max(gaps.values()))
+
+
+def rounded_to(case: Case) -> str:
+    """Return the precision whose rounding results have: that of the form in which gradients travel, if it rounds."""
+    return ROUNDS[case["compression"]] if is_packed(case) and case["compression"] in ROUNDS else case["precision"]
 
 
 def _normalizes_parts(case: Case) -> bool:

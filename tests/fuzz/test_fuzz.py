@@ -146,6 +146,13 @@ def test_differences_are_those_that_are_not_promised():
     held, other = ({"history": {"loss": [1.0], "val_one_loss": [value]}} for value in (1.0, 2.0))
     assert compare(by_batches, held, other).gap == 1.0
     assert compare(by_batches.but(workers="4"), held, other) is None
+    packed = case.but(compression="bf16", precision="float32", exchange="ring")
+    assert compare(packed, seen, {"fit": {"weights": [[1.0, 2.05]], "history": {"loss": [4.0]}}}) is None
+    assert compare(packed, seen, far).text.endswith("differs by 2.5e-01 (tolerance 1e-01)")
+    assert compare(packed.but(compression="one_bit"), seen, far) is None
+    assert compare(packed.but(compression="one_bit"), seen, {"fit": {}}).text.endswith("is there on one side only")
+    for exact in ({"precision": "float64"}, {"exchange": "shared_memory"}, {"workers": "1"}):
+        assert compare(packed.but(**exact, compression="one_bit"), seen, far).gap == 0.25
     assert compare_resumed(case, both) == ""
     assert (
         compare_resumed(case.but(resume="behind step 1"), both)

@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from fuzz.case import Case
-from fuzz.compare import Difference, compare, compare_ranks, compare_resumed
+from fuzz.compare import Difference, compare, compare_ranks, compare_resumed, rounded_to
 from fuzz.dimensions.distribution import waits
 from fuzz.pool import Broken, Pool
 from fuzz.script import environment, launch_options, render
@@ -95,7 +95,7 @@ class Trial:
         difference = compare(case, expected.seen, found[0].seen)
         if difference is None:
             return Verdict("equal")
-        magnified = _MAGNIFIED_HALF if case["precision"].startswith("mixed") else _MAGNIFIED
+        magnified = _MAGNIFIED_HALF if rounded_to(case).startswith("mixed") else _MAGNIFIED
         for sign in (1, -1):  # an optimizer that looks at signs may take the one for the exact step
             rounding = self._rounding(case, expected, sign)
             if rounding is not None and rounding.gap * magnified >= difference.gap:

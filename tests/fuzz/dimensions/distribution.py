@@ -10,6 +10,17 @@ NOT_WAITING = {
 }
 
 
+# In what form gradients travel. Those of half types round; the others leave out so much that a step is another one.
+ROUNDS = {"fp16": "mixed_float16", "bf16": "mixed_bfloat16"}  # as much as such a policy does
+FORMS = {
+    **{name: f'"{name}"' for name in ("fp16", "bf16", "int8", "one_bit")},
+    "int8, errors kept": 'easyscale.compression.ErrorFeedback("int8")',
+    "top_k": "easyscale.compression.TopK(0.3)",
+    "random_k": "easyscale.compression.RandomK(0.5)",
+    "power_sgd": "easyscale.compression.PowerSGD(2)",
+}
+
+
 def _quoted(*names: str) -> dict[str, str]:
     return {name: f'"{name}"' for name in names}
 
@@ -17,6 +28,19 @@ def _quoted(*names: str) -> dict[str, str]:
 def waits(case):
     """Whether a step waits for all workers, so that it is the step of one process."""
     return case["exchange"] not in NOT_WAITING or case["workers"] == "1"
+
+
+def is_packed(case):
+    """Whether processes send each other gradients in a form: those of float32, where they do not read common memory."""
+    reads = case["exchange"] == "shared_memory" or (case["exchange"] == "auto" and case["workers"] == "2")
+    sends = case["workers"] != "1" and case["replication"] == "between_graph"
+    sends &= not reads or case["nodes"] != "1"
+    return sends and case["compression"] != "none" and case["precision"] != "float64"
+
+
+def leaves_out(case):
+    """Whether a form leaves out so much of gradients that the training is another one than that of one process."""
+    return is_packed(case) and case["compression"] not in ROUNDS
 
 
 def _exchange_fits(case):
@@ -58,6 +82,7 @@ DIMENSIONS = [
     ),
     Dimension("exchange", {"auto": "", **_quoted(*EXCHANGES), **NOT_WAITING}, 0.7, "distribute", _exchange_fits),
     Dimension("update", {"default": "", **_quoted("replicated", "sharded")}, 0.4, "distribute"),
+    Dimension("compression", {"none": "", **FORMS}, 0.1, "distribute"),
     Dimension("bucket_bytes", {"default": "", "16": "16", "300": "300", "4096": "4096"}, 0.25, "distribute"),
     Dimension("check_every", {"100": "", "1": "1", "2": "2"}, 0.15, "distribute"),
     # Whether XLA compiles the update of a small model, too.

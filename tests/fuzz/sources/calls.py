@@ -3,6 +3,7 @@
 import textwrap
 
 from fuzz.case import Case
+from fuzz.compare import rounded_to
 from fuzz.dimensions.data import GLOBAL_BATCH
 from fuzz.dimensions.losses import LOSSES
 from fuzz.dimensions.optimizers import OPTIMIZERS
@@ -171,7 +172,7 @@ def perturb(case: Case, sign: int) -> str:
     Weights alone do not: where a loss has the same gradient whatever they are, its parts may cancel exactly. Then the
     sign of what is left is that of the errors, or the opposite one if these have it, with `sign`.
     """
-    scale = {"float64": "1e-15", "mixed_float16": "5e-4", "mixed_bfloat16": "4e-3"}.get(case["precision"], "1e-7")
+    scale = {"float64": "1e-15", "mixed_float16": "5e-4", "mixed_bfloat16": "4e-3"}.get(rounded_to(case), "1e-7")
     scale = scale if sign > 0 else f"-{scale}"
     return f"""
 def rounded(loss):
