@@ -168,12 +168,12 @@ def torch_row(options: argparse.Namespace) -> dict:
     found: dict = {}
     for _ in range(1 if options.quick else options.rounds):
         for way in HOOKS:
-            rows = {
-                f"ours, {way}": ours({"what": "beside torch", "way": way, **order}, rate=RATE),
-                f"torch, {way}": torch_on_hosts({"way": way, **order}, RATE),
-            }
-            for name, row in rows.items():
-                found.setdefault(name, []).append(row)
+            for name, measure in (
+                (f"ours, {way}", lambda way=way: ours({"what": "beside torch", "way": way, **order}, rate=RATE)),
+                (f"torch, {way}", lambda way=way: torch_on_hosts({"way": way, **order}, RATE)),
+            ):
+                found.setdefault(name, []).append(row := measure())
+                print(f"{name}: {row['seconds']:.4g} s a step, loss {row['loss']:.4g}", flush=True)
     return {
         name: {key: statistics.median(row[key] for row in rows) for key in ("seconds", "loss")}
         for name, rows in found.items()

@@ -33,26 +33,28 @@ comm = easyscale.communicator.get()
 
 
 def arguments(way, begin=0):
-    """Return the arguments of `Distribute` of a way: a form or, one day, an update."""
+    """Return the arguments of `Distribute` of a way: a form and, behind a colon, its share or rank."""
+    name, _, option = way.partition(":")
     own = {
         "none": {},
-        "int8, errors kept": {"compression": ErrorFeedback("int8")},
-        "top_k": {"compression": TopK(0.01)},
-        "power_sgd": {"compression": PowerSGD(4, start_step=begin)},
+        "int8_errors_kept": {"compression": ErrorFeedback("int8")},
+        "top_k": {"compression": TopK(float(option or 0.01))},
+        "power_sgd": {"compression": PowerSGD(int(option or 4), start_step=begin)},
     }
-    return own.get(way, {"compression": way})
+    return own.get(name, {"compression": name})
 
 
 class Ends:
-    """When steps have ended. No callback: those may look at weights, and a step would wait for them."""
+    """When steps have ended, and what had been sent. No callback: those may look at weights, and a step would wait."""
 
     def __init__(self):
-        self.clocks, self.processor = [], []
+        self.clocks, self.processor, self.sent = [], [], []
         end = keras.callbacks.CallbackList.on_train_batch_end
 
         def timed(callbacks, batch, logs=None):
             self.clocks.append(time.perf_counter())
             self.processor.append(time.process_time())
+            self.sent.append(comm.sent.bytes)
             end(callbacks, batch, logs)
 
         keras.callbacks.CallbackList.on_train_batch_end = timed
@@ -68,14 +70,13 @@ def speed(model, batch, ways, rounds, steps):
     seconds, processor, sent = {way: [] for way in ways}, {way: [] for way in ways}, {}
     for turn in range(1 + rounds):
         for way in ways:
-            ends.clocks.clear(), ends.processor.clear()
-            before = comm.sent.bytes
+            ends.clocks.clear(), ends.processor.clear(), ends.sent.clear()
             own = Distribute("ring", **arguments(way), bucket_bytes=BUCKETS, check_every=10**6)
             models[way].fit(x, y, batch_size=batch, shuffle=False, verbose=0, callbacks=[own])
             for clock, taken in ((ends.clocks, seconds), (ends.processor, processor)):
                 slowest = comm.all_gather_rows(np.diff(clock[SETTLING - 1 :])).max(axis=0).tolist()
                 taken[way] += slowest if turn else []  # the first turn traces
-            sent[way] = (comm.sent.bytes - before) / (SETTLING + steps)
+            sent[way] = float(np.diff(ends.sent[SETTLING - 1 :]).mean())
     return {
         way: {
             "seconds": statistics.median(seconds[way]),

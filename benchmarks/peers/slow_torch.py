@@ -29,7 +29,9 @@ for kernel in weights:
     layer = torch.nn.Linear(*kernel.shape)
     layer.weight.data, layer.bias.data = torch.tensor(kernel.T.copy()), torch.zeros(kernel.shape[1])
     layers += [layer, torch.nn.ReLU()]
-model = DistributedDataParallel(torch.nn.Sequential(*layers[:-1]), gradient_as_bucket_view=True)
+# With several buckets the PowerSGD hook waits in callbacks for other sums, and Gloo's two threads for each other.
+buckets = {"bucket_cap_mb": 1024} if order["way"] == "power_sgd" else {}
+model = DistributedDataParallel(torch.nn.Sequential(*layers[:-1]), gradient_as_bucket_view=True, **buckets)
 if order["way"] == "fp16":
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
 elif order["way"] == "power_sgd":
