@@ -35,7 +35,7 @@ def fit(model, folder, *callbacks, stages=comm.size, update=None, **options):
     return model.fit(x, y, batch_size=batch, callbacks=[distribute, *callbacks], **options)
 
 
-def goes_on(make, first, second, steps=6, **options):
+def goes_on(make, first, second, steps=6, common=lambda: [], **options):
     """Train with an interruption, by two ways; compare with one process that is not interrupted."""
     with folder_of_all() as folder:
         for stages, callbacks in ((first, [Interrupts(steps)]), (second, [])):
@@ -43,13 +43,14 @@ def goes_on(make, first, second, steps=6, **options):
             model, history = make(), None
             if stages > 1 or comm.is_chief:
                 with contextlib.suppress(InterruptedError):
-                    history = fit(model, folder, *callbacks, stages=stages, **options)
+                    history = fit(model, folder, *common(), *callbacks, stages=stages, **options)
             comm.barrier()
         delta = np.zeros(1)
         if comm.is_chief:
             keras.utils.set_random_seed(6)
             reference = make()
-            expected = reference.fit(*DATA, batch_size=24, epochs=EPOCHS, shuffle=False, verbose=0)
+            given = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, "callbacks": common()}
+            expected = reference.fit(*DATA, batch_size=24, **given)
             delta[0] = largest_difference(model, reference)
             assert delta[0] <= 1e-5, f"{first} stages, then {second}: weights differ by {delta[0]}"
             compare(model, history.history, reference, expected.history, 1e-5)
@@ -78,6 +79,23 @@ def check_pipelines_go_on_with_what_one_process_has_written():
 
 def check_another_number_of_stages_goes_on():
     return goes_on(classifier(sgd), 4, 2) if comm.size == 4 else 0.0
+
+
+def check_what_callbacks_remember_goes_on():
+    """The best weights, of the first epoch, come back in the second; weights and averages are swapped as before."""
+
+    def stops():
+        return [keras.callbacks.EarlyStopping("loss", patience=1, min_delta=10.0, restore_best_weights=True)]
+
+    def swaps():
+        return [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+
+    def averaging():
+        return keras.optimizers.SGD(0.05, momentum=0.9, use_ema=True, ema_momentum=0.8)
+
+    stages = 2 if comm.size == 4 else comm.size
+    cases = ((sgd, stops), (averaging, swaps))
+    return max(goes_on(classifier(one), stages, stages, common=callbacks) for one, callbacks in cases)
 
 
 def check_loss_scales_go_on():
