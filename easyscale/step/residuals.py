@@ -10,6 +10,7 @@ from easyscale.communicator import Communicator
 from easyscale.compression import Span
 from easyscale.errors import EasyScaleWarning
 from easyscale.layout.specs import Spec
+from easyscale.step.rows_of_ranks import collect_rows
 
 __all__ = ["Residuals"]
 
@@ -80,14 +81,9 @@ class Residuals:
         found = {}
         for number, size in sorted(sizes.items()):
             own = self._arrays.get(number, np.zeros(size, _FLOAT32))  # one that has just come has none
-            if not communicator.is_chief:
-                communicator.isend(own, 0).wait()
-                continue
-            rows = found[number] = memory.empty((communicator.size, size), _FLOAT32)
-            requests = [communicator.ireceive(rows[rank], rank) for rank in range(1, communicator.size)]
-            rows[0] = own
-            for request in requests:
-                request.wait()
+            rows = collect_rows(communicator, own, memory)
+            if rows is not None:
+                found[number] = rows
         return found
 
     def load(self, all_ranks: Mapping[int, np.ndarray]) -> None:
