@@ -28,6 +28,8 @@ from easyscale.training.distribution import Distribution
 from easyscale.training.pipelined.stages_of_ranks import StagesOfRanks
 from easyscale.training.split import refusals
 from easyscale.training.split.group_of_ranks import ranks_of_group, workers_of_groups
+from easyscale.update import asked as updates
+from easyscale.update.asked import Identifier
 
 __all__ = ["Distribute"]
 
@@ -57,8 +59,9 @@ class Distribute(keras.callbacks.Callback):
             `easyscale launch --exchange` said, else `"auto"`.
         replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: what `easyscale launch
             --replication` said, else `"between_graph"`.
-        update: String. `"replicated"` or `"sharded"`; see `DistributedOptimizer`. Defaults to `None`: `"sharded"` where
-            the model's optimizer allows it, there are 64 KB of weights or more, and the job is not elastic.
+        update: `"replicated"`, `"sharded"`, `"local_sgd"`, `"diloco"`, or an instance, such as
+            `easyscale.update.LocalSGD(every=16)`. See `DistributedOptimizer`. Defaults to `None`: `"sharded"` where the
+            model's optimizer allows it, there are 64 KB of weights or more, and the job is not elastic.
         compression: In what form gradients travel between processes: `"int8"`, `"bf16"`, ..., or an instance, such as
             `easyscale.compression.FP16()`; or `"auto"`, chosen by timing. See `DistributedOptimizer`. Defaults to
             `None`: what `easyscale launch --compression` said, else as they are.
@@ -94,7 +97,7 @@ class Distribute(keras.callbacks.Callback):
         self,
         exchange: str | Exchange | type[Exchange] | None = None,
         replication: str | None = None,
-        update: str | None = None,
+        update: Identifier = None,
         compression: str | Compression | type[Compression] | None = None,
         bucket_bytes: int | None = None,
         communicator: str | Communicator | None = None,
@@ -110,7 +113,7 @@ class Distribute(keras.callbacks.Callback):
         self._options: dict[str, Any] = {
             "exchange": exchange,
             "replication": replication,
-            "update": update,
+            "update": update if isinstance(update, str) else updates.get(update),
             "compression": compressions.given(compression),
             "bucket_bytes": bucket_bytes,
             "communicator": communicator,

@@ -27,7 +27,7 @@ _WHERE = {
     "size": "easyscale.workers",
     "unshard": "easyscale.data",
 }
-_MODULES = ("callbacks", "communicator", "compression", "exchange", "optimizers", "parallel", "replication")
+_MODULES = ("callbacks", "communicator", "compression", "exchange", "optimizers", "parallel", "replication", "update")
 
 __all__ = ["__version__", *_MODULES, *_WHERE]
 

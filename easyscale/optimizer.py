@@ -22,10 +22,11 @@ from easyscale.replication.replication import Replication
 from easyscale.step.agreement import Agreed
 from easyscale.step.interfaces import StepContext
 from easyscale.step.late_gather import LateGather
+from easyscale.update import asked as updates
 from easyscale.update import choosing
 from easyscale.update.accumulated import unscaled
+from easyscale.update.asked import Identifier
 from easyscale.update.in_fit import UpdateInFit
-from easyscale.update.served import ServedUpdate
 
 __all__ = ["DistributedOptimizer"]
 
@@ -60,11 +61,12 @@ class DistributedOptimizer(AroundAnother):
             `"auto"`, which is chosen by measuring.
         replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: what `easyscale launch
             --replication` said, else `"between_graph"`.
-        update: String. `"replicated"`: every worker updates all weights. `"sharded"`: each worker updates the part of
-            them that it owns, and only there the inner optimizer has state; so it is between the begin and the end of a
-            `fit()` with `Distribute`. Defaults to `None`: `"sharded"` where the inner optimizer is one of Keras's own
-            and allows it, there are 64 KB of weights or more, and the job is not elastic. One of your own must make the
-            same step of any part of a weight, and from its configuration.
+        update: `"replicated"`: every worker updates all weights. `"sharded"`: in a `fit()` with `Distribute` each
+            worker updates the part of them that it owns, and only there the inner optimizer has state. One of your own
+            must make the same step of any part of a weight, and from its configuration. `"local_sgd"`, `"diloco"`, or
+            an instance, such as `easyscale.update.LocalSGD(every=16)`: workers step alone between rounds. Defaults to
+            `None`: `"sharded"` where the inner optimizer is one of Keras's own and allows it, there are 64 KB of
+            weights or more, and the job is not elastic.
         compression: In what form gradients travel between processes: what `easyscale.compression.get` takes. With one
             `update` is `"replicated"` unless `"sharded"` is asked for: weights travel as they are. Defaults to `None`:
             what `easyscale launch --compression` said, else as they are. `"auto"` chooses by timing the gradients.
@@ -89,7 +91,7 @@ class DistributedOptimizer(AroundAnother):
         inner_optimizer: keras.optimizers.Optimizer | str | dict,
         exchange: str | Exchange | type[Exchange] | None = None,
         replication: str | None = None,
-        update: str | None = None,
+        update: Identifier = None,
         compression: str | dict | Compression | type[Compression] | None = None,
         bucket_bytes: int | None = None,
         communicator: str | Communicator | None = None,
@@ -98,15 +100,16 @@ class DistributedOptimizer(AroundAnother):
         inner_optimizer = identifiers.get(inner_optimizer)
         if isinstance(inner_optimizer, DistributedOptimizer):
             raise ValueError("`inner_optimizer` must not be a `DistributedOptimizer` itself. Pass its inner optimizer")
-        choosing.check(update, inner_optimizer)
+        asked = updates.get(update)
+        choosing.check(asked, inner_optimizer, replications.check(replication))
         if bucket_bytes is not None and not (isinstance(bucket_bytes, int) and bucket_bytes > 0):
             raise ValueError(f"`bucket_bytes` must be a positive integer or `None`. Received: {bucket_bytes=}")
         backends.get()  # or raise
-        replications.check(replication)
         exchanges.check(replications.get(replication).between_processes(exchange))
         super().__init__(learning_rate=0.0, name=name or inner_optimizer.name)
         self.exchange, self.replication = exchange, replication
-        self.update, self.compression = update, compressions.given(compression)
+        self.update = update if isinstance(update, str) else asked
+        self.compression = compressions.given(compression)
         self.bucket_bytes, self.communicator = bucket_bytes, communicator
         self.starts_equal = True  # at the first step, unless somebody has already seen to it
         self.is_scaled_outside = False  # stands inside a `LossScaleOptimizer`
@@ -115,7 +118,7 @@ class DistributedOptimizer(AroundAnother):
 
     def _hold(self, inner_optimizer: keras.optimizers.Optimizer) -> None:
         self.inner_optimizer = inner_optimizer
-        self._updates = UpdateInFit(self.update, inner_optimizer, lambda: self.workers)
+        self.updates = UpdateInFit(updates.get(self.update), inner_optimizer, lambda: self.workers)
         self.forward(set(inner_optimizer.get_config()) - {*_ARGUMENTS, "learning_rate"})
 
     def take_inside(self, scaling: keras.optimizers.LossScaleOptimizer) -> None:
@@ -134,7 +137,8 @@ class DistributedOptimizer(AroundAnother):
     def workers(self) -> Replication:
         """All workers, as this one sees them. They are connected when this is first used, on all at once."""
         if self._replication is None:
-            how = self.exchange, self.replication, self.update, self.bucket_bytes, self.communicator
+            update = None if self.update is None else str(self.update)
+            how = self.exchange, self.replication, update, self.bucket_bytes, self.communicator
             form = _form_for(self.inner_optimizer, self.compression)
             self._replication = connect(*how, _adds_up(self.inner_optimizer), form)
             self._make_local(self.inner_optimizer)
@@ -164,21 +168,21 @@ class DistributedOptimizer(AroundAnother):
                 "a step together. Received: one inside. Pass `easyscale.callbacks.Distribute()` to `fit()`, or write "
                 "`DistributedOptimizer(LossScaleOptimizer(optimizer))` and `compile(auto_scale_loss=False)`"
             )
-        self._updates.check_step(is_first=self.starts_equal)
+        self.updates.check_step(is_first=self.starts_equal)
         if self.starts_equal:
             self.starts_equal = False
             self.workers.replicas.start_in_step(variables, state)
-        self._updates.now.apply(context, grads, variables)
+        self.updates.now.apply(context, grads, variables)
 
     @property
     def is_sharded(self) -> bool:
         """Whether each worker has only its part of the inner optimizer's state now."""
-        return self._updates.now.divides_state
+        return self.updates.now.divides_state
 
     @property
     def is_synchronous(self) -> bool:
         """Whether all workers agree in each step of a `fit()`."""
-        return self._updates.is_synchronous
+        return self.updates.is_synchronous
 
     @property
     def is_elastic(self) -> bool:
@@ -201,37 +205,32 @@ class DistributedOptimizer(AroundAnother):
     def _shard(self) -> None:
         is_divided = self.workers.size > 1 or self.workers.gradients.slices.groups
         if self.built and is_divided and not self.workers.communicator.membership.is_joining:
-            self._updates.begin(self._trainable_variables)
-
-    @property
-    def served(self) -> ServedUpdate | None:
-        """The update that is at servers, which wait for no worker; or `None`."""
-        return self._updates.served
+            self.updates.begin(self._trainable_variables)
 
     def unshard(self, complete: bool) -> None:
         """End the update of a `fit()`, on all workers or not; see `UpdateInFit.end`."""
-        self._updates.end(complete)
+        self.updates.end(complete)
 
     @property
     def late(self) -> LateGather | None:
         """What gathers weights while the next step begins; `None` if a step gathers at its end."""
-        return self._updates.now.late
+        return self.updates.now.late
 
     def back_up(self) -> None:
         """Have each worker's part of the state in two places, if it has a part. All workers must call this."""
-        self._updates.back_up()
+        self.updates.back_up()
 
     def make_whole(self, has_joined: bool) -> None:
         """Make the inner optimizer's state whole when workers have failed, or come; see `UpdateInFit.make_whole`."""
-        self._updates.make_whole(has_joined)
+        self.updates.make_whole(has_joined)
 
     def state_specs(self) -> list[Spec]:
         """Return shape and dtype of what `collect_state` finds memory for, as NumPy has them."""
-        return self._updates.now.state_specs()
+        return self.updates.now.state_specs()
 
     def state_tree(self, value_format: str) -> dict:
         """Return what `Model.get_state_tree` does of an optimizer, in a `fit()` in which its state is divided."""
-        return self._updates.state_tree(value_format)
+        return self.updates.state_tree(value_format)
 
     def collect_state(self, memory: SnapshotMemory) -> list:
         """Return, on the chief, the whole values of `inner_optimizer.variables`. All workers must call this.
@@ -239,11 +238,11 @@ class DistributedOptimizer(AroundAnother):
         Args:
             memory: `SnapshotMemory`. Where they are.
         """
-        return self._updates.now.collect(memory)
+        return self.updates.now.collect(memory)
 
     def set_state(self, values: list) -> None:
         """Set what `collect_state` has returned; see `UpdateInFit.load`."""
-        self._updates.load(values)
+        self.updates.load(values)
 
     def join(self, agreed: Agreed) -> bool:
         """Take part with weight zero in a step of the others; see `Gradients.join`."""
@@ -256,20 +255,21 @@ class DistributedOptimizer(AroundAnother):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name in vars(self).get("_hyperparameters", ()):
-            self._updates.set(name, value)
+            self.updates.set(name, value)
 
     # A model's file holds the inner optimizer's state where stock Keras looks for it, and once.
 
     def save_own_variables(self, store: dict) -> None:
-        self._updates.now.save_own_variables(store)
+        self.updates.now.save_own_variables(store)
 
     def load_own_variables(self, store: dict) -> None:
-        self._updates.now.load_own_variables(store)
+        self.updates.now.load_own_variables(store)
 
     def get_config(self) -> dict:
         config = {name: getattr(self, name) for name in _ARGUMENTS}
         config["inner_optimizer"] = keras.saving.serialize_keras_object(self.inner_optimizer)
         config["compression"] = compressions.serialize(self.compression)
+        config["update"] = updates.serialize(self.update)
         return config | {"exchange": getattr(self.exchange, "name", self.exchange)}
 
     @classmethod

@@ -132,7 +132,7 @@ def test_weights_files_carry_the_state_and_load_into_a_stock_model(tmp_path):
         ({"replication": "between-graph"}, r"`replication` must be one of .* Did you mean 'between_graph'\?"),
         (
             {"update": "shared"},
-            r"`update` must be one of \['replicated', 'sharded'\]. Received: update='shared'. Did you mean 'sharded'",
+            r"`update` must be one of \['diloco', .*\]. Received: update='shared'. Did you mean 'sharded'",
         ),
         ({"bucket_bytes": 0}, "`bucket_bytes` must be a positive integer or `None`. Received: bucket_bytes=0"),
     ],

@@ -7,8 +7,14 @@ from easyscale.errors import unknown
 __all__ = ["get"]
 
 
-def get(identifier: keras.optimizers.Optimizer | str | dict) -> keras.optimizers.Optimizer:
+def get(
+    identifier: keras.optimizers.Optimizer | str | dict, argument: str = "inner_optimizer"
+) -> keras.optimizers.Optimizer:
     """Return the optimizer that `keras.optimizers.get` finds.
+
+    Args:
+        identifier: An optimizer, its name, or its configuration.
+        argument: String. What it was given to, for messages of errors. Defaults to `"inner_optimizer"`.
 
     Raises:
         TypeError: If `identifier` is neither an optimizer, nor a name, nor a configuration.
@@ -21,7 +27,7 @@ def get(identifier: keras.optimizers.Optimizer | str | dict) -> keras.optimizers
     """
     if not isinstance(identifier, keras.optimizers.Optimizer | str | dict):
         raise TypeError(
-            f"`inner_optimizer` must be an optimizer of Keras's, or its name. Received: {identifier!r}. "
+            f"`{argument}` must be an optimizer of Keras's, or its name. Received: {identifier!r}. "
             "Try `keras.optimizers.SGD(0.1)`"
         )
     try:
@@ -29,7 +35,7 @@ def get(identifier: keras.optimizers.Optimizer | str | dict) -> keras.optimizers
     except ValueError:
         if not isinstance(identifier, str):
             raise
-        raise ValueError(unknown("inner_optimizer", identifier, _names(), " or an optimizer")) from None
+        raise ValueError(unknown(argument, identifier, _names(), " or an optimizer")) from None
 
 
 def _names() -> list[str]:

@@ -31,9 +31,10 @@ class Purpose(enum.IntEnum):
     CHECKPOINT = 5  # the state of all ranks, which the chief writes
     ROWS = 6  # one row of numbers from each rank, inside a step
     ACTIVATIONS = 7  # which come to the owners of a layer's slices, or their gradients, inside a step
-    GRADIENTS = 8  # inside a step
-    STATE = 9  # what is divided over ranks, which one of them is about to save, or look at
-    BEGIN = 10  # of a fit(), or of an optimizer's exchanges: all ranks come for it, or none
+    GRADIENTS = 8  # inside a step, or a round
+    ROUND = 9  # in which weights meet that each rank has changed alone
+    STATE = 10  # what is divided over ranks, which one of them is about to save, or look at
+    BEGIN = 11  # of a fit(), or of an optimizer's exchanges: all ranks come for it, or none
 
 
 _ASKED = 64  # is added to the purpose by a rank that was asked to end
@@ -61,7 +62,7 @@ class Agreed(NamedTuple):
     Attributes:
         purpose: `Purpose`. The highest of all ranks.
         detail: Int. Of gradients their signature, of rows their length, of activations the number of their way, of a
-            check or checkpoint the step, of a state its number.
+            check, checkpoint or round the step, of a state its number.
         share: Float. By which this rank's gradients are multiplied before they are summed. The ranks' shares make 1.
         same_batch: Bool. Whether several ranks act, and all on the same data.
     """
@@ -204,6 +205,7 @@ def _describe(row: np.void) -> str:
         Purpose.ROWS: "is inside a step",
         Purpose.ACTIVATIONS: "sends activations",
         Purpose.GRADIENTS: "exchanges gradients",
+        Purpose.ROUND: "makes a round",
         Purpose.STATE: "saves",
         Purpose.BEGIN: "begins to train",
     }[row["purpose"]]

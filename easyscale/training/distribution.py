@@ -273,7 +273,7 @@ class Distribution:
 
     def train_step(self, original: Callable, *data: Any) -> Any:
         if self._training and len(data) == 1:
-            return self._step(original, *data)
+            return self._step(original, data[0], self._fit.rounds.exchanges)
         if self._replication.replicas.has_copies:  # the optimizer takes gradients of losses that are not divided
             return run_step(original, data[0], self._model, self.optimizers, is_alone=True)
         return run_alone(original, data, self._model, self.optimizers)
@@ -281,9 +281,9 @@ class Distribution:
     def test_step(self, original: Callable, *data: Any) -> Any:
         return self._step(original, *data) if self.ranks > 1 and len(data) == 1 else original(*data)
 
-    def _step(self, original: Callable, data: Any) -> Any:
+    def _step(self, original: Callable, data: Any, exchanges: bool = True) -> Any:
         data = data if self._split is None else self._split.batch(data)
-        return run_step(original, data, self._model, self.optimizers)
+        return run_step(original, data, self._model, self.optimizers, exchanges=exchanges)
 
     def evaluate(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
         if self._training:
@@ -317,8 +317,10 @@ class Distribution:
             return original(*args, **kwargs)
 
     def _whole_layers(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, this worker's layers are whole, also those that are split in this `fit()`."""
-        return contextlib.nullcontext() if self._split is None else self._split.whole()
+        """Inside, this worker's layers are whole, also if split in this `fit()`, and as all workers have them."""
+        if self._split is not None:
+            return self._split.whole()
+        return self._fit.rounds.of_last() if self._training else contextlib.nullcontext()
 
     def compile(self, original: Callable, *args: Any, **kwargs: Any) -> None:
         self._train_function = None

@@ -11,6 +11,7 @@ from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.replication.replication import Replication
 from easyscale.step import equality
 from easyscale.training.keras_fit import KERAS_BATCH, locals_of_fit
+from easyscale.training.rounds import Rounds
 
 __all__ = ["FirstStep"]
 
@@ -21,39 +22,51 @@ class FirstStep:
     Args:
         model: The model.
         replication: The `Replication`, all workers as one of them sees them.
+        rounds: The `Rounds`.
         is_verbose: Bool. Whether this worker says how large a step is. Defaults to `False`.
     """
 
-    def __init__(self, model: keras.Model, replication: Replication, is_verbose: bool = False):
-        self._model, self._replication, self._is_verbose = model, replication, is_verbose
+    def __init__(self, model: keras.Model, replication: Replication, rounds: Rounds, is_verbose: bool = False):
+        self._model, self._replication, self._rounds, self._is_verbose = model, replication, rounds, is_verbose
         self._exchanges, self._weights = replication.steps.exchanges, self._fingerprint()
 
     def _fingerprint(self) -> np.ndarray:
         return equality.fingerprint(backends.get(), self._model.trainable_variables)
 
+    @property
+    def _has_moved(self) -> bool:
+        return bool((self._fingerprint() != self._weights).any())
+
     def check(self) -> None:
-        """Warn if all workers had the same batch; say how large a step is where that may not be what is meant.
+        """Say how large a step is where that may not be what is meant.
 
         Raises:
             DesyncError: If the step has changed weights without an exchange.
         """
         communicator = self._replication.communicator
         exchanged = communicator.size == 1 or self._replication.steps.exchanges > self._exchanges
-        if not exchanged and (self._fingerprint() != self._weights).any():
+        exchanges = exchanged or (not self._rounds.exchanges and self._rounds.has_stepped)  # in the next round
+        if not exchanges and self._has_moved:
             raise DesyncError(
                 f"a step must exchange its gradients. Received: a first step of {type(self._model).__name__} that has "
                 "changed weights without an exchange. Let `train_step` call `self.optimizer.apply(gradients, "
                 "variables)`, and make each optimizer an attribute of the model"
             )
-        if self._replication.steps.same_batch() and communicator.is_chief:
+        if self._is_verbose and communicator.workers > 1:
+            self._say_batch(communicator.workers)
+
+    def compare_batches(self) -> None:
+        """Warn, behind the first exchange, if all workers had the same data."""
+        communicator = self._replication.communicator
+        # In a round all have the same weights if they had the same data, or have not moved.
+        same = self._replication.steps.same_batch() and (self._rounds.exchanges or self._has_moved)
+        if same and communicator.is_chief:
             warnings.warn(
                 "each process should have its own part of the data. Received: the same first batch in all "
                 f"{communicator.workers} processes. Divide the data: `x, y = easyscale.shard(x, y)`",
                 EasyScaleWarning,
                 stacklevel=2,
             )
-        if self._is_verbose and communicator.workers > 1:
-            self._say_batch(communicator.workers)
 
     def _say_batch(self, processes: int) -> None:
         """Say how many samples are in a step, if the script has divided arrays, and called nothing that tells it."""

@@ -26,6 +26,7 @@ from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.parts.decisions import Decisions
 from easyscale.training.parts.divided_data import DividedData
 from easyscale.training.replicated_model import ReplicatedModel
+from easyscale.training.rounds import Rounds
 from easyscale.training.same_model import check_same_layers, layer_facts
 from easyscale.training.served_steps import ServedSteps
 from easyscale.training.split.split_model import SplitModel
@@ -55,6 +56,7 @@ class Fit:
     Attributes:
         progress: The `FitProgress`.
         data: The `DividedData`.
+        rounds: The `Rounds`.
         passes: Bool. Whether this `fit()`, of a process that replaces a worker, is over for the others.
     """
 
@@ -77,6 +79,7 @@ class Fit:
         self.progress, console = FitProgress(replication), Console(self._communicator, verbose)
         self._meetings = Meetings(optimizers, self.progress)
         self._decisions = Decisions(model, optimizers, self._meetings)
+        self.rounds = Rounds(model, optimizers, self.progress, self._meetings, trace_anew)
         callback_states = CallbackStates(callbacks or [])
         position = DataPosition(local_batch(model, self._communicator), self._pass)
         state = TrainingState(model, optimizers, self.progress, self._decisions, position, callback_states)
@@ -112,6 +115,7 @@ class Fit:
             self._pass,
             self._checkpointing,
             self._regrouping,
+            self.rounds,
             check_every,
             console,
         )
@@ -198,8 +202,8 @@ class Fit:
         self._meetings.settle()
 
     def decides_in(self, hook: str) -> bool:
-        """Whether a callback of any worker may decide something in this hook of a step."""
-        return self._decisions.are_made_in(hook)
+        """Whether a callback of any worker may decide something in this hook of a step, and all hear it."""
+        return not self.rounds.is_open and self._decisions.are_made_in(hook)
 
     def decide(self, of_epoch: bool = False) -> None:
         """Stop if a callback of any worker has said so, and take the chief's learning rate.
@@ -228,9 +232,11 @@ class Fit:
     def _merge(self, of_epoch: bool, logs: Mapping[str, Any], may_be_whole: bool) -> dict:
         self._meetings.reach(Purpose.END)
         if of_epoch:
-            all_ranks = self._communicator.all_gather_object([self.progress.steps, self._pass.has_ended])
-            steps, ended = zip(*all_ranks[: self._communicator.workers], strict=True)
+            own = [self.progress.steps, self._pass.has_ended, self.rounds.is_open]
+            all_ranks = self._communicator.all_gather_object(own)[: self._communicator.workers]
+            steps, ended, are_open = zip(*all_ranks, strict=True)
             self.progress.settle(max(steps))
+            self.rounds.end_epoch(any(are_open))
             self._pass.end_epoch(all(ended))
             for variable, mean in batch_normalization.mean_statistics(self._model, self._communicator):
                 variable.assign(mean)

@@ -9,6 +9,7 @@ import keras
 
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.interfaces import StepContext
+from easyscale.step.own_batch import OwnBatch
 from easyscale.training.current_step import step_of
 from easyscale.training.parts import assigned, finite_losses
 
@@ -21,14 +22,17 @@ def run_step(
     model: keras.Model,
     optimizers: Sequence[DistributedOptimizer],
     is_alone: bool = False,
+    exchanges: bool = True,
 ) -> Any:
     """Return `step(data)`, where `step` is the model's own `train_step` or `test_step`.
 
-    With `is_alone` it is outside of a `fit()`, where all replicas of a process have its whole batch.
+    With `is_alone` it is outside of a `fit()`, where all replicas of a process have its whole batch. Without
+    `exchanges` other workers are not in this step, and its batch stands for theirs.
     """
     replication, tensors = optimizers[0].workers, keras.tree.flatten(data)
-    samples = replication.batch.count_samples(tensors)
-    known, moving = replication.batch.beginnings(tensors), assigned.assigned_in_steps(model)
+    batch = replication.batch if exchanges else OwnBatch(replication.batch, replication.communicator.workers)
+    samples = batch.count_samples(tensors)
+    known, moving = batch.beginnings(tensors), assigned.assigned_in_steps(model)
     with contextlib.ExitStack() as steps:
         for optimizer in optimizers:
             is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
@@ -40,7 +44,7 @@ def run_step(
             weight = optimizer.workers.replicas.weight_alone(samples) if is_alone else samples
             context = StepContext(weight, known, moving, totals, late)
             steps.enter_context(optimizer.workers.current_step.of(context))
-        steps.enter_context(step_of(replication.batch))
+        steps.enter_context(step_of(batch))
         return replication.replicas.run(step, data, samples, model)
 
 

@@ -47,7 +47,7 @@ class ServedSteps:
 
     @property
     def _served(self) -> list[ServedUpdate]:
-        return [optimizer.served for optimizer in self._optimizers if optimizer.served is not None]
+        return [optimizer.updates.served for optimizer in self._optimizers if optimizer.updates.served is not None]
 
     @property
     def _servers(self) -> list[Served]:

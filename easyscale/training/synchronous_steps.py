@@ -15,6 +15,7 @@ from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.parts.divided_data import DividedData
 from easyscale.training.parts.finite_losses import FiniteLosses
 from easyscale.training.replicated_model import ReplicatedModel
+from easyscale.training.rounds import Rounds
 from easyscale.training.train_function import TrainFunction
 
 __all__ = ["SynchronousSteps"]
@@ -31,7 +32,8 @@ class SynchronousSteps:
         data_pass: The `DataPass`.
         checkpointing: The `Checkpointing`, or `None`.
         regrouping: The `Regrouping` of an elastic job, or `None`.
-        check_every: Int. After so many steps the workers' weights are compared.
+        rounds: The `Rounds`.
+        check_every: Int. After so many steps the workers' weights are compared, or in the next round.
         console: The `Console`.
     """
 
@@ -44,6 +46,7 @@ class SynchronousSteps:
         data_pass: DataPass,
         checkpointing: Checkpointing | None,
         regrouping: Regrouping | None,
+        rounds: Rounds,
         check_every: int,
         console: Console,
     ):
@@ -51,9 +54,11 @@ class SynchronousSteps:
         self._replicated, self._progress, self._meetings = replicated, progress, meetings
         self._data, self._pass = data, data_pass
         self._checkpointing, self._regrouping = checkpointing, regrouping
-        self._check_every, self._console = check_every, console
+        self._rounds, self._check_every, self._console = rounds, check_every, console
         self._logs: Any = {}
         self._has_batch = False  # which it has taken and not counted
+        self._first: FirstStep | None = None  # until weights are the same behind it
+        self._compares = False  # as soon as they are
 
     def begin(self) -> None:
         """Begin with the first step."""
@@ -89,26 +94,40 @@ class SynchronousSteps:
             if skipped:
                 self._data.count(count)
                 return {}
-            checkpointing.before_step(progress.steps)
+            if not self._rounds.is_open:
+                checkpointing.before_step(progress.steps)
             before = progress.steps  # which the checkpoint has set
         self._pass.check(count)
         iterator = self._data.follow(iterator)
-        first = FirstStep(self._model, self._replication, self._console.is_verbose) if before == 0 else None
+        train_function = self._rounds.before_step(train_function)
+        if before == 0:
+            self._first = FirstStep(self._model, self._replication, self._rounds, self._console.is_verbose)
         self._has_batch = True
         self._logs = train_function.function(iterator)
         progress.count(count)
         told.activity = Activity.STEPS
         self._count_batch()
+        if before == 0 and self._first is not None:
+            self._first.check()
+        self._rounds.after_step()
         progress.note_exchanges()
         self._losses.check(progress.steps)
-        if first is not None:
-            first.check()
-        if before == 0 or before // self._check_every < progress.steps // self._check_every:
-            self._meetings.reach(Purpose.CHECK, progress.steps)
-            self._replicated.compare(progress.steps)
+        self._compares |= before == 0 or before // self._check_every < progress.steps // self._check_every
+        if not self._rounds.is_open:
+            self._compare()
         if self._regrouping is not None:
             self._regrouping.back_up(before, progress.steps)
         return self._logs
+
+    def _compare(self) -> None:
+        """Look at what workers have in common now."""
+        if self._first is not None:
+            self._first.compare_batches()
+            self._first = None
+        if self._compares:
+            self._compares = False
+            self._meetings.reach(Purpose.CHECK, self._progress.steps)
+            self._replicated.compare(self._progress.steps)
 
     def _end_on_server(self, train_function: TrainFunction, iterator: Iterator) -> NoReturn:
         """End a server's data before its first step: it takes part in those of the workers until theirs ends."""

@@ -17,9 +17,9 @@ __all__ = ["Update"]
 class Update:
     """How the mean of all workers' gradients becomes new weights, from the begin to the end of a `fit()`.
 
-    A step of every update is made of `reduce`, `update` and `gather`; see `GradientSync`. All workers `reduce` in each
-    step, and have the same weights after it: both are checked. Between two `fit()`s the state is whole, and in the
-    optimizer itself.
+    A step of every update is made of `reduce`, `update` and `gather`; see `GradientSync`. But in `LocalUpdate`, workers
+    `reduce` in each step, and have the same weights after it: both are checked. Between two `fit()`s the state is
+    whole, and in the optimizer itself.
 
     To add one, write a subclass with a `name`, in a file of this folder or in a script; see CONTRIBUTING.md.
 

@@ -2,41 +2,39 @@
 
 import keras
 
-from easyscale.discovery import Registry
 from easyscale.exchange import Exchange
 from easyscale.layout.specs import specs_of
 from easyscale.step.interfaces import GradientSync
+from easyscale.update.asked import Kind
 from easyscale.update.base import Update
 from easyscale.update.divided import DividedUpdate
 from easyscale.update.element_wise import is_of_keras
+from easyscale.update.local_steps import LocalSteps
 from easyscale.update.replicated import ReplicatedUpdate
 from easyscale.update.served import ServedUpdate
 from easyscale.update.sharded import ShardedUpdate
 
-__all__ = ["available", "check", "check_slices", "choose", "kind_for"]
+__all__ = ["check", "check_slices", "choose", "kind_for"]
 
 # Bytes of weights, below which dividing an update costs more, in calls, than it saves. Measured for SGD with momentum.
 SHARDED_FROM = 1 << 16
 
-_registry: Registry[Update] = Registry("update", __name__.rpartition(".")[0], base=Update)
 
+def check(asked: Kind | None, optimizer: keras.optimizers.Optimizer, replication: str) -> None:
+    """Raise `ValueError` if an optimizer cannot be used by the update that is asked for.
 
-def available() -> dict[str, type[Update]]:
-    """Return the updates that can be asked for, by their names, sorted: those of this folder, and the user's own.
-
-    Example:
-
-    >>> available()["sharded"]
-    <class 'easyscale.update.sharded.ShardedUpdate'>
+    Args:
+        asked: What `asked.get` has returned.
+        optimizer: The optimizer.
+        replication: String. How replicas exist side by side.
     """
-    return _registry.classes()
-
-
-def check(asked: str | None, optimizer: keras.optimizers.Optimizer) -> None:
-    """Raise `ValueError` if there is no update of this name, or an optimizer cannot be used by it."""
     if asked is None:
         return
-    _registry.find(asked)
+    if isinstance(asked, LocalSteps) and replication != "between_graph":
+        raise ValueError(
+            "the devices of one process step together. Received: "
+            f"update={asked!r}, replication='{replication}'. Use several processes"
+        )
     _check(asked, optimizer, [])
 
 
@@ -46,15 +44,15 @@ def kind_for(exchange: Exchange) -> type[Update]:
 
 
 def choose(
-    asked: str | None,
+    asked: Kind | None,
     optimizer: keras.optimizers.Optimizer,
     variables: list[keras.Variable],
     gradients: GradientSync,
-) -> type[Update]:
-    """Return the update that a `fit()` uses.
+) -> Kind:
+    """Return what makes the update that a `fit()` uses.
 
     Args:
-        asked: String. What the user has said: the name of an update, or `None`.
+        asked: What `asked.get` has returned of what the user has said.
         optimizer: The optimizer inside the `DistributedOptimizer`.
         variables: The variables that it trains.
         gradients: `GradientSync`: all workers, as one of them sees them.
@@ -64,7 +62,7 @@ def choose(
     """
     exchange = gradients.exchange
     chosen = _choose(asked, optimizer, variables, gradients)
-    if issubclass(chosen, DividedUpdate) and not exchange.is_exact:
+    if isinstance(chosen, type) and issubclass(chosen, DividedUpdate) and not exchange.is_exact:
         raise ValueError(
             "an update that sends weights needs an exchange that does not round them. Received: "
             f"update='{chosen.name}', exchange='{exchange.name}'. Use `update='replicated'`, or another exchange"
@@ -73,11 +71,11 @@ def choose(
 
 
 def _choose(
-    asked: str | None,
+    asked: Kind | None,
     optimizer: keras.optimizers.Optimizer,
     variables: list[keras.Variable],
     gradients: GradientSync,
-) -> type[Update]:
+) -> Kind:
     exchange, communicator = gradients.exchange, gradients.communicator
     if kind_for(exchange) is ServedUpdate:
         if communicator.size == 1:
@@ -85,10 +83,10 @@ def _choose(
                 f"the devices of one process step together. Received: exchange='{exchange.name}'. Use "
                 f"'{exchange.name.partition(':')[0]}', or several processes"
             )
-        if asked not in (None, "sharded"):
+        if asked not in (None, ShardedUpdate):
             raise ValueError(
                 f"`update` must be 'sharded' or `None` where servers do not wait for all workers. Received: "
-                f"update='{asked}', exchange='{exchange.name}'. Use 'parameter_server'"
+                f"update='{asked.name}', exchange='{exchange.name}'. Use 'parameter_server'"
             )
         if reason := ServedUpdate.why_not(optimizer, variables):
             raise ValueError(
@@ -101,7 +99,7 @@ def _choose(
         return ShardedUpdate
     if asked is not None:
         _check(asked, optimizer, variables)
-        return available()[asked]
+        return asked
     # Weights would come back as they are, in more bytes than gradients that travel in another form.
     is_compressed = gradients.sums is not None and exchange.travels_by != "memory"
     rounds = is_compressed or not exchange.is_exact
@@ -127,10 +125,9 @@ def check_slices(optimizer: keras.optimizers.Optimizer, variables: list[keras.Va
         )
 
 
-def _check(asked: str, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> None:
-    update = available()[asked]
-    if reason := update.why_not(optimizer, variables):
+def _check(asked: Kind, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> None:
+    if reason := asked.why_not(optimizer, variables):
         raise ValueError(
-            f"`update='{asked}'` needs {update.needs}. Received: {type(optimizer).__name__}; {reason}. "
+            f"`update='{asked.name}'` needs {asked.needs}. Received: {type(optimizer).__name__}; {reason}. "
             "Use `update='replicated'`"
         )

@@ -11,8 +11,10 @@ from easyscale.optimizers.nested import all_variables
 from easyscale.replication.replication import Replication
 from easyscale.step.interfaces import GradientSync
 from easyscale.update import backup, choosing
+from easyscale.update.asked import Kind
 from easyscale.update.base import Update
 from easyscale.update.divided import DividedUpdate
+from easyscale.update.local import LocalUpdate
 from easyscale.update.replicated import ReplicatedUpdate
 from easyscale.update.served import ServedUpdate
 from easyscale.update.sharded import ShardedUpdate
@@ -24,7 +26,7 @@ class UpdateInFit:
     """The updates of one optimizer, of which each `fit()` begins and ends one.
 
     Args:
-        asked: String. What the user has said: `"replicated"`, `"sharded"`, or `None`.
+        asked: What `asked.get` has returned of what the user has said.
         optimizer: The optimizer inside the `DistributedOptimizer`.
         connect: Function that returns all workers, as one of them sees them. It is called when they are needed.
 
@@ -32,7 +34,7 @@ class UpdateInFit:
         chosen: The `Update` that has been chosen, or `None`.
     """
 
-    def __init__(self, asked: str | None, optimizer: keras.optimizers.Optimizer, connect: Callable[[], Replication]):
+    def __init__(self, asked: Kind | None, optimizer: keras.optimizers.Optimizer, connect: Callable[[], Replication]):
         self._asked, self._optimizer, self._connect = asked, optimizer, connect
         self._replicated = ReplicatedUpdate(optimizer, [], self._gradients)  # also outside of `fit()`
         self.chosen: Update | None = None
@@ -50,6 +52,11 @@ class UpdateInFit:
     def served(self) -> ServedUpdate | None:
         """The update that is at servers, which wait for no worker; or `None`."""
         return self.chosen if isinstance(self.chosen, ServedUpdate) else None
+
+    @property
+    def local(self) -> LocalUpdate | None:
+        """The update by which workers step alone between rounds, if it is at work; or `None`."""
+        return self.now if isinstance(self.now, LocalUpdate) else None
 
     @property
     def is_synchronous(self) -> bool:

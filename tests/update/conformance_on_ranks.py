@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 from models import assert_as_one_process, assert_equal_ranks, conv, different_start, digits, equal, sgd  # noqa: E402
 
 import easyscale  # noqa: E402
-from easyscale.update import choosing  # noqa: E402
+from easyscale.update import available  # noqa: E402
+from easyscale.update.base import Update  # noqa: E402
 
 OPTIMIZERS = {
     "SGD": functools.partial(sgd, weight_decay=0.01, clipnorm=0.5),
@@ -26,16 +27,18 @@ OPTIMIZERS = {
     "one that accumulates": functools.partial(keras.optimizers.Adam, gradient_accumulation_steps=3),
     "one that scales": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()),
 }
+# Not those in which workers step alone, as nobody does in one process: `local_on_ranks.py` has these.
+UPDATES = {name: update for name, update in available().items() if issubclass(update, Update)}
 CASES = [
     (name, title, build)
-    for name, update in choosing.available().items()
+    for name, update in UPDATES.items()
     for title, build in OPTIMIZERS.items()
     if not update.why_not(build(), [])
 ]
 
 
 def check_an_update_takes_the_steps_of_one_process():
-    assert {name for name, _, _ in CASES} == {*choosing.available()}, "an update that no optimizer can use"
+    assert {name for name, _, _ in CASES} == {*UPDATES}, "an update that no optimizer can use"
     for name, title, build in CASES:
         try:
             equal(conv(build), exchanges=["ring"], distribute={"update": name})
@@ -44,7 +47,7 @@ def check_an_update_takes_the_steps_of_one_process():
 
 
 def check_the_state_is_whole_behind_a_fit():
-    for name in choosing.available():
+    for name in UPDATES:
         data = digits(4 * 24 + 2)
 
         def single(data=data):
@@ -66,7 +69,7 @@ def check_the_state_is_whole_behind_a_fit():
 
 
 def check_a_file_that_is_written_in_a_fit_goes_on_in_one_process():
-    for name in choosing.available():
+    for name in UPDATES:
         data = digits(4 * 24 + 2)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "1.keras")

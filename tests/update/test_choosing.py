@@ -7,6 +7,7 @@ import pytest
 from easyscale import communicator, compression, exchange
 from easyscale.exchange.compressed import Compressed
 from easyscale.replication.connecting import connect
+from easyscale.update import asked as updates
 from easyscale.update import choosing
 from easyscale.update.replicated import ReplicatedUpdate
 from easyscale.update.sharded import ShardedUpdate
@@ -18,7 +19,7 @@ def _gradients(asked=None):
 
 def _chosen(asked, optimizer, count, gradients=None):
     variables = [keras.Variable(np.zeros(count // 2, "float32")) for _ in range(2)]
-    return choosing.choose(asked, optimizer, variables, gradients or _gradients(asked))
+    return choosing.choose(updates.get(asked), optimizer, variables, gradients or _gradients(asked))
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import pytest
 
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.replication.connecting import connect
+from easyscale.update.asked import get
 from easyscale.update.in_fit import UpdateInFit
 
 
@@ -18,7 +19,7 @@ def _trained():
 
 def _updates(optimizer, asked=None, exchange="ring"):
     replication = connect(exchange, None, asked, None, "local", False)
-    return UpdateInFit(asked, optimizer, lambda: replication)
+    return UpdateInFit(get(asked), optimizer, lambda: replication)
 
 
 def _momentum(optimizer):

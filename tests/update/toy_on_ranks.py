@@ -5,7 +5,7 @@ import numpy as np
 
 import easyscale
 from easyscale import backend
-from easyscale.update import choosing
+from easyscale.update import available
 from easyscale.update.accumulated import unscaled
 from easyscale.update.element_wise import is_of_keras
 from easyscale.update.replicated import ReplicatedUpdate
@@ -62,7 +62,7 @@ def check_a_name_that_is_not_there_is_told_those_that_are():
     try:
         easyscale.DistributedOptimizer("sgd", update="by_sing")
     except ValueError as error:
-        assert f"must be one of {list(choosing.available())}" in str(error), error
+        assert f"must be one of {list(available())}" in str(error), error
         assert "Did you mean 'by_sign'?" in str(error), error
     else:
         raise AssertionError("it was taken")

@@ -12,6 +12,8 @@ from easyscale.parallel import Pipeline
 from easyscale.parallel.pipeline.built import on_built
 from easyscale.training.pipelined.distribution import PipelineDistribution
 from easyscale.training.pipelined.first_call import FirstCall, set_options
+from easyscale.update import asked as updates
+from easyscale.update.local_steps import LocalSteps
 
 __all__ = ["StagesOfRanks"]
 
@@ -93,6 +95,11 @@ def _check(pipeline: Any, options: Mapping[str, Any], communicator: Communicator
     if replication.check(options["replication"]) != replication.DEFAULT:
         raise ValueError(
             "a pipeline has a process for each stage. Received: replication='in_graph'. Leave it, and `--devices`, out"
+        )
+    if isinstance(updates.get(options["update"]), LocalSteps):
+        raise ValueError(
+            "the stages of a pipeline step together. Received: "
+            f"update={options['update']!r} and `model_parallel`. Leave one of them out"
         )
     if communicator.servers:
         raise ValueError(

@@ -32,3 +32,8 @@ def test_models_and_metrics_are_those_of_one_process(check):
 @over_ranks(HERE / "optimizers_on_ranks.py", sizes=[3], limit=400, starts=[START], full=[1, 2, 4], group="torch")
 def test_optimizers_take_the_steps_of_one_process(check):
     check()
+
+
+@over_ranks(HERE / "updates_on_ranks.py", sizes=[3], limit=400, starts=[START], group="torch")
+def test_workers_step_alone_between_rounds(check):
+    check()

@@ -1,0 +1,133 @@
+"""The rounds of a `fit()` in which workers step alone: when they are, and who sees what between them."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import numpy as np
+
+from easyscale.backend import value_of
+from easyscale.errors import EasyScaleError
+from easyscale.optimizer import DistributedOptimizer
+from easyscale.step.agreement import Purpose
+from easyscale.training.fit_progress import FitProgress
+from easyscale.training.meetings import Meetings
+from easyscale.training.parts import finite_losses
+from easyscale.training.parts.assigned import assigned_in_steps
+from easyscale.training.train_function import TrainFunction
+from easyscale.update.local import LocalUpdate
+
+__all__ = ["Rounds"]
+
+
+class Rounds:
+    """Has all workers meet after so many steps without an exchange, and at the end of each epoch.
+
+    A worker without data takes part, by what it has changed before its data ended. Where each step exchanges gradients
+    there are no rounds, and nothing is done.
+
+    Args:
+        model: The model.
+        optimizers: List of its `DistributedOptimizer`s.
+        progress: The `FitProgress`.
+        meetings: The `Meetings`.
+        trace_anew: Function. Has the next step traced. Defaults to `None`, where no steps are made.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizers: Sequence[DistributedOptimizer],
+        progress: FitProgress,
+        meetings: Meetings,
+        trace_anew: Callable[[], None] | None = None,
+    ):
+        self._model, self._optimizers, self._progress, self._meetings = model, optimizers, progress, meetings
+        self._trace_anew = trace_anew
+        self._since = 0  # the step behind which all workers had the same weights
+        self._moving: list[tuple[keras.Variable, np.ndarray]] = []
+        meetings.register(Purpose.ROUND, self._make)
+
+    @property
+    def _local(self) -> list[LocalUpdate]:
+        return [optimizer.updates.local for optimizer in self._optimizers if optimizer.updates.local is not None]
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether the next step exchanges gradients."""
+        return all(local.exchanges for local in self._local)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this worker has stepped alone since the last round: its weights are its own then."""
+        return any(local.is_open for local in self._local)
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether each optimizer has stepped since the last round, by some samples."""
+        return all(local.has_stepped for local in self._local)
+
+    def before_step(self, train_function: TrainFunction) -> TrainFunction:
+        """Return what makes the next step: another from the step on from which workers step alone."""
+        if not self._local:
+            return train_function
+        if len(self._local) < len(self._optimizers):
+            raise EasyScaleError(
+                "all optimizers of a model must step alone, or none. Received: "
+                f"{len(self._local)} of {len(self._optimizers)}. Give each the same `update`"
+            )
+        if not self.is_open:
+            self._since = self._progress.steps
+            self._moving = [(variable, value_of(variable)) for variable in assigned_in_steps(self._model)]
+            for local in self._local:
+                local.look()
+        if any(local.traced not in (None, local.exchanges) for local in self._local) and self._trace_anew is not None:
+            for local in self._local:
+                local.traced = None
+            self._trace_anew()
+            return self._model.train_function
+        return train_function
+
+    def after_step(self) -> None:
+        """Make a round if it is time, with all workers, also those that have no data left."""
+        if self.exchanges:
+            return
+        for local in self._local:
+            local.is_open = True
+        steps = self._progress.steps
+        if steps - self._since >= self._local[0].every:
+            self._meetings.reach(Purpose.ROUND, steps)
+            self._make(steps)
+
+    def end_epoch(self, is_open: bool) -> None:
+        """Make a round at the end of an epoch. All workers call this together.
+
+        Args:
+            is_open: Bool. Whether some worker has stepped alone since the last one.
+        """
+        if is_open:
+            self._make(self._progress.steps)
+            for local in self._local:
+                local.settle()
+
+    def _make(self, steps: int) -> None:
+        moving = assigned_in_steps(self._model)
+        for number, optimizer in enumerate(self._optimizers):
+            is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
+            if (local := optimizer.updates.local) is not None:
+                local.make_round([] if number else moving, () if is_scaled else finite_losses.totals(self._model))
+        self._since = steps
+
+    @contextlib.contextmanager
+    def of_last(self) -> Iterator[None]:
+        """Inside, the model has the weights of the last round, which all workers have in common."""
+        last = [pair for local in self._local if local.is_open for pair in local.weights]
+        last += self._moving if last else []
+        own = [(variable, value_of(variable)) for variable, _ in last]
+        try:
+            for variable, value in last:
+                variable.assign(value)
+            yield
+        finally:
+            for variable, value in own:
+                variable.assign(value)

@@ -1,0 +1,113 @@
+"""Workers step alone, and every so many steps an outer optimizer applies what they have changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from easyscale.optimizers import identifiers
+from easyscale.optimizers.around_another import AroundAnother
+from easyscale.step.interfaces import GradientSync
+from easyscale.update.accumulated import unscaled
+from easyscale.update.local import LocalUpdate
+from easyscale.update.local_steps import LocalSteps
+
+__all__ = ["DiLoCo"]
+
+
+class DiLoCo(LocalSteps):
+    """Have each worker step alone many times, and an outer optimizer apply the mean of what they have changed.
+
+        w_r, state_r = optimizer(w_r, state_r, g_r)                     `every` inner steps, on worker r alone
+        d = sum_r(n_r (w - w_r)) / sum_r(n_r)                           a round; n_r: its samples since the last one
+        w, state = outer_optimizer(w, state, d),  w_r = w               the outer step
+
+    Nothing is sent between rounds. A round sends what a step with an exchange of gradients does, so `every=100` sends a
+    hundredth; with `compression` less. The outer optimizer's state is at the owners of the weights, as with
+    `update="sharded"`, or on all workers where it cannot be divided, or differences travel in a form. Each worker has a
+    copy of the weights of the last round, and its own state of the inner optimizer.
+
+    There is a round at the end of each epoch as well, so that its validation, its callbacks and their files have the
+    same weights on all workers: an epoch should be a multiple of `every`, or much longer. The outer momentum moves the
+    weights as far after a short round as after a long one. Between rounds `model.save`, `evaluate` and `predict` see
+    the weights of the last one.
+
+    With one worker the inner optimizer is called as it is, without outer steps. In a loop of your own, without `fit()`,
+    each step exchanges gradients.
+
+    Args:
+        every: Int. Inner steps between rounds. Defaults to `100`; the paper has 500.
+        outer_optimizer: Optimizer of Keras's, which nothing else uses, or its name. Defaults to `None`: SGD with a rate
+            of 0.7 and a Nesterov momentum of 0.9, which was the best of the paper.
+        start_step: Int. So many steps are made together first, with an exchange of gradients in each. Optimizer steps
+            of earlier `fit()`s count. Defaults to `0`.
+
+    Raises:
+        TypeError: If `outer_optimizer` is none.
+        ValueError: If an argument is out of its range, or the outer optimizer is in use elsewhere.
+
+    Example:
+
+    >>> outer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+    >>> update = easyscale.update.DiLoCo(every=100, outer_optimizer=outer)
+    >>> distribute = easyscale.callbacks.Distribute("ring", update=update)
+
+    Reference: Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023,
+    arXiv:2311.08105.
+    """
+
+    name = "diloco"
+
+    def __init__(
+        self,
+        every: int = 100,
+        outer_optimizer: keras.optimizers.Optimizer | str | dict | None = None,
+        start_step: int = 0,
+    ):
+        super().__init__(every, start_step)
+        if outer_optimizer is None:
+            outer_optimizer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+        self.outer_optimizer = identifiers.get(outer_optimizer, "outer_optimizer")
+        self._check(self.outer_optimizer)
+
+    @staticmethod
+    def _check(outer: keras.optimizers.Optimizer) -> None:
+        for is_so, received in (
+            (outer.built, "one that has been used already, as by a model that it was compiled into"),
+            (isinstance(outer, AroundAnother | keras.optimizers.LossScaleOptimizer), f"a {type(outer).__name__}"),
+            (bool(getattr(outer, "gradient_accumulation_steps", None)), "one that accumulates gradients"),
+            (bool(getattr(outer, "use_ema", False)), "one that keeps moving averages of weights"),
+        ):
+            if is_so:
+                raise ValueError(
+                    f"`outer_optimizer` must be a plain optimizer of its own. Received: {received}. Use "
+                    "`keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`"
+                )
+
+    def make_outer_optimizer(self) -> keras.optimizers.Optimizer:
+        self._check(self.outer_optimizer)
+        return type(self.outer_optimizer).from_config(self.outer_optimizer.get_config())
+
+    def __call__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        variables: list[keras.Variable],
+        connect: Callable[[], GradientSync],
+    ) -> LocalUpdate:
+        return LocalUpdate(optimizer, variables, connect, self)
+
+    def why_not(self, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> str | None:
+        if unscaled(optimizer) is self.outer_optimizer:
+            return "it is the outer optimizer as well, which has to be another one"
+        return super().why_not(optimizer, variables)
+
+    def get_config(self) -> dict[str, Any]:
+        outer = keras.saving.serialize_keras_object(self.outer_optimizer)
+        outer["config"] = {name: value for name, value in outer["config"].items() if name != "name"}
+        return {**super().get_config(), "outer_optimizer": outer}
+
+    def __repr__(self) -> str:
+        outer = self.get_config()["outer_optimizer"]
+        arguments = ", ".join(f"{name}={value!r}" for name, value in outer["config"].items() if value)
+        made_by = f"outer_optimizer={outer['class_name']}({arguments})"
+        return f"DiLoCo(every={self.every}, {made_by}, start_step={self.start_step})"

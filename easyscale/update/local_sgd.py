@@ -1,0 +1,62 @@
+"""Workers step alone, and every so many steps take the mean of their weights."""
+
+from collections.abc import Callable
+
+import keras
+
+from easyscale.step.interfaces import GradientSync
+from easyscale.update.local import LocalUpdate
+from easyscale.update.local_steps import LocalSteps
+
+__all__ = ["LocalSGD"]
+
+
+class LocalSGD(LocalSteps):
+    """Have each worker step alone, by its own gradients, and average the weights of all every so many steps.
+
+        w_r, state_r = optimizer(w_r, state_r, g_r)                     `every` times, on worker r alone
+        d = sum_r(n_r (w - w_r)) / sum_r(n_r)                           a round; n_r: its samples since the last one
+        w = w - d,  w_r = w                                             the mean of all workers' weights
+
+    Nothing is sent between rounds. A round sends what a step with an exchange of gradients does, so `every=16` sends a
+    sixteenth. Each worker has a copy of the weights of the last round, and its own state of the optimizer. With
+    `every=1` and SGD training is that of one process; with more it is not: see docs/local_sgd.md.
+
+    There is a round at the end of each epoch as well, so that its validation, its callbacks and their files have the
+    mean weights on all workers: an epoch should be longer than `every`, and is best a multiple of it. Between rounds
+    `model.save`, `evaluate` and `predict` see the weights of the last one.
+
+    With one worker the optimizer is called as it is. In a loop of your own, without `fit()`, each step exchanges.
+
+    Args:
+        every: Int. Steps between rounds. Defaults to `16`.
+        start_step: Int. So many steps are made together first, with an exchange of gradients in each: weights change
+            fast then. Optimizer steps of earlier `fit()`s count. Post-local SGD, of Lin et al. Defaults to `0`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+
+    >>> update = easyscale.update.LocalSGD(every=16, start_step=500)
+    >>> distribute = easyscale.callbacks.Distribute("ring", update=update)
+
+    Reference: Stich, "Local SGD converges fast and communicates little", 2019, arXiv:1805.09767; Lin, Stich, Patel and
+    Jaggi, "Don't use large mini-batches, use local SGD", 2020, arXiv:1808.07217.
+    """
+
+    name = "local_sgd"
+
+    def __init__(self, every: int = 16, start_step: int = 0):
+        super().__init__(every, start_step)
+
+    def make_outer_optimizer(self) -> keras.optimizers.Optimizer:
+        return keras.optimizers.SGD(1.0)
+
+    def __call__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        variables: list[keras.Variable],
+        connect: Callable[[], GradientSync],
+    ) -> LocalUpdate:
+        return LocalUpdate(optimizer, variables, connect, self)

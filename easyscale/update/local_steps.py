@@ -1,0 +1,80 @@
+"""An update in which workers step alone between rounds, as a user asks for it."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import keras
+
+from easyscale.errors import is_number
+from easyscale.step.interfaces import GradientSync
+from easyscale.update.accumulated import unscaled
+from easyscale.update.base import Update
+
+__all__ = ["LocalSteps"]
+
+
+class LocalSteps(abc.ABC):
+    """What stands where the name of an update stands, with its arguments. It makes an `Update` for each optimizer.
+
+    Args:
+        every: Int. A round is made after so many steps without one.
+        start_step: Int. So many steps are made together first, each with an exchange of gradients.
+
+    Attributes:
+        name: String. By which users ask for it with its defaults, as in `Distribute(update="local_sgd")`.
+        needs: String. What optimizer it needs.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    name: ClassVar[str] = ""
+    needs: ClassVar[str] = "an optimizer of which each worker can have one of its own"
+
+    def __init__(self, every: int, start_step: int):
+        for argument, value, least in (("every", every, 1), ("start_step", start_step, 0)):
+            if not is_number(value, least, whole=True) or isinstance(value, bool):
+                raise ValueError(
+                    f"`{argument}` must be an integer of {least} or more. Received: {argument}={value!r}. "
+                    f"{'Use such as 16' if least else 'Leave it out to step alone from the first step on'}"
+                )
+        self.every, self.start_step = int(every), int(start_step)
+
+    def why_not(self, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> str | None:
+        """Return the reason for which it cannot be used with an optimizer, or `None` if it can."""
+        inner = unscaled(optimizer)
+        for part in getattr(inner, "optimizers", [inner]):
+            if getattr(part, "gradient_accumulation_steps", None):
+                return "it sums gradients up over steps, and a round may lie between them"
+            if getattr(part, "use_ema", False):
+                return "it keeps moving averages of weights, which differ between rounds"
+        if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
+            return "a weight is overwritten with its gradient"
+        return None
+
+    @abc.abstractmethod
+    def make_outer_optimizer(self) -> keras.optimizers.Optimizer:
+        """Return a new optimizer, which is given the mean difference of a round as its gradient."""
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        variables: list[keras.Variable],
+        connect: Callable[[], GradientSync],
+    ) -> Update:
+        """Return the update of one optimizer. See `Update`."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments by which another is made like this one, for a file."""
+        return {"every": self.every, "start_step": self.start_step}
+
+    def __eq__(self, other: Any) -> bool:
+        return type(self) is type(other) and self.get_config() == other.get_config()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.every, self.start_step))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(every={self.every}, start_step={self.start_step})"

@@ -1,0 +1,126 @@
+"""A round: what all workers have changed since the last one becomes a step of an outer optimizer."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale import backend as backends
+from easyscale.backend import value_of
+from easyscale.checkpoint.snapshot_memory import SnapshotMemory
+from easyscale.layout.specs import Spec
+from easyscale.step.batch_of_processes import COMPARED
+from easyscale.step.interfaces import GradientSync, StepContext
+from easyscale.update import choosing
+from easyscale.update.base import Update
+
+__all__ = ["OuterStep"]
+
+
+class OuterStep:
+    """The weights of the last round, and the outer optimizer that makes those of the next.
+
+    A round is a step of all workers in which the gradient is the difference of weights: it is exchanged, weighted,
+    compressed and applied as gradients are, by an update of its own. Where that is the sharded one, the outer
+    optimizer's state is at the owners.
+
+    Args:
+        outer: The outer optimizer.
+        variables: The weights.
+        connect: Function that returns all workers, as one of them sees them.
+    """
+
+    def __init__(
+        self,
+        outer: keras.optimizers.Optimizer,
+        variables: Sequence[keras.Variable],
+        connect: Callable[[], GradientSync],
+    ):
+        self._weights = list(variables)
+        self._last = [
+            keras.Variable(value_of(weight), dtype=weight.dtype, name=weight.name) for weight in self._weights
+        ]
+        update = choosing.choose(None, outer, self._last, connect())
+        self._update: Update = update(outer, self._last, connect)
+        outer.build(self._last)
+        self._samples = keras.Variable(np.zeros(()), dtype="float64", trainable=False, name="samples")
+        self._rounds: dict[tuple[int, ...], Callable[[], None]] = {}
+
+    def begin(self) -> None:
+        """Begin a `fit()`. All workers must call this."""
+        if not self._update.active:
+            self._update.begin()
+
+    def restart(self) -> None:
+        """Take the weights of the moment, which are the same on all workers, for those of the last round."""
+        for last, weight in zip(self._last, self._weights, strict=True):
+            last.assign(weight)
+        self._samples.assign(0.0)
+
+    def count(self, samples: Any) -> None:
+        """Take in, in a step, that this worker has stepped by so many samples."""
+        self._samples.assign_add(keras.ops.cast(samples, "float64"))
+
+    @property
+    def samples(self) -> float:
+        """This worker's samples since the last round."""
+        return float(self._samples)
+
+    @property
+    def last(self) -> list[np.ndarray]:
+        """The weights of the last round."""
+        return [value_of(last) for last in self._last]
+
+    def make(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]) -> None:
+        """Make a round. All workers must call this; one that has no samples since the last round counts nothing.
+
+        Args:
+            moving: See `StepContext`.
+            losses: The same.
+        """
+        key = tuple(map(id, [*moving, *losses]))
+        if key not in self._rounds:
+            self._rounds[key] = backends.get().graph(lambda: self._make(moving, losses))
+        self._rounds[key]()
+
+    def _make(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]) -> None:
+        weights = [keras.ops.convert_to_tensor(weight) for weight in self._weights]
+        differences = [last - weight for last, weight in zip(self._last, weights, strict=True)]
+        beginnings = [keras.ops.reshape(weight, (-1,))[:COMPARED] for weight in weights]
+        context = StepContext(keras.ops.convert_to_tensor(self._samples), beginnings, moving, losses)
+        self._update.apply(context, differences, self._last)
+        for last, weight in zip(self._last, self._weights, strict=True):
+            weight.assign(last)
+        self._samples.assign(0.0)
+
+    def end(self) -> None:
+        """End a `fit()`: the outer optimizer's state is whole on all workers. All must call this."""
+        self._update.end()
+        self._take_memory()
+
+    def abandon(self, lost: bool) -> None:
+        """End without the others; see `Update.abandon`."""
+        if self._update.active:
+            self._update.abandon(lost)
+            self._take_memory()
+
+    def _take_memory(self) -> None:
+        """Give weights memory of their own: what a round has brought may be that of several workers."""
+        for weight in self._weights:
+            weight.assign(value_of(weight))
+
+    # The outer optimizer's state; see `Update`
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        return self._update.variables
+
+    def state_specs(self) -> list[Spec]:
+        return self._update.state_specs()
+
+    def collect(self, memory: SnapshotMemory) -> list[np.ndarray]:
+        return self._update.collect(memory)
+
+    def load(self, values: list[np.ndarray]) -> None:
+        self._update.load(values)
