@@ -197,15 +197,12 @@ class Backend(abc.ABC):
     def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that does what `function` does with tensors, as a graph, if the framework has such."""
 
-    def step_of(self, model: Any, own: Callable[..., Any], trains: bool) -> Callable[..., Any]:
-        """Return a model's `train_step` or `test_step` as a function of a batch, which changes variables in place.
+    def method_of(self, model: Any, name: str) -> Callable[..., Any]:
+        """Return a method that a model has; its `train_step` and `test_step` as functions of a batch.
 
-        Args:
-            model: The model.
-            own: Its own method, which is called as Keras calls it if it is called so.
-            trains: Bool. Whether that is `train_step`.
+        As such they change variables in place. They may still be called as Keras calls them.
         """
-        return own
+        return getattr(model, name)
 
     def train_function(self, model: Any) -> Callable[[Iterator], Any]:
         """Return what makes a step, or `steps_per_execution`, of the batches of an iterator by `model.train_step`."""

@@ -32,9 +32,9 @@ from easyscale.training.wrapping import wrap_all
 
 __all__ = ["Distribution"]
 
-_STEPS = ("train_step", "test_step")
 _REPLACED = (
-    *_STEPS,
+    "train_step",
+    "test_step",
     "evaluate",
     "save",
     "save_weights",
@@ -79,9 +79,7 @@ class Distribution:
         for name in (*_REPLACED, keras_internals.LOGS):
             if hasattr(model, name):  # a layer that is a `Trainer`, and no `Model`, cannot be saved
                 own = self._results if name == keras_internals.LOGS else getattr(self, name)
-                original = getattr(model, name)
-                if name in _STEPS:
-                    original = backends.get().step_of(model, original, trains=name == "train_step")
+                original = backends.get().method_of(model, name)
                 object.__setattr__(model, name, functools.partial(own, original))
 
     @classmethod

@@ -53,8 +53,9 @@ class Jax(Backend):
     def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
-    def step_of(self, model: keras.Model, own: Callable[..., Any], trains: bool) -> LiveStep:
-        return LiveStep(model, own, trains)
+    def method_of(self, model: keras.Model, name: str) -> Callable[..., Any]:
+        own = getattr(model, name)
+        return LiveStep(model, own, name == "train_step") if name in ("train_step", "test_step") else own
 
     def train_function(self, model: keras.Model) -> Callable[[Iterator], Any]:
         return keras_functions.of_iterator(model, model.train_step)
