@@ -124,16 +124,17 @@ def pack_row(options: argparse.Namespace) -> dict:
 def slow_row(options: argparse.Namespace) -> dict:
     """A step at 100 Mbit/s."""
     on_hosts = options.network == "hosts"
-    return _speed(options, None if on_hosts else ["--bandwidth", "100Mbit"], RATE if on_hosts else None)
+    return _speed(options, None if on_hosts else ["--bandwidth", "100Mbit"], RATE if on_hosts else None, 1 << 24)
 
 
 def far_row(options: argparse.Namespace) -> dict:
     """A step at 1 Gbit/s and 20 ms."""
-    return _speed(options, ["--bandwidth", "1Gbit", "--latency", "20ms"], None)
+    return _speed(options, ["--bandwidth", "1Gbit", "--latency", "20ms"], None, 1 << 26)  # a vector more costs 40 ms
 
 
-def _speed(options: argparse.Namespace, network: list[str] | None, rate: str | None) -> dict:
+def _speed(options: argparse.Namespace, network: list[str] | None, rate: str | None, bucket_bytes: int) -> dict:
     order = {"what": "speed", "model": options.model, "batch": 8, "ways": FASTEST, "rounds": options.rounds, "steps": 3}
+    order["bucket_bytes"] = bucket_bytes
     if options.quick:
         order |= {"model": "cifar10", "rounds": 1, "steps": 1}
     found = ours(order, network, rate)

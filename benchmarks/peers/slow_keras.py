@@ -27,7 +27,7 @@ from easyscale.callbacks import Distribute  # noqa: E402
 from easyscale.compression import ErrorFeedback, PowerSGD, TopK  # noqa: E402
 
 SETTLING, CLASSES, SIZE = 2, 10, 32  # steps at the begin of each turn that do not count; classes and pixels of images
-BUCKETS = 1 << 24  # bytes: what "auto" takes on slow networks, without timing it each time
+BUCKETS = 1 << 24  # bytes: what "auto" takes on a slow network, without timing it each time
 START = 50  # the step from which on a training sends low ranks
 comm = easyscale.communicator.get()
 
@@ -60,7 +60,7 @@ class Ends:
         keras.callbacks.CallbackList.on_train_batch_end = timed
 
 
-def speed(model, batch, ways, rounds, steps):
+def speed(model, batch, ways, rounds, steps, bucket_bytes):
     """Return seconds of a step, those of the processor, and bytes that a rank sends, by way: medians."""
     ends, generator = Ends(), np.random.default_rng(rank)
     shape = (784,) if model == "mlp" else (SIZE, SIZE, 3)
@@ -71,7 +71,7 @@ def speed(model, batch, ways, rounds, steps):
     for turn in range(1 + rounds):
         for way in ways:
             ends.clocks.clear(), ends.processor.clear(), ends.sent.clear()
-            own = Distribute("ring", **arguments(way), bucket_bytes=BUCKETS, check_every=10**6)
+            own = Distribute("ring", **arguments(way), bucket_bytes=bucket_bytes, check_every=10**6)
             models[way].fit(x, y, batch_size=batch, shuffle=False, verbose=0, callbacks=[own])
             for clock, taken in ((ends.clocks, seconds), (ends.processor, processor)):
                 slowest = comm.all_gather_rows(np.diff(clock[SETTLING - 1 :])).max(axis=0).tolist()
