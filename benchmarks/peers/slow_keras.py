@@ -35,13 +35,12 @@ comm = easyscale.communicator.get()
 def arguments(way, begin=0):
     """Return the arguments of `Distribute` of a way: a form and, behind a colon, its share or rank."""
     name, _, option = way.partition(":")
-    own = {
-        "none": {},
-        "int8_errors_kept": {"compression": ErrorFeedback("int8")},
-        "top_k": {"compression": TopK(float(option or 0.01))},
-        "power_sgd": {"compression": PowerSGD(int(option or 4), start_step=begin)},
+    forms = {
+        "int8_errors_kept": lambda: ErrorFeedback("int8"),
+        "top_k": lambda: TopK(float(option or 0.01)),
+        "power_sgd": lambda: PowerSGD(int(option or 4), start_step=begin),
     }
-    return own.get(name, {"compression": name})
+    return {} if name == "none" else {"compression": forms[name]() if name in forms else name}
 
 
 class Ends:
