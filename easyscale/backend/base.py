@@ -265,7 +265,7 @@ class Backend(abc.ABC):
     def scaled(self, gradient: Any, factor: Any) -> Any:
         """Return a gradient times a number; rows stay rows, also where the same row comes several times."""
 
-    # Random numbers and data
+    # Random numbers
 
     @abc.abstractmethod
     def random_state(self) -> list:
@@ -280,6 +280,40 @@ class Backend(abc.ABC):
         """Let layers draw other random numbers than on other workers if they draw by the framework's own generator.
 
         All workers call this together. The chief's generator goes on as it is.
+        """
+
+    # Data of a `fit()`. Its train function takes an iterator over batches, and ends an epoch by `end_of_data`
+
+    @abc.abstractmethod
+    def give_iterators(self, epoch_iterator: Any) -> None:
+        """Have Keras give each step an iterator over batches, from the next epoch of this `fit()` on."""
+
+    @abc.abstractmethod
+    def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
+        """Have Keras end the epoch whose step has raised one of `end_of_data`: raise it, or see to it otherwise."""
+
+    @abc.abstractmethod
+    def end_evaluation(self, model: Any) -> dict:
+        """Have Keras end an `evaluate()`, called in place of a step; return logs of none if that raises nothing."""
+
+    @abc.abstractmethod
+    def order_of(self, iterator: Iterator) -> Any:
+        """Return what the order of a pass through the data depends on, for JSON; `None` if nothing is known of it."""
+
+    @abc.abstractmethod
+    def go_on(self, iterator: Iterator, passes: int, order: Any) -> Iterator | None:
+        """Have an iterator that was not used yet begin as one of another process did.
+
+        Args:
+            iterator: The iterator.
+            passes: Int. How many passes that process had made before.
+            order: What `order_of` has returned there; `None` if nothing.
+
+        Returns:
+            What has to stand in for it; `None` if it does itself.
+
+        Raises:
+            RuntimeError, TypeError, ValueError: If `order` is of something else.
         """
 
     @abc.abstractmethod

@@ -1,7 +1,6 @@
 """The replica of a process whose framework makes a step's gradients before EasyScale sees any of it."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import keras
 
@@ -41,6 +40,3 @@ class EagerReplica(OneReplica):
                     "`Distribute`"
                 )
         self.start_equal(state)
-
-    def rehearse(self, step: Callable[[Any], Any], iterator: Any) -> None:
-        """Nothing is traced: Keras has built the model, and its metrics, from the shapes of a batch."""

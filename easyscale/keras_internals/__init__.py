@@ -1,6 +1,7 @@
 """What Keras and TensorFlow have no public name for, each behind a function that says what it is.
 
-models         a model and its `fit()`: layers and their graph, data, callbacks
+models         a model: layers and their graph; datasets, callbacks
+epochs         what goes through the data of a `fit()`
 optimization   losses, variables and optimizers
 deferral       variables that get their values later
 names          whether a library has such names
@@ -12,24 +13,30 @@ loaded by these modules.
 import functools
 import importlib
 
-from easyscale.keras_internals import deferral, models, optimization
+from easyscale.keras_internals import deferral, epochs, models, optimization
 from easyscale.keras_internals.deferral import in_stateless_scope, initialize, initialized_by, on_disk
+from easyscale.keras_internals.epochs import (
+    add_steps_of_pass,
+    batches_of,
+    dataset_of,
+    end_epoch,
+    has_ended,
+    replace_iterators,
+    set_batches,
+    steps_of_pass,
+)
 from easyscale.keras_internals.models import (
     LOGS,
     OF_FIT,
     Graph,
-    add_steps_of_pass,
     added_losses,
     batch_size_of,
-    batches_of,
     build_compiled,
     calls_between,
     compiled_loss,
     count_in_metrics,
-    dataset_of,
     dataset_of_iterator,
     graph_of,
-    has_ended,
     hold_losses,
     improves,
     initial_epoch,
@@ -42,12 +49,11 @@ from easyscale.keras_internals.models import (
     mask_of,
     replace_moments,
     replace_validation_split,
-    set_batches,
     set_initial_epoch,
     set_mask,
     set_step,
+    shuffles,
     standardized,
-    steps_of_pass,
     strategy_of,
     with_training,
 )
@@ -89,6 +95,7 @@ __all__ = [
     "counter_of",
     "dataset_of",
     "dataset_of_iterator",
+    "end_epoch",
     "excluded_from_weight_decay",
     "graph_of",
     "has_ended",
@@ -110,6 +117,7 @@ __all__ = [
     "native_of",
     "on_disk",
     "replace_in_losses",
+    "replace_iterators",
     "replace_moments",
     "replace_validation_split",
     "require",
@@ -118,6 +126,7 @@ __all__ = [
     "set_mask",
     "set_native",
     "set_step",
+    "shuffles",
     "standardized",
     "steps_of_pass",
     "strategy_of",
@@ -126,9 +135,14 @@ __all__ = [
     "with_training",
 ]
 
-_NAMES = {**models.NAMES, **optimization.NAMES, **deferral.NAMES}  # by module, and class in it: what the functions use
+# By module, and class in it: what the functions use.
+_NAMES = {**models.NAMES, **epochs.NAMES, **optimization.NAMES, **deferral.NAMES}
 _NAMES_ON = {
-    "tensorflow": {**models.NAMES_ON_TENSORFLOW, **optimization.NAMES_ON_TENSORFLOW},
+    "tensorflow": {
+        **models.NAMES_ON_TENSORFLOW,
+        **epochs.NAMES_ON_TENSORFLOW,
+        **optimization.NAMES_ON_TENSORFLOW,
+    },
     "jax": models.NAMES_ON_JAX,
 }
 

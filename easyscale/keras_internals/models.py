@@ -1,4 +1,4 @@
-"""What Keras and tf.data have no public name for in a model and its `fit()`: layers, their graph, data, callbacks."""
+"""What Keras and tf.data have no public name for in a model: layers and their graph; datasets, callbacks."""
 
 import contextlib
 import functools
@@ -16,18 +16,14 @@ __all__ = [
     "LOGS",
     "OF_FIT",
     "Graph",
-    "add_steps_of_pass",
     "added_losses",
     "batch_size_of",
-    "batches_of",
     "build_compiled",
     "calls_between",
     "compiled_loss",
     "count_in_metrics",
-    "dataset_of",
     "dataset_of_iterator",
     "graph_of",
-    "has_ended",
     "hold_losses",
     "improves",
     "initial_epoch",
@@ -41,12 +37,11 @@ __all__ = [
     "replace_moments",
     "replace_validation_split",
     "require_datasets",
-    "set_batches",
     "set_initial_epoch",
     "set_mask",
     "set_step",
+    "shuffles",
     "standardized",
-    "steps_of_pass",
     "strategy_of",
     "with_training",
 ]
@@ -56,7 +51,6 @@ OF_FIT = "_use_cached_eval_dataset"  # the argument that `fit()` gives `evaluate
 
 _ARRAYS = "keras.src.trainers.data_adapters.array_slicing"  # where `fit()` splits arrays
 _COMPILED = "keras.src.trainers.compile_utils"
-_ITERATOR = "keras.src.trainers.epoch_iterator"
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _FUNCTIONAL = "keras.src.models.functional"
 
@@ -75,13 +69,11 @@ NAMES: Names = {
     (_FUNCTIONAL, None): ("operation_fn",),
     (_FUNCTIONAL, "Functional"): ("_outputs_struct", "_standardize_inputs"),
     (_ARRAYS, None): ("train_validation_split",),
-    (_ITERATOR, "EpochIterator"): ("_current_iterator", "_num_batches", "_steps_seen"),
 }
 
 # The same of what Keras has on TensorFlow only.
 NAMES_ON_TENSORFLOW: Names = {
     (_TRAINER, "TensorFlowTrainer"): ("_distribute_strategy",),
-    (_TRAINER, "TFEpochIterator"): ("_distributed_dataset",),
 }
 
 # The same of what Keras has on JAX only.
@@ -236,34 +228,6 @@ def set_mask(tensor: Any, mask: Any) -> None:
     tensor._keras_mask = mask
 
 
-# Data of a fit(): its `epoch_iterator`
-
-
-def set_batches(epoch_iterator: Any, count: int) -> None:
-    """Let what goes through the data of an epoch ask for so many batches, from the next epoch on."""
-    epoch_iterator._num_batches = count
-
-
-def batches_of(epoch_iterator: Any) -> int | None:
-    """Return how many batches the data have, or `None` if that is not known."""
-    return epoch_iterator._num_batches
-
-
-def has_ended(epoch_iterator: Any) -> bool:
-    """Return whether the data have ended in the last epoch: the next one begins with the first batch."""
-    return epoch_iterator._current_iterator is None or epoch_iterator._steps_seen == 0
-
-
-def steps_of_pass(epoch_iterator: Any) -> int:
-    """Return the steps through the data since their begin, with those that are about to be made."""
-    return epoch_iterator._steps_seen
-
-
-def add_steps_of_pass(epoch_iterator: Any, count: int) -> None:
-    """Let what goes through the data of an epoch know of so many steps more since the begin of the data."""
-    epoch_iterator._steps_seen += count
-
-
 def replace_validation_split(replace: Callable[[Callable], Callable]) -> None:
     """Let `replace(original)` stand for the function by which `fit(validation_split=...)` splits arrays.
 
@@ -272,11 +236,6 @@ def replace_validation_split(replace: Callable[[Callable], Callable]) -> None:
     with contextlib.suppress(ImportError, AttributeError):
         module: Any = importlib.import_module(_ARRAYS)
         module.train_validation_split = replace(module.train_validation_split)
-
-
-def dataset_of(epoch_iterator: Any) -> Any:
-    """Return the `tf.data.Dataset` of what goes through the data of an epoch, or `None`."""
-    return getattr(epoch_iterator, "_distributed_dataset", None)
 
 
 # tf.data
@@ -300,6 +259,11 @@ def dataset_of_iterator(iterator: Iterator) -> Any:
 def inputs_of(dataset: Any) -> list:
     """Return the datasets that a dataset is made of; none for what is no `tf.data.Dataset`."""
     return list(dataset._inputs()) if hasattr(dataset, "_inputs") else []
+
+
+def shuffles(dataset: Any) -> bool:
+    """Return whether a `tf.data.Dataset` has an order that depends on how often it has been gone through."""
+    return "Shuffle" in type(dataset).__name__ or any(map(shuffles, inputs_of(dataset)))
 
 
 def batch_size_of(dataset: Any) -> int | None:

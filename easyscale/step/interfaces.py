@@ -321,8 +321,8 @@ class ModelScope(Protocol):
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         """Call `apply(context, gradients, variables)`, once for all replicas of this process."""
 
-    def rehearse(self, step: Callable[[Any], Any], iterator: Iterator) -> None:
-        """Trace `step(next(iterator))` without running it, so that it makes the variables it makes the first time."""
+    def rehearse(self, step: Callable[[Any], Any], iterator: Iterator, variables: Sequence[Variable]) -> None:
+        """Trace `step(next(iterator))`, or run it alone, without an update, and give `variables` their values again."""
 
     def copies_of(self, variable: Variable) -> list[tuple[int, Variable]]:
         """Return a variable's copies in this process, each with a number that no other replica ever has."""

@@ -23,12 +23,13 @@ def get_random_state(backend: Backend) -> dict:
 
 
 def set_random_state(backend: Backend, state: dict) -> None:
-    """Go on with random numbers where `get_random_state` was called."""
+    """Go on with random numbers where `get_random_state` was called; the backend's own only if it was this one."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
-    backend.set_random_state(state[backend.name])
+    if backend.name in state:
+        backend.set_random_state(state[backend.name])
 
 
 def mix(seed: int, rank: int) -> int:

@@ -74,6 +74,8 @@ class Together(Protocol):
 
     def skips(self) -> bool: ...
 
+    def has_ended(self, evaluates: bool) -> bool: ...
+
     def settle(self, hook: str) -> None: ...
 
     def decide(self, hook: str | None = None) -> None: ...
@@ -107,7 +109,7 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
 
     - On other workers than the chief, callbacks that only show or write are left out, until it becomes the chief.
     - Of a step that was made before a checkpoint, and is skipped as training goes on from it, none hears again: what is
-      written behind a step would have other weights.
+      written behind a step would have other weights. Nor of the end of one for which there were no data.
     - What callbacks decide (to stop, another learning rate) holds on all workers: at the begin and end of an epoch,
       and before or after each step if one of them may decide something then.
 
@@ -159,7 +161,7 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
         distribution.decide("on_train_batch_begin")
 
     def on_train_batch_end(original: Callable, batch: int, logs: dict | None = None) -> None:
-        if skipped:
+        if skipped or distribution.has_ended(evaluates=False):
             return
         distribution.settle("on_train_batch_end")
         original(batch, logs)
@@ -178,6 +180,10 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
         distribution.begin_evaluation()
         original(logs)
 
+    def on_test_batch_end(original: Callable, batch: int, logs: dict | None = None) -> None:
+        if not distribution.has_ended(evaluates=True):
+            original(batch, logs)
+
     def on_test_end(original: Callable, logs: dict | None = None) -> None:
         distribution.end_evaluation()
         original(logs)
@@ -190,6 +196,7 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
         on_epoch_end,
         on_train_end,
         on_test_begin,
+        on_test_batch_end,
         on_test_end,
     ):
         replace(replacement.__name__, replacement)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from easyscale.keras_internals import dataset_of_iterator, inputs_of
+from easyscale import backend as backends
+from easyscale.errors import EasyScaleError
 from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.stateful import State
 
@@ -13,9 +14,8 @@ __all__ = ["DataPosition"]
 class DataPosition:
     """Counts batches, and finds the position again.
 
-    Keras begins a resumed run with a new iterator. If the dataset is shuffled anew in each epoch, as many iterators are
-    made as there had been, so that a seeded shuffle comes to the order that it had. Then the batches that were taken
-    are taken again, and dropped.
+    Keras begins a resumed run with a new iterator. It is made to have the order of the one that was under way, as
+    `Backend.go_on` says. Then the batches that were taken are taken again, and dropped.
 
     Args:
         batch: Dict. What `whole_batches.local_batch` has returned. Defaults to `None`: it is not known.
@@ -26,15 +26,16 @@ class DataPosition:
         self.batch, self._pass = dict(batch or {}), data_pass
         self._iterators = self._batches = self._calls = 0  # calls: executions in this epoch
         self._goal: dict[str, int] | None = None  # until this is there again
-        self._skipped = 0
+        self._order: Any = None  # of the pass in which that is
         self._seen: Iterator | None = None
         self._instead: Iterator | None = None
 
     def state(self) -> State:
         """Return the position."""
-        return State(
-            {"iterators": self._iterators, "batches": self._batches, "calls": self._calls, "batch": self.batch}
-        )
+        counts = {"iterators": self._iterators, "batches": self._batches, "calls": self._calls, "batch": self.batch}
+        backend = backends.get()
+        order = None if self._seen is None else backend.order_of(self._seen)
+        return State(counts if order is None else counts | {"order": {backend.name: order}})
 
     def load(self, state: State) -> None:
         """Find this position again, from the begin.
@@ -43,6 +44,7 @@ class DataPosition:
             state: What `state` has returned, with `steps`: the batches of the worker that had most.
         """
         self._goal = {name: state.about[name] for name in ("iterators", "batches", "calls", "steps")}
+        self._order = state.about.get("order", {}).get(backends.get().name)
 
     def begin_epoch(self) -> None:
         """Take in that an epoch begins."""
@@ -52,16 +54,26 @@ class DataPosition:
         """Take in that a `fit()` ends: a longer one goes on in the next epoch."""
         self._calls = 0
         if self._pass is None or self._pass.is_over:
-            self._iterators, self._batches = self._iterators + 1, 0
+            self._iterators, self._batches, self._seen = self._iterators + 1, 0, None
 
     def follow(self, iterator: Iterator) -> Iterator:
-        """Return the iterator to take data from: `iterator`, or what has to stand in for it."""
+        """Return the iterator to take data from: `iterator`, or what has to stand in for it.
+
+        Raises:
+            EasyScaleError: If it cannot have the order that a checkpoint says.
+        """
         if iterator is not self._seen:
             self._seen, self._instead = iterator, None
             self._iterators, self._batches = self._iterators + 1, 0
             if self._goal is not None and self._iterators == 1:
                 self._iterators = self._goal["iterators"]
-                self._instead = _later(iterator, self._goal["iterators"] - 1)
+                try:
+                    self._instead = backends.get().go_on(iterator, self._goal["iterators"] - 1, self._order)
+                except (RuntimeError, TypeError, ValueError) as error:
+                    raise EasyScaleError(
+                        "a checkpoint must be one that EasyScale has written. Received: one whose data cannot have "
+                        f"the order that they had ({' '.join(str(error).split())[:300]}). Use another folder"
+                    ) from error
         return iterator if self._instead is None else self._instead
 
     def is_behind(self, count: int) -> bool:
@@ -114,18 +126,3 @@ class DataPosition:
         """Take in that so many batches were taken, in one execution."""
         self._batches += batches
         self._calls += 1
-
-
-def _later(iterator: Iterator, count: int) -> Iterator | None:
-    """Return the iterator after `count` more of the same dataset, if that is another than the first."""
-    dataset = dataset_of_iterator(iterator)
-    if dataset is None or count < 1 or not _shuffles(dataset):
-        return None
-    for _ in range(count):
-        later = iter(dataset)
-    return later
-
-
-def _shuffles(dataset: Any) -> bool:
-    """Whether a dataset of tf.data has an order that depends on how often it has been gone through."""
-    return "Shuffle" in type(dataset).__name__ or any(map(_shuffles, inputs_of(dataset)))

@@ -171,8 +171,7 @@ class Distribution:
             self._fit.enter(train_function)
 
     def _wrap_train_function(self) -> TrainFunction:
-        made = TrainFunction(self._model, self._train)
-        self._model.train_function = self._train_function = made
+        self._model.train_function = self._train_function = made = TrainFunction(self._model, self._train)
         return made
 
     def _trace_anew(self) -> None:
@@ -201,6 +200,10 @@ class Distribution:
     def skips(self) -> bool:
         """Return whether the step that begins was made before the checkpoint that training goes on from."""
         return self._fit.skips
+
+    def has_ended(self, evaluates: bool) -> bool:
+        """Return whether the step that ends has found no more data, and was none."""
+        return self._fit.has_ended(evaluates)
 
     def settle(self, hook: str) -> None:
         """Let the model have the weights of the last step if a callback of any worker may look at them in this hook."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from easyscale import backend as backends
 from easyscale.communicator.data_axis import everyone_of
 from easyscale.data import division
 from easyscale.errors import DesyncError
@@ -75,6 +76,7 @@ class Fit:
         replication = optimizers[0].workers
         self._model, self._communicator = model, replication.communicator
         self.passes = False
+        self._train_function: TrainFunction | None = None  # since its first step
         self.data, self._pass = DividedData(model, self._communicator), DataPass(model, self._communicator)
         self.progress, console = FitProgress(replication), Console(self._communicator, verbose)
         self._meetings = Meetings(optimizers, self.progress)
@@ -129,6 +131,7 @@ class Fit:
             epochs: Int. The number of epochs of this worker's `fit()`.
             deciding_hooks: The hooks of a step in which a callback of this worker may decide something.
         """
+        backends.get().give_iterators(locals_of_fit(self._model).get("epoch_iterator"))
         self.progress.begin(epochs)
         self._replicated.unshard(complete=False)  # if an earlier fit() was interrupted
         membership, begin = self._communicator.membership, functools.partial(self._begin, deciding_hooks)
@@ -195,7 +198,16 @@ class Fit:
 
     def step(self, train_function: TrainFunction, iterator: Iterator) -> Any:
         """Do one step, or `steps_per_execution`, by `train_function.function(iterator)`."""
+        if self._train_function is None:
+            train_function.begin()
+            self._train_function = train_function
         return self._steps.step(train_function, iterator)
+
+    def has_ended(self, evaluates: bool) -> bool:
+        """Return whether the step that ends, of training or an evaluation, has found no more data, and was none."""
+        if evaluates:
+            return self._communicator.is_server
+        return self._train_function is not None and self._train_function.has_ended
 
     def settle(self) -> None:
         """Return when the model has the weights of the last step; see `Meetings.settle`."""

@@ -109,7 +109,8 @@ class ReplicatedModel:
 
     def rehearse(self, iterator: Iterator) -> None:
         """Trace a step without making it."""
-        self.workers.replicas.rehearse(self.model.train_step, iterator)
+        variables = [*self.model.variables, *self.model.metrics_variables, *self._state.optimizers.variables]
+        self.workers.replicas.rehearse(self.model.train_step, iterator, variables)
 
     def shard(self) -> None:
         """Begin the update of this `fit()`: each worker has its part of the optimizers' state, if that is divided.

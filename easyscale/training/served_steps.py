@@ -65,9 +65,10 @@ class ServedSteps:
             if checkpointing is not None:
                 checkpointing.put_back()
                 checkpointing.before_step(self._progress.steps)
+            if self._communicator.is_server:  # before it serves, which goes on beside
+                train_function.rehearse(self._replicated.rehearse, iterator)
             self._begin_epoch()
         if self._communicator.is_server:
-            train_function.rehearse(self._replicated.rehearse, iterator)
             raise StopIteration
         count = self._model.steps_per_execution
         if any(servers.client.skip(count) for servers in self._servers):

@@ -1,11 +1,13 @@
 """What Keras calls for each step of an `evaluate()` of all workers."""
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from easyscale import backend as backends
+from easyscale.backend.base import Backend
 
 __all__ = ["TestFunction"]
 
@@ -27,7 +29,9 @@ class TestFunction:
     def begin(self, is_server: bool) -> None:
         """Begin an `evaluate()` of all workers. Servers have no data for it."""
         self._made = self._model.test_function
-        self._of_all = _no_data if is_server else backends.get().test_function(self._model)
+        backend = backends.get()
+        end = functools.partial(_end, backend, self._model)
+        self._of_all = end if is_server else backend.test_function(self._model)
         self._model.test_function = self._of_all
 
     def end(self) -> None:
@@ -36,6 +40,6 @@ class TestFunction:
             self._model.test_function = self._made
 
 
-def _no_data(iterator: Iterator) -> None:
-    """Tell Keras, in place of a step, that an evaluation has come to its end."""
-    raise StopIteration
+def _end(backend: Backend, model: keras.Model, *given: Any) -> dict:
+    """Have Keras end an evaluation, in place of a step."""
+    return backend.end_evaluation(model)

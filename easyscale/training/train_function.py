@@ -18,14 +18,21 @@ class TrainFunction:
         step: Function. Takes this object and the iterator over batches, and is called in place of `function`.
 
     Attributes:
-        function: Function. What Keras has made, and traces at its first call.
+        function: Function of an iterator. What Keras has made, and traces at its first call.
+        has_ended: Bool. Whether its last call has found no more data, and was no step.
     """
 
     def __init__(self, model: keras.Model, step: Callable[..., Any]):
-        backend = backends.get()
-        self.function = backend.train_function(model)
-        self._called = backend.called_by_keras(model, lambda iterator: step(self, iterator))
-        self._made_for, self._rehearsed = _way_to_make(model), False
+        self._backend = backends.get()
+        self.function = self._backend.train_function(model)
+        self._called = self._backend.called_by_keras(model, self._make_step)
+        self.begin()
+        self._step, self._made_for, self._rehearsed = step, _way_to_make(model), False
+
+    def begin(self) -> None:
+        """Take in that a `fit()` begins, of which no step has been made."""
+        self._logs: Any = {}
+        self.has_ended = False
 
     def is_for(self, model: keras.Model) -> bool:
         """Whether Keras would make it in the same way for the model as it is now."""
@@ -33,6 +40,15 @@ class TrainFunction:
 
     def __call__(self, *given: Any) -> Any:
         return self._called(*given)
+
+    def _make_step(self, iterator: Iterator) -> Any:
+        self.has_ended = False
+        try:
+            self._logs = self._step(self, iterator)
+        except self._backend.end_of_data as error:
+            self._backend.end_epoch(iterator, error)
+            self.has_ended = True
+        return self._logs
 
     def rehearse(self, rehearse: Callable[[Iterator], None], iterator: Iterator) -> None:
         """Have a server, which makes no steps, trace one: so it knows what is exchanged, and has metrics.

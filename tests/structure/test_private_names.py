@@ -9,6 +9,7 @@ from structure.package import MODULES, TREES
 OF_OTHERS = {
     "easyscale.backend.tensorflow.internals",
     "easyscale.keras_internals.deferral",
+    "easyscale.keras_internals.epochs",
     "easyscale.keras_internals.models",
     "easyscale.keras_internals.optimization",
 }

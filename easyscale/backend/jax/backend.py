@@ -1,7 +1,7 @@
 """JAX, as EasyScale asks for it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import jax.numpy as jnp
 import keras
@@ -101,6 +101,21 @@ class Jax(Backend):
 
     def differ(self, communicator: Communicator) -> None:
         """Layers draw by generators that are variables of theirs."""
+
+    def give_iterators(self, epoch_iterator: Any) -> None:
+        """They get some already."""
+
+    def end_epoch(self, iterator: Iterator, error: BaseException) -> NoReturn:
+        raise error
+
+    def end_evaluation(self, model: Any) -> NoReturn:
+        raise StopIteration
+
+    def order_of(self, iterator: Iterator) -> None:
+        return None
+
+    def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
+        return None
 
     def dataset_of(self, epoch_iterator: Any) -> None:
         return None

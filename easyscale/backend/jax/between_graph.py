@@ -1,11 +1,13 @@
 """Between-graph replication: one process for each worker, which meet in an exchange, outside of what is compiled."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
 from easyscale.backend.eager_replica import EagerReplica
 from easyscale.backend.jax.whole_batch import BatchOfWorkers
+from easyscale.layout.specs import Variable
 from easyscale.step.shared import Shared
 
 __all__ = ["BetweenGraph"]
@@ -38,6 +40,9 @@ class BetweenGraph(EagerReplica):
                 "KERAS_BACKEND=jax and a LossScaleOptimizer. Use the policy 'mixed_bfloat16', or set "
                 "KERAS_BACKEND=tensorflow"
             )
+
+    def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:
+        """Nothing is traced: Keras has built the model, and its metrics, from the shapes of a batch."""
 
 
 def _optimizers_in(optimizer: Any) -> list:

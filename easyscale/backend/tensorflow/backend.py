@@ -2,8 +2,8 @@
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -83,6 +83,21 @@ class TensorFlow(Backend):
 
     def differ(self, communicator: Communicator) -> None:
         """Each layer has a generator of its own."""
+
+    def give_iterators(self, epoch_iterator: Any) -> None:
+        """They get some already."""
+
+    def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
+        raise error
+
+    def end_evaluation(self, model: Any) -> NoReturn:
+        raise StopIteration
+
+    def order_of(self, iterator: Iterator) -> None:
+        return None
+
+    def go_on(self, iterator: Iterator, passes: int, order: Any) -> Iterator | None:
+        return data.go_on(iterator, passes)
 
     def dataset_of(self, epoch_iterator: Any) -> Any:
         return keras_internals.dataset_of(epoch_iterator)

@@ -39,7 +39,7 @@ class BetweenGraph(OneReplica):
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         super().once(apply, gradients, variables)
 
-    def rehearse(self, step: Callable[[Any], Any], iterator: Any) -> None:
+    def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:
         def absent_as_none(spec: tf.TypeSpec) -> tf.TypeSpec | None:
             return None if isinstance(spec, tf.OptionalSpec) else spec
 

@@ -1,11 +1,26 @@
-"""Batches and datasets: what `easyscale verify` asks of them."""
+"""Batches and datasets: the order of a pass through them, and what `easyscale verify` asks of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["are_rows", "keep_in_order"]
+from easyscale.keras_internals import dataset_of_iterator, shuffles
+
+__all__ = ["are_rows", "go_on", "keep_in_order"]
+
+
+def go_on(iterator: Iterator, passes: int) -> Iterator | None:
+    """Return the iterator after `passes` more of the same dataset, if that is another than the first.
+
+    A seeded shuffle comes to the order that it had by as many iterators as there had been.
+    """
+    dataset = dataset_of_iterator(iterator)
+    if dataset is None or passes < 1 or not shuffles(dataset):
+        return None
+    for _ in range(passes):
+        later = iter(dataset)
+    return later
 
 
 def are_rows(tensors: Sequence[Any]) -> bool:

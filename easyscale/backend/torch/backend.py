@@ -1,14 +1,14 @@
 """PyTorch, as EasyScale asks for it."""
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from easyscale.backend.base import Backend, Feature, StagePasses
-from easyscale.backend.torch import variables
+from easyscale.backend.torch import data, variables
 from easyscale.backend.torch.between_graph import BetweenGraph
 from easyscale.backend.torch.compiled_update import EagerUpdate
 from easyscale.backend.torch.host_calls import HostCalls
@@ -17,6 +17,7 @@ from easyscale.communicator import Communicator
 from easyscale.keras_internals import has_value
 from easyscale.layout.specs import Variable
 from easyscale.step.random_state import mix
+from easyscale.step.shared import Shared
 
 __all__ = ["BACKEND"]
 
@@ -28,12 +29,8 @@ class Torch(Backend):
     tensors = EagerTensors()
     remedies: ClassVar[Mapping[Feature, str]] = {
         Feature.IN_GRAPH: "Use 'between_graph'",
-        Feature.SERVED: "Use 'parameter_server'",
-        Feature.SERVERS: "Start without --servers",
         Feature.ELASTIC: "Start without --elastic",
         Feature.PIPELINE: "Leave `model_parallel` out",
-        Feature.CHECKPOINT: "Use `keras.callbacks.BackupAndRestore`",
-        Feature.UNKNOWN_LENGTH: "Leave `steps_per_epoch` out",
         Feature.VERIFY: "Compare the weights yourself",
         Feature.BENCH: "Use `easyscale bench exchange`",
     }
@@ -47,7 +44,8 @@ class Torch(Backend):
         return BetweenGraph
 
     def compiled_update(self, communicator: Communicator, has_copies: bool) -> EagerUpdate:
-        return EagerUpdate()
+        calls = Shared.of(communicator, self).call
+        return EagerUpdate(lambda: calls.rehearses)
 
     def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.no_grad()(function)
@@ -90,6 +88,31 @@ class Torch(Backend):
         chiefs = communicator.all_gather_object(state)[0]
         if communicator.rank > 0:
             torch.manual_seed(mix(chiefs, communicator.rank))
+
+    def give_iterators(self, epoch_iterator: Any) -> None:
+        data.give_iterators(epoch_iterator)
+
+    def train_function(self, model: Any) -> Callable[[Iterator], Any]:
+        return data.by_iterator(model.train_function)
+
+    def called_by_keras(self, model: Any, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
+        return lambda given: function(data.iterator_of(given))
+
+    def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
+        if not isinstance(iterator, data.Batches):
+            raise error
+        iterator.end_epoch()
+
+    def end_evaluation(self, model: Any) -> dict:
+        model.stop_evaluating = True
+        return {}
+
+    def order_of(self, iterator: Iterator) -> list[int] | None:
+        return iterator.order() if isinstance(iterator, data.Batches) else None
+
+    def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
+        if isinstance(iterator, data.Batches):
+            iterator.go_on(passes, order)
 
     def dataset_of(self, epoch_iterator: Any) -> None:
         return None

@@ -1,10 +1,12 @@
 """Between-graph replication: one process for each worker, which meet in an exchange. There is no graph."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from easyscale.backend.eager_replica import EagerReplica
+from easyscale.backend.torch.variables import native_of, view_of
 from easyscale.backend.torch.whole_batch import BatchOfWorkers
 from easyscale.layout.specs import Variable
 from easyscale.step.interfaces import ApplyInStep, Gradient, Model
@@ -32,3 +34,15 @@ class BetweenGraph(EagerReplica):
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         with torch.no_grad():  # as Keras's trainer; a loop of the user's own may not
             super().once(apply, gradients, variables)
+
+    def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:
+        batch = iterator.peek()
+        state, before = torch.get_rng_state(), [(variable, view_of(variable)) for variable in variables]
+        try:
+            with Shared.of(self.communicator, self._backend).call.rehearsing():
+                step(batch)
+        finally:
+            torch.set_rng_state(state)
+            for variable, value in before:
+                variable.assign(value)
+                native_of(variable).grad = None

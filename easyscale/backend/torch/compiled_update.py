@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from easyscale.layout.specs import Variable
 from easyscale.step.interfaces import Gradient
 
@@ -9,7 +11,14 @@ __all__ = ["EagerUpdate"]
 
 
 class EagerUpdate:
-    """Calls functions that update variables. Each is the same kernels on all workers, so nothing has to be compiled."""
+    """Calls functions that update variables. Each is the same kernels on all workers, so nothing has to be compiled.
+
+    Args:
+        rehearses: Function. Returns whether a step is rehearsed, which updates nothing.
+    """
+
+    def __init__(self, rehearses: Callable[[], bool]):
+        self._rehearses = rehearses
 
     def __call__(
         self,
@@ -18,7 +27,9 @@ class EagerUpdate:
         variables: Sequence[Variable],
         compiles: bool = False,
     ) -> None:
-        apply(list(gradients), list(variables))
+        if not self._rehearses():
+            with torch.no_grad():  # a server's thread has not said so
+                apply(list(gradients), list(variables))
 
     def forget(self) -> None:
         """There is nothing to forget."""

@@ -270,6 +270,10 @@ class PipelineDistribution:
         """Return whether the step that begins was made before the checkpoint that training goes on from."""
         return self._checkpointing is not None and self._checkpointing.skips
 
+    def has_ended(self, evaluates: bool) -> bool:
+        """Return whether the step that ends has found no more data, and was none: then it has raised an exception."""
+        return False
+
     def settle(self, hook: str) -> None:
         """Take in that a callback may look at the weights: then they are whole behind each step."""
 

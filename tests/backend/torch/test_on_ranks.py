@@ -37,3 +37,27 @@ def test_optimizers_take_the_steps_of_one_process(check):
 @over_ranks(HERE / "updates_on_ranks.py", sizes=[3], limit=400, starts=[START], group="torch")
 def test_workers_step_alone_between_rounds(check):
     check()
+
+
+@over_ranks(HERE / "resuming_on_ranks.py", sizes=[3], limit=400, starts=[START], full=[1, 2, 4], group="torch")
+def test_training_goes_on_from_a_checkpoint(check):
+    check()
+
+
+@over_ranks(
+    HERE / "with_servers_on_ranks.py", sizes=[2], limit=400, servers=1, starts=[START], full=[3], group="torch-served"
+)
+def test_workers_with_a_server_take_the_steps_of_one_process(check):
+    check()
+
+
+@over_ranks(HERE / "serving_on_ranks.py", sizes=[3], limit=400, starts=[START], turn=(0, 2), group="torch")
+def test_workers_that_serve_each_other_wait_for_nobody(check):
+    check()
+
+
+@over_ranks(
+    HERE / "serving_on_ranks.py", sizes=[2], limit=400, servers=1, starts=[START], turn=(1, 2), group="torch-served"
+)
+def test_workers_with_a_server_wait_for_nobody(check):
+    check()

@@ -172,8 +172,8 @@ class InGraph(BetweenGraph):
 
         return on_first_device
 
-    def rehearse(self, step: Callable[[Any], Any], iterator: tf.data.Iterator) -> None:
-        super().rehearse(lambda data: self.strategy.run(step, args=(data,)), iterator)
+    def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:
+        super().rehearse(lambda data: self.strategy.run(step, args=(data,)), iterator, variables)
 
     def copies_of(self, variable: Variable) -> list[tuple[int, Variable]]:
         """Return a variable's copies, each with the number of its replica among those of all processes."""

@@ -1,0 +1,87 @@
+"""The data of a `fit()`: steps get an iterator over batches, where Keras would give them a batch."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from easyscale.keras_internals import end_epoch, replace_iterators, shuffles
+
+__all__ = ["Batches", "by_iterator", "give_iterators", "iterator_of"]
+
+
+class Batches(Iterator):
+    """The batches of one pass through the data, which steps take for themselves.
+
+    So a step can be begun before its batch is there: a checkpoint is written between two batches, and a worker without
+    data left waits for the others. Data that are shuffled draw their order when the first batch is taken.
+
+    Args:
+        epoch_iterator: What goes through the data of the `fit()`.
+        loader: What one pass goes through, such as a `torch.utils.data.DataLoader`.
+    """
+
+    def __init__(self, epoch_iterator: Any, loader: Any):
+        self._epoch_iterator, self._loader = epoch_iterator, loader
+        self._iterator: Iterator | None = None
+        self._state: torch.Tensor | None = None  # of PyTorch's generator when the pass began
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            self._state, self._iterator = torch.get_rng_state(), iter(self._loader)
+        return next(self._iterator)
+
+    def peek(self) -> Any:
+        """Return the batch that comes next, and comes again; no random numbers count as drawn for it."""
+        state, had_begun = torch.get_rng_state(), self._iterator is not None
+        try:
+            batch = next(self)
+        finally:
+            torch.set_rng_state(state)
+        comes_once = isinstance(getattr(self._loader, "dataset", None), IterableDataset)
+        if self._iterator is not None and (had_begun or comes_once):
+            self._iterator = itertools.chain([batch], self._iterator)
+        else:
+            self._iterator = self._state = None
+        return batch
+
+    def end_epoch(self) -> None:
+        """End the epoch that is under way: no step of it has data."""
+        end_epoch(self._epoch_iterator)
+
+    def order(self) -> list[int] | None:
+        """Return the state of PyTorch's generator by which the pass began; `None` if it has not."""
+        return None if self._state is None else self._state.tolist()
+
+    def go_on(self, passes: int, order: Sequence[int] | None) -> None:
+        """Begin as a pass of another process did, of which `order` is, behind `passes` others."""
+        dataset: Any = getattr(getattr(self._loader, "dataset", None), "iterable", None)  # of tf.data, in Keras's own
+        if passes and shuffles(dataset):
+            for _ in range(passes - (self._iterator is not None)):  # a look at its first batch was a pass as well
+                iter(dataset)
+            self._iterator = None
+        if order is not None and self._iterator is None:
+            own, self._state = torch.get_rng_state(), torch.tensor(order, dtype=torch.uint8)
+            try:
+                torch.set_rng_state(self._state)
+                begun = iter(self._loader)
+                self._iterator = itertools.chain([*itertools.islice(begun, 1)], begun)
+            finally:
+                torch.set_rng_state(own)
+
+
+def give_iterators(epoch_iterator: Any) -> None:
+    """Have Keras give each step the `Batches` of the pass in a list, where the batch would be."""
+    replace_iterators(epoch_iterator, lambda loader: itertools.repeat(Batches(epoch_iterator, loader)))
+
+
+def iterator_of(given: Sequence[Any]) -> Iterator:
+    """Return the `Batches` in what Keras gives a step; of a step on a batch by itself, an iterator over that."""
+    return given[0] if isinstance(given[0], Batches) else iter(given)
+
+
+def by_iterator(train_function: Callable[[list], Any]) -> Callable[[Iterator], Any]:
+    """Return a function that takes an iterator, for one of Keras's that takes a list of one batch."""
+    return lambda iterator: train_function([next(iterator)])

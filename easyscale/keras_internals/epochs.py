@@ -1,0 +1,74 @@
+"""What Keras has no public name for in what goes through the data of a `fit()`: its `epoch_iterator`."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from easyscale.keras_internals.names import Names
+
+__all__ = [
+    "add_steps_of_pass",
+    "batches_of",
+    "dataset_of",
+    "end_epoch",
+    "has_ended",
+    "replace_iterators",
+    "set_batches",
+    "steps_of_pass",
+]
+
+NAMES: Names = {
+    ("keras.src.trainers.epoch_iterator", "EpochIterator"): (
+        "_current_iterator",
+        "_epoch_iterator",
+        "_get_iterator",
+        "_num_batches",
+        "_steps_seen",
+        "catch_stop_iteration",
+    ),
+}
+
+# The same of what Keras has on TensorFlow only.
+NAMES_ON_TENSORFLOW: Names = {("keras.src.backend.tensorflow.trainer", "TFEpochIterator"): ("_distributed_dataset",)}
+
+
+def set_batches(epoch_iterator: Any, count: int) -> None:
+    """Let what goes through the data of an epoch ask for so many batches, from the next epoch on."""
+    epoch_iterator._num_batches = count
+
+
+def batches_of(epoch_iterator: Any) -> int | None:
+    """Return how many batches the data have, or `None` if that is not known."""
+    return epoch_iterator._num_batches
+
+
+def has_ended(epoch_iterator: Any) -> bool:
+    """Return whether the data have ended in the last epoch: the next one begins with the first batch."""
+    return epoch_iterator._current_iterator is None or epoch_iterator._steps_seen == 0
+
+
+def steps_of_pass(epoch_iterator: Any) -> int:
+    """Return the steps through the data since their begin, with those that are about to be made."""
+    return epoch_iterator._steps_seen
+
+
+def add_steps_of_pass(epoch_iterator: Any, count: int) -> None:
+    """Let what goes through the data of an epoch know of so many steps more since the begin of the data."""
+    epoch_iterator._steps_seen += count
+
+
+def dataset_of(epoch_iterator: Any) -> Any:
+    """Return the `tf.data.Dataset` of what goes through the data of an epoch, or `None`."""
+    return getattr(epoch_iterator, "_distributed_dataset", None)
+
+
+def replace_iterators(epoch_iterator: Any, replace: Callable[[Any], Iterator]) -> None:
+    """Let each pass through the data take what `replace(data)` returns, given what is gone through now."""
+    original = epoch_iterator._get_iterator
+    epoch_iterator._get_iterator = lambda: replace(original())
+
+
+def end_epoch(epoch_iterator: Any) -> None:
+    """End the epoch that is under way as one whose data have run out: there is no step more."""
+    with epoch_iterator.catch_stop_iteration():
+        raise StopIteration
+    epoch_iterator._epoch_iterator = iter(())
