@@ -107,7 +107,9 @@ class Mesh:
         """
         if self._workers is None:
             first, last = list(self.axes)[0], list(self.axes)[-1]
-            everyone = Group(self.communicator.duplicate(), self._ranks_along(first, last))
+            everyone, ranks = self.communicator.duplicate(), self._ranks_along(first, last)
+            if len(ranks) < everyone.size:  # else it has the collectives of its own
+                everyone = Group(everyone, ranks)
             self._workers = DataAxis(self[first], self[last], everyone)
         return self._workers
 

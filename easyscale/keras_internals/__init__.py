@@ -69,7 +69,9 @@ from easyscale.keras_internals.optimization import (
     learning_rate_of,
     native_of,
     replace_in_losses,
+    replace_parallel_step,
     set_native,
+    slots_of,
     take_general_steps,
     trained_by,
 )
@@ -119,6 +121,7 @@ __all__ = [
     "replace_in_losses",
     "replace_iterators",
     "replace_moments",
+    "replace_parallel_step",
     "replace_validation_split",
     "require",
     "set_batches",
@@ -127,6 +130,7 @@ __all__ = [
     "set_native",
     "set_step",
     "shuffles",
+    "slots_of",
     "standardized",
     "steps_of_pass",
     "strategy_of",
@@ -137,12 +141,10 @@ __all__ = [
 
 # By module, and class in it: what the functions use.
 _NAMES = {**models.NAMES, **epochs.NAMES, **optimization.NAMES, **deferral.NAMES}
-_NAMES_ON = {
-    "tensorflow": {
-        **models.NAMES_ON_TENSORFLOW,
-        **epochs.NAMES_ON_TENSORFLOW,
-        **optimization.NAMES_ON_TENSORFLOW,
-    },
+_ON_TENSORFLOW = (models.NAMES_ON_TENSORFLOW, epochs.NAMES_ON_TENSORFLOW, optimization.NAMES_ON_TENSORFLOW)
+_NAMES_ON = {  # what Keras has on one backend only
+    "tensorflow": {key: names for found in _ON_TENSORFLOW for key, names in found.items()},
+    "torch": optimization.NAMES_ON_TORCH,
     "jax": models.NAMES_ON_JAX,
 }
 

@@ -21,7 +21,9 @@ __all__ = [
     "learning_rate_of",
     "native_of",
     "replace_in_losses",
+    "replace_parallel_step",
     "set_native",
+    "slots_of",
     "take_general_steps",
     "trained_by",
 ]
@@ -65,6 +67,19 @@ NAMES: Names = {
 # The same of what Keras has on TensorFlow only.
 NAMES_ON_TENSORFLOW: Names = {
     ("keras.src.backend.tensorflow.optimizer", "TFOptimizer"): ("_distribution_strategy",),
+}
+
+_TORCH_OPTIMIZERS = "keras.src.backend.torch.optimizers.torch_{}"  # by its name in lower case, with a class of its name
+
+# And on PyTorch only.
+NAMES_ON_TORCH: Names = {
+    (_TORCH_OPTIMIZERS.format("adam"), "Adam"): (
+        "_momentums",
+        "_parallel_update_step",
+        "_velocities",
+        "_velocity_hats",
+    ),
+    (_TORCH_OPTIMIZERS.format("sgd"), "SGD"): ("_parallel_update_step", "momentums"),
 }
 
 
@@ -136,6 +151,18 @@ def accumulated_gradients(optimizer: "keras.optimizers.Optimizer", variables: Se
     if variables is None:
         return optimizer._accumulated_gradients
     return [optimizer._accumulated_gradients[optimizer._get_variable_index(variable)] for variable in variables]
+
+
+def slots_of(optimizer: "keras.optimizers.Optimizer", name: str, variables: Sequence["keras.Variable"]) -> list:
+    """Return, for each of `variables`, the framework's variable of one of an optimizer's lists of states."""
+    slots = getattr(optimizer, name)
+    return [slots[optimizer._get_variable_index(variable)].value for variable in variables]
+
+
+def replace_parallel_step(name: str, replace: Callable[[Callable], Callable]) -> None:
+    """Let `replace(original)` stand for the step that an optimizer of this name makes on PyTorch for all variables."""
+    kind: Any = getattr(importlib.import_module(_TORCH_OPTIMIZERS.format(name.lower())), name)
+    kind._parallel_update_step = replace(kind._parallel_update_step)
 
 
 def excluded_from_weight_decay(

@@ -5,6 +5,7 @@ host_calls          where steps call Python with arrays
 variables           tensors and arrays of the same memory; values of variables
 tensors             what the exchange of gradients does with tensors
 compiled_update     the update by their mean
+fused               kernels for that of some optimizers
 whole_batch         numbers that depend on the batches of all workers
 data                the batches of a `fit()`
 between_graph       one process for each worker

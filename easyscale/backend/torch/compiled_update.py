@@ -1,9 +1,11 @@
 """The update of weights by the mean of all workers' gradients."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
 
+from easyscale.backend.torch import fused
 from easyscale.layout.specs import Variable
 from easyscale.step.interfaces import Gradient
 
@@ -11,7 +13,7 @@ __all__ = ["EagerUpdate"]
 
 
 class EagerUpdate:
-    """Calls functions that update variables. Each is the same kernels on all workers, so nothing has to be compiled.
+    """Calls functions that update variables, by the same kernels on all workers. What others compile is fused here.
 
     Args:
         rehearses: Function. Returns whether a step is rehearsed, which updates nothing.
@@ -28,7 +30,8 @@ class EagerUpdate:
         compiles: bool = False,
     ) -> None:
         if not self._rehearses():
-            with torch.no_grad():  # a server's thread has not said so
+            steps = fused.at_work() if compiles else contextlib.nullcontext()
+            with torch.no_grad(), steps:  # a server's thread has not said so
                 apply(list(gradients), list(variables))
 
     def forget(self) -> None:

@@ -1,5 +1,6 @@
 """What `Backend` promises, on PyTorch. Ranks of a check are threads."""
 
+import contextlib
 import functools
 import json
 import re
@@ -18,6 +19,7 @@ from structure.package import MODULES
 import easyscale
 from easyscale import backend, exchange
 from easyscale.backend.base import Feature
+from easyscale.backend.torch import fused
 from easyscale.communicator import run_ranks
 from easyscale.layout.specs import specs_of
 from easyscale.step.accumulation import Accumulation
@@ -123,6 +125,32 @@ def check_gradients_that_are_summed_up_travel_when_they_are_due():
     for due, gradient, summed in ((False, [0.25, 1.5], [5.0, 5.0]), (True, [11.75] * 2, [0.0, 0.0])):
         found = list(zip(*run_ranks(2, functools.partial(on_rank, due=due)), strict=True))
         np.testing.assert_allclose(found, [[0.75, 0.75], gradient, summed])
+
+
+def check_a_fused_step_is_keras_own_to_rounding():
+    makers = {
+        "Adam": lambda: keras.optimizers.Adam(0.01),
+        "AdamW": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, amsgrad=True, clipvalue=0.5),
+        "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+        "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+        "RMSprop": keras.optimizers.RMSprop,
+    }
+    for name, make in makers.items():
+        assert fused.has_kernel(make()) == (name not in ("nesterov", "RMSprop"))
+        for dtype, tolerance in (("float32", 1e-6), ("float64", 1e-14)):
+            own, other = (_steps(make(), dtype, steps) for steps in (contextlib.nullcontext(), fused.at_work()))
+            for one, two in zip(own, other, strict=True):
+                np.testing.assert_allclose(one, two, rtol=tolerance, atol=tolerance)
+
+
+def _steps(optimizer, dtype, steps):
+    generator = np.random.default_rng(0)
+    variables = [keras.Variable(generator.normal(size=shape), dtype=dtype) for shape in ((7, 5), (100,))]
+    with torch.no_grad(), steps:
+        for _ in range(20):
+            gradients = [generator.normal(size=tuple(variable.shape)).astype(dtype) for variable in variables]
+            optimizer.apply([torch.tensor(gradient) for gradient in gradients], variables)
+    return [keras.ops.convert_to_numpy(one) for one in (*variables, *optimizer.variables)]
 
 
 def check_every_feature_that_is_missing_is_refused_with_a_remedy():

@@ -1,0 +1,109 @@
+"""Updates by kernels of PyTorch that go through memory once, where Keras's go through it once for each operation."""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import torch
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from easyscale.backend.torch.variables import native_of
+from easyscale.keras_internals import replace_parallel_step, slots_of
+from easyscale.layout.specs import Variable
+
+__all__ = ["at_work", "has_kernel"]
+
+# The updates that begin with 1 / (1 - beta^t) are far beyond their begin then: Keras's rate has that factor in it.
+_STEPS_DONE = 1e9
+
+_here = threading.local()  # whether steps of this thread are fused
+
+
+def has_kernel(optimizer: Any) -> bool:
+    """Return whether an optimizer of Keras makes its step by one kernel in `at_work`."""
+    if isinstance(optimizer, keras.optimizers.SGD):
+        return bool(optimizer.momentum) and not optimizer.nesterov
+    return isinstance(optimizer, keras.optimizers.Adam)
+
+
+@contextlib.contextmanager
+def at_work() -> Iterator[None]:
+    """Inside, in this thread, Keras's `Adam`, `AdamW` and `SGD` with momentum make their steps by one kernel.
+
+    Weight decay, clipping, moving averages and the count of steps stay Keras's. The steps are Keras's to rounding:
+
+        m = beta_1 m + (1 - beta_1) g,  v = beta_2 v + (1 - beta_2) g^2,  w -= alpha m / (sqrt(v) + epsilon)      Adam
+        m = momentum m - rate g,  w += m                                                                         SGD
+    """
+    _install()
+    before, _here.fused = getattr(_here, "fused", False), True
+    try:
+        yield
+    finally:
+        _here.fused = before
+
+
+@functools.cache
+def _install() -> None:
+    for name, step in (("Adam", _adam), ("SGD", _sgd)):
+        replace_parallel_step(name, functools.partial(_replaced, step))
+
+
+def _replaced(step: Callable[..., None], original: Callable[..., None]) -> Callable[..., None]:
+    def parallel_update_step(
+        optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Variable], learning_rate: Any
+    ) -> None:
+        fused = getattr(_here, "fused", False) and has_kernel(optimizer) and _are_plain(grads, variables)
+        (step if fused else original)(optimizer, grads, variables, learning_rate)
+
+    return parallel_update_step
+
+
+def _are_plain(grads: Sequence[torch.Tensor], variables: Sequence[Variable]) -> bool:
+    """Whether all is of one type for which the kernel rounds as Keras's operations do, and on a CPU."""
+    dtypes = {tensor.dtype for tensor in (*grads, *map(native_of, variables))}
+    return len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64} and all(grad.is_cpu for grad in grads)
+
+
+def _adam(optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Variable], learning_rate: Any) -> None:
+    weights = [native_of(variable) for variable in variables]
+    one, step = torch.ones((), dtype=weights[0].dtype), keras.ops.cast(optimizer.iterations + 1, weights[0].dtype)
+    powers = [keras.ops.power(one * beta, step) for beta in (optimizer.beta_1, optimizer.beta_2)]
+    rate = keras.ops.cast(learning_rate, weights[0].dtype)  # in the type, and the order, in which Keras computes it
+    alpha = rate * torch.sqrt(1 - powers[1]) / (1 - powers[0])
+    adam(
+        weights,
+        list(grads),
+        slots_of(optimizer, "_momentums", variables),
+        slots_of(optimizer, "_velocities", variables),
+        slots_of(optimizer, "_velocity_hats", variables) if optimizer.amsgrad else [],
+        [torch.tensor(_STEPS_DONE) for _ in weights],
+        fused=True,
+        amsgrad=optimizer.amsgrad,
+        beta1=optimizer.beta_1,
+        beta2=optimizer.beta_2,
+        lr=float(alpha),
+        weight_decay=0.0,
+        eps=optimizer.epsilon,
+        maximize=False,
+    )
+
+
+def _sgd(optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Variable], learning_rate: Any) -> None:
+    rate = float(learning_rate)
+    sgd(
+        [native_of(variable) for variable in variables],
+        list(grads),
+        slots_of(optimizer, "momentums", variables),
+        fused=True,
+        weight_decay=0.0,
+        momentum=optimizer.momentum,
+        lr=-1.0,  # Keras's momentum has the rate in it
+        dampening=1.0 + rate,
+        nesterov=False,
+        maximize=False,
+    )
