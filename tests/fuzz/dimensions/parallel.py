@@ -49,9 +49,14 @@ def is_in_scope(case):
     return is_pipelined(case) and case["scope"] == "yes"
 
 
+def has_split_stages(case):
+    """Whether each stage is on two processes, which divide layers."""
+    return is_pipelined(case) and case["stage_split"] != "none" and case["workers"] == "4"
+
+
 def pipelines(case):
     """The number of pipelines; 0 without."""
-    return int(case["workers"]) // stages(case) if is_pipelined(case) else 0
+    return int(case["workers"]) // (stages(case) * (1 + has_split_stages(case))) if is_pipelined(case) else 0
 
 
 def is_grouped(case):
@@ -76,8 +81,12 @@ def refused(case) -> Iterator[str]:
     found = {}
     if is_pipelined(case):
         found = _refused_of_pipelines(case)
+        if has_split_stages(case):
+            split = _refused_of_split(case, case["stage_split"], ranks=2)
+            found = {name: found.get(name, False) or split.get(name, False) for name in {**found, **split}}
+            found |= {"stage_split": split["split"], "scope": case["scope"] == "yes"}
     elif is_split(case):
-        found = _refused_of_split(case)
+        found = _refused_of_split(case, case["split"], int(case["workers"]) // (groups(case) or 1))
     if found:
         found |= {
             "replication": case["replication"] == "in_graph",
@@ -115,8 +124,7 @@ def _has(case, callback):
     return any(case[name].startswith(callback) for name in ("callback", "second_callback"))
 
 
-def _refused_of_split(case):
-    ranks, layers = int(case["workers"]) // (groups(case) or 1), case["split"]
+def _refused_of_split(case, layers, ranks):
     of_head = ("auto", "head by rows", "head by columns", "vocabulary")
     has_first, splits_first = case["body"] in _MATCHED, layers not in of_head
     is_vocabulary = layers in ("vocabulary", "first to last")  # logits are not whole
@@ -163,6 +171,16 @@ DIMENSIONS = [
     Dimension("scope", {"no": "", "yes": "yes"}, 0.35, fits=lambda case: case["model_parallel"].startswith("pipe")),
     # What cuts it, before its first fit().
     Dimension("called_first", {"fit": "", "evaluate": "evaluate()", "predict": "predict()"}, 0.4, fits=is_in_scope),
+    # Of pipelines of 4 workers: what two of them divide of each stage.
+    Dimension(
+        "stage_split",
+        {
+            "none": "",
+            **{name: source for name, source in LAYERS.items() if "auto" not in name and "vocab" not in source},
+        },
+        0.6,
+        fits=lambda case: case["model_parallel"].startswith("pipe") and case["workers"] == "4",
+    ),
     Dimension("split", LAYERS, 0.75, fits=lambda case: case["model_parallel"] == "split"),
     Dimension(
         "group", {"none": "", "all": '"all"', "2": "2"}, 0.5, fits=lambda case: case["model_parallel"] == "split"

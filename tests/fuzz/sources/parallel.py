@@ -1,7 +1,7 @@
 """How a drawn script says that its workers divide the model."""
 
 from fuzz.case import Case
-from fuzz.dimensions.parallel import stages
+from fuzz.dimensions.parallel import has_split_stages, stages
 
 __all__ = ["argument", "parallel"]
 
@@ -14,7 +14,10 @@ def parallel(case: Case) -> str:
     given = f"Split({case.source('split')}{group})"
     if case["model_parallel"] != "split":
         schedule, cut = case.source("model_parallel"), case["cut"]
-        given = f'Pipeline({stages(case)}, {case["microbatches"]}, "{schedule}", "{cut}")'
+        split = ""
+        if has_split_stages(case):
+            split = f", easyscale.parallel.Split({case.source('stage_split')}, group=2)"
+        given = f'Pipeline({stages(case)}, {case["microbatches"]}, "{schedule}", "{cut}"{split})'
     return f"""
 parallel = easyscale.parallel.{given} if easyscale else None
 if easyscale:
