@@ -108,7 +108,7 @@ class Sizes(keras.callbacks.Callback):
     """Notes how many numbers of state the optimizer has in `fit()`."""
 
     def on_train_batch_end(self, batch, logs=None):
-        self.count = sum(np.size(np.array(one)) for one in self.model.optimizer._updates.now.variables)
+        self.count = sum(np.size(np.array(one)) for one in self.model.optimizer.updates.now.variables)
 
 
 def check_each_rank_has_its_part_of_the_state_in_fit():
