@@ -51,7 +51,7 @@ class Looks(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.shapes.append([tuple(one.shape) for one in self.model.weights])
-        self.state.append(sum(int(np.prod(one.shape)) for one in self.model.optimizer._updates.now.variables))
+        self.state.append(sum(int(np.prod(one.shape)) for one in self.model.optimizer.updates.now.variables))
 
 
 def check_a_worker_has_its_slices_and_their_state_only():

@@ -172,7 +172,7 @@ def check_auto_chooses_a_form_on_a_slow_network_and_none_on_a_fast_one():
         with contextlib.redirect_stdout(said):
             model.fit(x, y, batch_size=easyscale.local_batch(24), verbose=2, callbacks=[distribute])
         assert_equal_ranks(model.get_weights())
-        sums, updates = model.optimizer.workers.gradients.sums, model.optimizer._updates
+        sums, updates = model.optimizer.workers.gradients.sums, model.optimizer.updates
         assert (sums and sums.form) == easyscale.compression.get(form)
         assert updates.chosen.name == update
         lines = [text for text in said.getvalue().splitlines() if "compression" in text]

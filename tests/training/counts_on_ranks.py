@@ -65,7 +65,7 @@ def check_each_rank_has_its_part_of_the_optimizers_state():
 
     class Size(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            states = self.model.optimizer._updates.chosen.variables
+            states = self.model.optimizer.updates.chosen.variables
             sizes.append(sum(int(np.prod(one.shape)) for one in states))
 
     model = classify(conv_net(), "adam")

@@ -126,7 +126,7 @@ def check_only_servers_own_the_state():
 
     class Look(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            owned.append(sum(int(np.prod(one.shape)) for one in self.model.optimizer._updates.chosen.variables))
+            owned.append(sum(int(np.prod(one.shape)) for one in self.model.optimizer.updates.chosen.variables))
 
     model = classify(conv_net(), keras.optimizers.Adam())
     callbacks = [easyscale.callbacks.Distribute("parameter_server"), Look()]
