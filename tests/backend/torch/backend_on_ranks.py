@@ -163,8 +163,9 @@ def check_every_feature_that_is_missing_is_refused_with_a_remedy():
 
 def check_the_document_has_a_row_for_each_feature_that_is_missing():
     document = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
-    refused = re.findall(r"^\| (.*) \| yes \| refused \|$", document, re.MULTILINE)
-    assert [row.replace("`", "") for row in refused] == [one.value.replace("`", "") for one in backend.get().remedies]
+    rows = re.findall(r"^\| (.*) \| yes \| refused \| .* \|$", document, re.MULTILINE)
+    for row, feature in zip(rows, backend.get().remedies, strict=True):
+        assert row.replace("`", "").startswith(feature.value.replace("`", ""))
 
 
 def check_who_averages_as_well_is_refused():
