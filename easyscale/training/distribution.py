@@ -163,20 +163,15 @@ class Distribution:
         self._training, self._evaluations, self._act_as_chief = True, [], act_as_chief
         self._begin_phase(epoch=0)
         self._fit.begin(params["epochs"], hooks)
-        train_function = self._train_function
-        if train_function is None or not train_function.is_for(self._model):
-            train_function = self._wrap_train_function()
-        self._model.train_function = train_function
+        if self._train_function is None or not self._train_function.is_for(self._model):
+            self._train_function = TrainFunction(self._model, self._train)
+        self._model.train_function = self._train_function
         if self._replication.communicator.membership.is_joining:
-            self._fit.enter(train_function)
-
-    def _wrap_train_function(self) -> TrainFunction:
-        self._model.train_function = self._train_function = made = TrainFunction(self._model, self._train)
-        return made
+            self._fit.enter(self._train_function)
 
     def _trace_anew(self) -> None:
         self._model.make_train_function(force=True)
-        self._wrap_train_function()
+        self._model.train_function = self._train_function = TrainFunction(self._model, self._train)
 
     def _train(self, train_function: TrainFunction, iterator: Iterator) -> Any:
         if not self._training:

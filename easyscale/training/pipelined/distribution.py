@@ -120,8 +120,7 @@ class PipelineDistribution:
     @property
     def is_first(self) -> bool:
         """Whether this rank is the first of its pipeline."""
-        world = self._mesh.communicator
-        return world.rank % (world.size // self.size) == 0
+        return all(self._mesh[axis].rank == 0 for axis in self._mesh.axes if axis != "data")
 
     @property
     def size(self) -> int:
@@ -163,8 +162,7 @@ class PipelineDistribution:
         console.say(f"{self.size} x {self._pipeline}")
         for line in [*lines, *[self._split.summary] * bool(self._split.summary)]:
             console.say(line)
-        self._training = True
-        model.train_function = self._train
+        self._training, model.train_function = True, self._train
         self._meetings, self._checkpointing = Meetings(model, world), None
         self._progress = FitProgress(self._optimizer.distributed.workers)
         self._progress.begin(params["epochs"])
@@ -210,8 +208,7 @@ class PipelineDistribution:
         part = cut.stages[mesh["model"].rank]
         workers = mesh.workers() if "split" in mesh.axes else mesh["data"]
         self._optimizer = StageOptimizer(model, part.trainable_variables, workers, self._options)
-        self._split = SplitStage(model, cut, pipeline, mesh, self._optimizer.distributed)
-        split = self._split
+        self._split = split = SplitStage(model, cut, pipeline, mesh, self._optimizer.distributed)
         steps = PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every, split)
         self._averages = Averages(model, self._optimizer, self._whole, part.trainable_variables, steps.share_tied)
         return steps
