@@ -20,7 +20,6 @@ from served_on_ranks import (  # noqa: E402
     check_weights_that_callbacks_set_between_epochs_are_the_servers,
     check_weights_without_a_gradient_stay,
     check_what_servers_cannot_do_is_refused_before_the_first_step,
-    check_workers_learn,
 )
 
 __all__ = [
@@ -38,5 +37,4 @@ __all__ = [
     "check_weights_that_callbacks_set_between_epochs_are_the_servers",
     "check_weights_without_a_gradient_stay",
     "check_what_servers_cannot_do_is_refused_before_the_first_step",
-    "check_workers_learn",
 ]
