@@ -137,6 +137,8 @@ def count_alike(optimizer: "keras.optimizers.Optimizer", other: "keras.optimizer
     object.__setattr__(other, "_variables", variables)  # past TensorFlow, which forbids to replace what it tracks
     matches, _ = other._tracker.config["variables"]
     other._tracker.config["variables"] = (matches, variables)
+    # Keras knows what it tracks by identity, which a later variable may have after one that is gone.
+    other._tracker.stored_ids["variables"] = set(map(id, variables))
     object.__setattr__(other, "_iterations", optimizer._iterations)
     object.__setattr__(other, "_learning_rate", optimizer._learning_rate)
 

@@ -273,11 +273,8 @@ def check_weights_that_callbacks_set_between_epochs_are_the_servers():
 
 
 def check_workers_learn():
-    """The digits by four quick passes; what one process reaches with the same rate is 0.93.
-
-    How far this comes hangs on who is late: one late gradient with momentum may cost a tenth for an epoch.
-    """
+    """The digits by four quick passes; what one process reaches with the same rate is 0.93."""
     data = digits(1437)
     for exchange in ("parameter_server:async", "parameter_server:bounded"):
         _, history = fit(exchange, data=data, epochs=4, validation_data=easyscale.shard(*data))
-        assert max(history["val_accuracy"]) > 0.7, history
+        assert history["val_accuracy"][-1] > 0.85, history
