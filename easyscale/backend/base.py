@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from easyscale.communicator import Communicator
+from easyscale.keras_internals import has_value
 from easyscale.layout.specs import Spec, Variable
 
 __all__ = ["Backend", "CompiledUpdate", "Feature", "HostCalls", "StagePasses", "Tensors"]
@@ -216,7 +217,6 @@ class Backend(abc.ABC):
         """Return what Keras calls for each step, given a function of the iterator over batches."""
         return function
 
-    @abc.abstractmethod
     def stage_passes(
         self,
         run: Callable[[list], list],
@@ -232,12 +232,13 @@ class Backend(abc.ABC):
             watched: The numbers of the inputs by which there is a gradient.
             variables: The variables that are trained.
         """
+        raise self.missing(Feature.PIPELINE)
 
     # Variables
 
-    @abc.abstractmethod
     def has_value(self, variable: Variable) -> bool:
         """Return whether a variable has a value already."""
+        return has_value(variable)
 
     @abc.abstractmethod
     def view(self, variable: Variable) -> np.ndarray:
@@ -251,9 +252,9 @@ class Backend(abc.ABC):
     def assign(self, variable: Variable, value: Any) -> None:
         """Give a variable a tensor of as many elements, in a step. TensorFlow does not copy what a call returned."""
 
-    @abc.abstractmethod
     def hold(self, variable: Variable, value: np.ndarray | None) -> None:
         """Give a variable, also one of the framework's own, a value, or none and no memory until it is given one."""
+        raise self.missing(Feature.PIPELINE)
 
     # Gradients, which are tensors or, of an embedding, some rows
 
@@ -288,19 +289,18 @@ class Backend(abc.ABC):
     def give_iterators(self, epoch_iterator: Any) -> None:
         """Have Keras give each step an iterator over batches, from the next epoch of this `fit()` on."""
 
-    @abc.abstractmethod
     def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
         """Have Keras end the epoch whose step has raised one of `end_of_data`: raise it, or see to it otherwise."""
+        raise error
 
-    @abc.abstractmethod
     def end_evaluation(self, model: Any) -> dict:
         """Have Keras end an `evaluate()`, called in place of a step; return logs of none if that raises nothing."""
+        raise StopIteration
 
-    @abc.abstractmethod
     def order_of(self, iterator: Iterator) -> Any:
         """Return what the order of a pass through the data depends on, for JSON; `None` if nothing is known of it."""
+        return None
 
-    @abc.abstractmethod
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> Iterator | None:
         """Have an iterator that was not used yet begin as one of another process did.
 
@@ -315,15 +315,16 @@ class Backend(abc.ABC):
         Raises:
             RuntimeError, TypeError, ValueError: If `order` is of something else.
         """
+        return None
 
-    @abc.abstractmethod
     def dataset_of(self, epoch_iterator: Any) -> Any:
         """Return what goes through the data of a `fit()`'s epochs, an iterable of batches; `None` if there is none."""
+        return None
 
-    @abc.abstractmethod
     def are_rows(self, tensors: Sequence[Any]) -> bool:
         """Return whether all of these are tensors of numbers, with a row for each sample."""
+        raise self.missing(Feature.VERIFY)
 
-    @abc.abstractmethod
     def keep_in_order(self, on_shuffle: Callable[[], None]) -> None:
         """From now on no data are shuffled; where they would have been, call `on_shuffle`."""
+        raise self.missing(Feature.VERIFY)

@@ -1,13 +1,13 @@
 """JAX, as EasyScale asks for it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import keras
 import numpy as np
 
-from easyscale.backend.base import Backend, Feature, StagePasses
+from easyscale.backend.base import Backend, Feature
 from easyscale.backend.jax import keras_functions, variables
 from easyscale.backend.jax.between_graph import BetweenGraph
 from easyscale.backend.jax.compiled_update import CompiledUpdate
@@ -15,7 +15,6 @@ from easyscale.backend.jax.host_calls import HostCalls
 from easyscale.backend.jax.live_step import LiveStep
 from easyscale.backend.jax.tensors import ArrayTensors
 from easyscale.communicator import Communicator
-from easyscale.keras_internals import has_value
 from easyscale.layout.specs import Variable
 
 __all__ = ["BACKEND"]
@@ -66,21 +65,6 @@ class Jax(Backend):
     def called_by_keras(self, model: keras.Model, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
         return keras_functions.called_with_state(model, function)
 
-    def stage_passes(
-        self,
-        run: Callable[[list], list],
-        inputs: Sequence[tuple[Sequence[int | None], np.dtype]],
-        watched: Sequence[int],
-        variables: Sequence[Variable],
-    ) -> StagePasses:
-        raise self.missing(Feature.PIPELINE)
-
-    def hold(self, variable: Variable, value: np.ndarray | None) -> None:
-        raise self.missing(Feature.PIPELINE)
-
-    def has_value(self, variable: Variable) -> bool:
-        return has_value(variable)
-
     def view(self, variable: Variable) -> np.ndarray:
         return variables.view_of(variable)
 
@@ -104,27 +88,6 @@ class Jax(Backend):
 
     def give_iterators(self, epoch_iterator: Any) -> None:
         """They get some already."""
-
-    def end_epoch(self, iterator: Iterator, error: BaseException) -> NoReturn:
-        raise error
-
-    def end_evaluation(self, model: Any) -> NoReturn:
-        raise StopIteration
-
-    def order_of(self, iterator: Iterator) -> None:
-        return None
-
-    def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
-        return None
-
-    def dataset_of(self, epoch_iterator: Any) -> None:
-        return None
-
-    def are_rows(self, tensors: Sequence[Any]) -> bool:
-        raise self.missing(Feature.VERIFY)
-
-    def keep_in_order(self, on_shuffle: Callable[[], None]) -> None:
-        raise self.missing(Feature.VERIFY)
 
 
 BACKEND = Jax()

@@ -3,7 +3,7 @@
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -86,15 +86,6 @@ class TensorFlow(Backend):
 
     def give_iterators(self, epoch_iterator: Any) -> None:
         """They get some already."""
-
-    def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
-        raise error
-
-    def end_evaluation(self, model: Any) -> NoReturn:
-        raise StopIteration
-
-    def order_of(self, iterator: Iterator) -> None:
-        return None
 
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> Iterator | None:
         return data.go_on(iterator, passes)

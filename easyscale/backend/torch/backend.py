@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from easyscale.backend.base import Backend, Feature, StagePasses
+from easyscale.backend.base import Backend, Feature
 from easyscale.backend.torch import data, variables
 from easyscale.backend.torch.between_graph import BetweenGraph
 from easyscale.backend.torch.compiled_update import EagerUpdate
 from easyscale.backend.torch.host_calls import HostCalls
 from easyscale.backend.torch.tensors import EagerTensors
 from easyscale.communicator import Communicator
-from easyscale.keras_internals import has_value
 from easyscale.layout.specs import Variable
 from easyscale.step.random_state import mix
 from easyscale.step.shared import Shared
@@ -49,21 +48,6 @@ class Torch(Backend):
 
     def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.no_grad()(function)
-
-    def stage_passes(
-        self,
-        run: Callable[[list], list],
-        inputs: Sequence[tuple[Sequence[int | None], np.dtype]],
-        watched: Sequence[int],
-        variables: Sequence[Variable],
-    ) -> StagePasses:
-        raise self.missing(Feature.PIPELINE)
-
-    def hold(self, variable: Variable, value: np.ndarray | None) -> None:
-        raise self.missing(Feature.PIPELINE)
-
-    def has_value(self, variable: Variable) -> bool:
-        return has_value(variable)
 
     def view(self, variable: Variable) -> np.ndarray:
         return variables.view_of(variable)
@@ -113,15 +97,6 @@ class Torch(Backend):
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
         if isinstance(iterator, data.Batches):
             iterator.go_on(passes, order)
-
-    def dataset_of(self, epoch_iterator: Any) -> None:
-        return None
-
-    def are_rows(self, tensors: Sequence[Any]) -> bool:
-        raise self.missing(Feature.VERIFY)
-
-    def keep_in_order(self, on_shuffle: Callable[[], None]) -> None:
-        raise self.missing(Feature.VERIFY)
 
 
 BACKEND = Torch()
