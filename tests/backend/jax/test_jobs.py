@@ -1,37 +1,9 @@
 """Jobs of Keras on JAX, started as a user starts them: what they need, and what is refused in one line."""
 
-import textwrap
-
 import pytest
-from jax_ranks import launch
-from launches import environment, run
-
-LIMIT = 120.0
+from other_backends import BEGIN, LIMIT
 
 pytestmark = pytest.mark.timeout(LIMIT + 60)
-
-BEGIN = """
-import easyscale, keras, numpy as np
-from easyscale.callbacks import Distribute
-keras.utils.set_random_seed(easyscale.rank())
-x, y = easyscale.shard(np.arange(48, dtype="float32").reshape(16, 3) / 48, np.ones((16, 1), "float32"))
-model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-def fit(**options):
-    model.fit(x, y, batch_size=easyscale.local_batch(8), verbose=0, **options)
-"""
-
-
-@pytest.fixture
-def job(tmp_path):
-    """Run a script on two ranks and return the finished process."""
-
-    def run_script(script, *options):
-        path = tmp_path / "train.py"
-        path.write_text(textwrap.dedent(script))
-        return run([*launch(2), *options, str(path)], LIMIT, environment())
-
-    return run_script
 
 
 def test_a_job_needs_neither_tensorflow_nor_torch(job):

@@ -1,40 +1,13 @@
 """Jobs of Keras on PyTorch, started as a user starts them: what they need, and what is refused in one line."""
 
-import textwrap
-
 import keras
 import numpy as np
 import pytest
-from launches import environment, run
-from torch_ranks import launch
+from other_backends import BEGIN, LIMIT
 
 import easyscale
 
-LIMIT = 120.0
-
 pytestmark = pytest.mark.timeout(LIMIT + 60)
-
-BEGIN = """
-import easyscale, keras, numpy as np
-keras.utils.set_random_seed(easyscale.rank())
-x, y = easyscale.shard(np.arange(48, dtype="float32").reshape(16, 3) / 48, np.ones((16, 1), "float32"))
-model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-def fit(**options):
-    model.fit(x, y, batch_size=easyscale.local_batch(8), verbose=0, **options)
-"""
-
-
-@pytest.fixture
-def job(tmp_path):
-    """Run a script on two ranks, or `size`, and return the finished process."""
-
-    def run_script(script, *options, arguments=(), size=2):
-        path = tmp_path / "train.py"
-        path.write_text(textwrap.dedent(script))
-        return run([*launch(size), *options, str(path), *arguments], LIMIT, environment())
-
-    return run_script
 
 
 def test_a_job_needs_no_tensorflow(job):
@@ -62,7 +35,7 @@ REFUSED = {
 
 
 def test_what_torch_does_not_have_is_refused_before_training(job):
-    script = BEGIN + "from easyscale.callbacks import Distribute\nbefore = model.get_weights()[0]\n"
+    script = BEGIN + "before = model.get_weights()[0]\n"
     for call in REFUSED:
         script += f"model.compile('sgd', 'mse')\ntry:\n    {call}\nexcept ValueError as error:\n    print(error)\n"
     script += "assert (model.get_weights()[0] == before).all()"

@@ -3,61 +3,80 @@
 from pathlib import Path
 
 from launches import over_ranks
-from torch_ranks import START
+from other_backends import TORCH
 
+STARTS = [TORCH.start]
 HERE = Path(__file__).parent
+SHARED = HERE.parent / "shared"
 EQUALITY = HERE.parents[1] / "training" / "equality_on_ranks.py"
 
 
-@over_ranks(HERE / "backend_on_ranks.py", sizes=[1], starts=[START], group="torch")
+@over_ranks(HERE / "backend_on_ranks.py", sizes=[1], starts=STARTS, group="torch")
 def test_torch_gives_what_a_backend_must(check):
     check()
 
 
-@over_ranks(HERE / "loops_on_ranks.py", sizes=[1, 3], starts=[START], full=[2, 4], group="torch")
+@over_ranks(SHARED / "loops_on_ranks.py", sizes=[1, 3], starts=STARTS, full=[2, 4], group="torch")
 def test_loops_of_ones_own_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(EQUALITY, sizes=[3], dealt=[1, 2, 4], limit=400, starts=[START], has_rows=True, group="torch")
+@over_ranks(EQUALITY, sizes=[3], dealt=[1, 2, 4], limit=400, starts=STARTS, has_rows=True, group="torch")
 def test_fit_takes_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "fit_on_ranks.py", sizes=[3], limit=400, starts=[START], full=[1, 2, 4], group="torch")
+@over_ranks(SHARED / "fit_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
 def test_models_and_metrics_are_those_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "optimizers_on_ranks.py", sizes=[3], limit=400, starts=[START], full=[1, 2, 4], group="torch")
+@over_ranks(HERE / "own_fit_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
+def test_what_is_the_backends_own(check):
+    check()
+
+
+@over_ranks(SHARED / "optimizers_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
 def test_optimizers_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "updates_on_ranks.py", sizes=[3], limit=400, starts=[START], group="torch")
+@over_ranks(HERE / "updates_on_ranks.py", sizes=[3], limit=400, starts=STARTS, group="torch")
 def test_workers_step_alone_between_rounds(check):
     check()
 
 
-@over_ranks(HERE / "resuming_on_ranks.py", sizes=[3], limit=400, starts=[START], full=[1, 2, 4], group="torch")
+@over_ranks(HERE / "resuming_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
 def test_training_goes_on_from_a_checkpoint(check):
     check()
 
 
 @over_ranks(
-    HERE / "with_servers_on_ranks.py", sizes=[2], limit=400, servers=1, starts=[START], full=[3], group="torch-served"
+    HERE / "with_servers_on_ranks.py",
+    sizes=[2],
+    limit=400,
+    servers=1,
+    starts=STARTS,
+    full=[3],
+    group="torch-served",
 )
 def test_workers_with_a_server_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "serving_on_ranks.py", sizes=[3], limit=400, starts=[START], turn=(0, 2), group="torch")
+@over_ranks(HERE / "serving_on_ranks.py", sizes=[3], limit=400, starts=STARTS, turn=(0, 2), group="torch")
 def test_workers_that_serve_each_other_wait_for_nobody(check):
     check()
 
 
 @over_ranks(
-    HERE / "serving_on_ranks.py", sizes=[2], limit=400, servers=1, starts=[START], turn=(1, 2), group="torch-served"
+    HERE / "serving_on_ranks.py",
+    sizes=[2],
+    limit=400,
+    servers=1,
+    starts=STARTS,
+    turn=(1, 2),
+    group="torch-served",
 )
 def test_workers_with_a_server_wait_for_nobody(check):
     check()

@@ -1,4 +1,4 @@
-"""`fit()` with `Distribute` on PyTorch takes the steps of one process: models and losses, and what is torch's own."""
+"""`fit()` with `Distribute` on other backends takes the steps of one process: models and losses."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-import torch  # noqa: E402
 from equality_of_models_on_ranks import (  # noqa: E402
     check_class_weight,
     check_loss_of_words_that_are_not_masked,
@@ -28,7 +26,6 @@ from metrics_on_ranks import (  # noqa: E402
     check_evaluating_after_fit_needs_no_other_rank,
     check_every_callback_sees_the_merged_metrics_wherever_it_stands,
     check_losses_of_several_outputs_where_the_last_batch_is_whole_on_some_ranks,
-    check_metrics_are_merged_that_a_train_step_returns_beside_other_numbers,
     check_metrics_that_are_not_means,
     check_predictions_of_all_ranks_in_order,
     check_the_chief_may_evaluate_by_itself_within_fit,
@@ -64,7 +61,6 @@ __all__ = [
     "check_loss_that_is_a_sum",
     "check_loss_that_is_a_weighted_sum",
     "check_losses_of_several_outputs_where_the_last_batch_is_whole_on_some_ranks",
-    "check_metrics_are_merged_that_a_train_step_returns_beside_other_numbers",
     "check_metrics_that_are_not_means",
     "check_one_step_in_an_epoch",
     "check_predictions_of_all_ranks_in_order",
@@ -76,43 +72,6 @@ __all__ = [
     "check_two_steps_in_an_epoch_and_data_for_three",
     "check_weighted_metrics",
 ]
-
-
-class OwnStep(keras.Model):
-    """The pattern of Keras's guide for PyTorch: a train_step of one's own."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
-        self.loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-        self.mean_loss = keras.metrics.Mean(name="loss")
-
-    def call(self, x):
-        return self.net(x)
-
-    def train_step(self, data):
-        x, y = data
-        self.zero_grad()
-        loss = self.loss_of(y, self(x, training=True)) / 24
-        loss.backward()
-        variables = self.trainable_weights
-        with torch.no_grad():
-            self.optimizer.apply([variable.value.grad for variable in variables], variables)
-        self.mean_loss.update_state(loss, sample_weight=x.shape[0])
-        return {"loss": self.mean_loss.result()}
-
-    @property
-    def metrics(self):
-        return [self.mean_loss]
-
-
-def check_a_train_step_of_ones_own():
-    def build():
-        model = OwnStep()
-        model.compile(sgd())
-        return model
-
-    return equal(build)
 
 
 def check_two_fits_and_a_second_compile():
@@ -152,24 +111,17 @@ class Batches(keras.utils.PyDataset):
         return self.x[rows], self.y[rows]
 
 
-def check_a_py_dataset_and_a_data_loader():
+def check_a_py_dataset():
     x, y = digits(98)
 
     def train(data, **options):
         model = dense(sgd)()
         return model, model.fit(data, epochs=2, shuffle=False, verbose=0, **options)
 
-    def loader(x, y, batch):
-        data = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
-        return torch.utils.data.DataLoader(data, batch)
-
-    def by_batches():
+    def distributed():
         return train(easyscale.shard(Batches(x, y, 24)), callbacks=[Distribute()])
 
-    def by_loader():
-        return train(loader(*easyscale.shard(x, y), easyscale.local_batch(24)), callbacks=[Distribute()])
-
-    return assert_as_one_process([by_batches, by_loader], lambda: train(loader(x, y, 24)))
+    return assert_as_one_process(distributed, lambda: train(Batches(x, y, 24)))
 
 
 def check_moving_averages_are_the_mean_over_ranks_by_samples():
@@ -183,18 +135,6 @@ def check_moving_averages_are_the_mean_over_ranks_by_samples():
     np.testing.assert_allclose(np.array(layers[1].moving_mean), [0.5 * mean], rtol=1e-6)
 
 
-def check_compiling_is_turned_off():
-    def build():
-        return classify(conv_net(), sgd(), jit_compile=comm.size > 1)
-
-    if comm.is_chief and comm.size > 1:
-        with pytest.warns(easyscale.EasyScaleWarning, match="`jit_compile` is turned off"):
-            _fit_a_little(build())
-    else:
-        _fit_a_little(build())
-
-
-def _fit_a_little(model):
+def fit_a_little(model):
     x, y = easyscale.shard(*digits(24))
     model.fit(x, y, batch_size=4, verbose=0, callbacks=[Distribute()])
-    assert not model.jit_compile

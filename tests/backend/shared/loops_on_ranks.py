@@ -1,7 +1,8 @@
-"""Training loops of one's own on PyTorch: `DistributedOptimizer` without `fit()`."""
+"""Training loops of one's own on other backends: `DistributedOptimizer` without `fit()`."""
 
 import contextlib
 import functools
+import importlib
 import sys
 from pathlib import Path
 
@@ -10,26 +11,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-import torch  # noqa: E402
-from models import EXCHANGES, assert_as_one_process, assert_equal_ranks, conv_net, digits  # noqa: E402
+from models import EXCHANGES, assert_as_one_process, assert_equal_ranks, digits  # noqa: E402
 
 import easyscale  # noqa: E402
 
 comm = easyscale.communicator.get()
 BATCH = 24  # which 1 to 4 ranks divide
-
-
-def _train(optimizer, x, y, batch):
-    """The loop of Keras's guide for PyTorch."""
-    keras.utils.set_random_seed(1)
-    model, loss_of = conv_net(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    for start in range(0, len(x), batch):
-        loss = loss_of(torch.tensor(y[start : start + batch]), model(torch.tensor(x[start : start + batch])))
-        model.zero_grad()
-        loss.backward()
-        variables = model.trainable_weights
-        optimizer.apply([variable.value.grad for variable in variables], variables)
-    return model
+sys.path.insert(0, str(Path(__file__).parents[1] / keras.backend.backend()))
+train = importlib.import_module("own_loop").train
 
 
 def _as_one_process(make, exchanges):
@@ -37,10 +26,10 @@ def _as_one_process(make, exchanges):
 
     def distributed(exchange):
         optimizer = easyscale.DistributedOptimizer(make(), exchange)
-        return _train(optimizer, *easyscale.shard(x, y), easyscale.local_batch(BATCH))
+        return train(optimizer, *easyscale.shard(x, y), easyscale.local_batch(BATCH))
 
     runs = [functools.partial(distributed, name) for name in exchanges]
-    return assert_as_one_process(runs, lambda: _train(make(), x, y, BATCH))
+    return assert_as_one_process(runs, lambda: train(make(), x, y, BATCH))
 
 
 def check_a_loop_of_ones_own_with_each_exchange():
@@ -54,7 +43,7 @@ def check_clipping_sees_the_mean():
 def check_a_step_is_that_of_the_mean_gradient():
     variable = keras.Variable([0.0])
     optimizer = easyscale.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    optimizer.apply([torch.tensor([1.0 + comm.rank])], [variable])
+    optimizer.apply([keras.ops.convert_to_tensor([1.0 + comm.rank])], [variable])
     np.testing.assert_allclose(variable.numpy(), [-(comm.size + 1) / 2])
     assert_equal_ranks([variable.numpy()])
 
@@ -66,4 +55,4 @@ def check_ranks_that_begin_with_other_weights_are_refused():
     if comm.size > 1:
         expected = pytest.raises(easyscale.DesyncError, match="Received: other weights than rank 0's on rank 1. Call")
     with expected:
-        optimizer.apply([torch.tensor([1.0])] * 2, variables)
+        optimizer.apply([keras.ops.convert_to_tensor([1.0])] * 2, variables)

@@ -1,4 +1,4 @@
-"""Optimizers on PyTorch take the steps of one process, and have each a part of their state on each rank in `fit()`."""
+"""Optimizers on other backends take the steps of one process, and have a part of their state on each rank."""
 
 import shutil
 import sys
@@ -17,7 +17,6 @@ from equality_of_optimizers_on_ranks import (  # noqa: E402
     check_exponential_moving_average_of_weights,
     check_global_clipnorm,
     check_gradient_accumulation_that_goes_on_in_the_next_fit,
-    check_gradient_accumulation_under_loss_scaling,
     check_gradients_that_leave_in_buckets,
     check_gradients_that_leave_in_buckets_to_replicated_updates,
     check_lars,
@@ -37,7 +36,6 @@ from models import (  # noqa: E402
 )
 from precision_on_ranks import (  # noqa: E402
     check_mixed_bfloat16_takes_the_steps_of_one_process_to_its_rounding,
-    check_overflow_on_one_rank_with_the_optimizer_that_compile_wraps,
 )
 
 import easyscale  # noqa: E402
@@ -53,14 +51,12 @@ __all__ = [
     "check_exponential_moving_average_of_weights",
     "check_global_clipnorm",
     "check_gradient_accumulation_that_goes_on_in_the_next_fit",
-    "check_gradient_accumulation_under_loss_scaling",
     "check_gradients_that_leave_in_buckets",
     "check_gradients_that_leave_in_buckets_to_replicated_updates",
     "check_lars",
     "check_learning_rate_schedule",
     "check_loss_scale_factor",
     "check_mixed_bfloat16_takes_the_steps_of_one_process_to_its_rounding",
-    "check_overflow_on_one_rank_with_the_optimizer_that_compile_wraps",
     "check_weight_decay",
 ]
 
