@@ -30,15 +30,31 @@ ROUNDS = 3  # turns for each, after one that does not count
 KERAS, TF_KERAS, TORCH = STACKS
 
 
-def easyscale_group(script: str, ranks: int, *arguments: str, in_graph: bool = False) -> Group:
-    command = [str(Path(sys.executable).with_name("easyscale")), "launch", "-n", str(ranks)]
+def easyscale_group(
+    script: str,
+    ranks: int,
+    *arguments: str,
+    in_graph: bool = False,
+    python: str = sys.executable,
+    backend: str = "tensorflow",
+) -> Group:
+    command = [python, "-m", "easyscale", "launch", "-n", str(ranks)]
     command += ["--replication", "in_graph"] if in_graph else []
     # The launcher gives each process its cores.
     line = [*command, str(HERE / "peers" / script), *arguments]
-    return Group(script, [line], 1 if in_graph else ranks, pinned=False, environment=lambda rank: imports())
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # where mpirun is
+    own = imports() | {"KERAS_BACKEND": backend, "PATH": path}
+    return Group(script, [line], 1 if in_graph else ranks, pinned=False, environment=lambda rank: own)
 
 
-def peer_group(script: str, ranks: int, *arguments: str, pinned: bool = True) -> Group:
+def peer_group(
+    script: str,
+    ranks: int,
+    *arguments: str,
+    pinned: bool = True,
+    python: str = sys.executable,
+    backend: str = "tensorflow",
+) -> Group:
     """Processes that find each other by what torch.distributed and TensorFlow read from the environment."""
     ports = _free_ports(ranks)
 
@@ -47,9 +63,10 @@ def peer_group(script: str, ranks: int, *arguments: str, pinned: bool = True) ->
         torch = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0]}
         threads = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), 1)
         config = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})}
-        return imports() | {name: str(value) for name, value in (torch | threads | config).items()}
+        own = torch | threads | config | {"KERAS_BACKEND": backend}
+        return imports() | {name: str(value) for name, value in own.items()}
 
-    command = [sys.executable, str(HERE / "peers" / script), *arguments]
+    command = [python, str(HERE / "peers" / script), *arguments]
     return Group(script, [command] * ranks, pinned=pinned, environment=environment)
 
 

@@ -7,7 +7,17 @@ from pathlib import Path
 from pages import replace
 from workloads import WORKLOADS
 
-__all__ = ["STACKS", "SUMS", "plot_sums", "plot_training", "read", "sums_table", "training_table", "write"]
+__all__ = [
+    "STACKS",
+    "SUMS",
+    "plot_sums",
+    "plot_training",
+    "read",
+    "sums_table",
+    "training_table",
+    "write",
+    "write_rows",
+]
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -25,14 +35,19 @@ def read(name: str) -> list[dict]:
 
 def write(name: str, rows: list[dict], table: list[str], machine: dict, rounds: int) -> None:
     """Write rows as JSON, and their table to README.md."""
-    RESULTS.mkdir(exist_ok=True)
-    rounded = [{**row, "times": [float(f"{seconds:.4g}") for seconds in row["times"]]} for row in rows]
-    lines = ",\n".join(map(json.dumps, rounded))
-    RESULTS.joinpath(f"{name}.json").write_text(f'{{"machine": {json.dumps(machine)},\n"rows": [\n{lines}\n]}}\n')
+    write_rows(name, rows, machine)
     where = f"{machine['cores']} cores ({machine['cpu']})"
     source = f"On {where}, medians of {rounds} turns: [{name}.json](benchmarks/results/{name}.json)."
     replace(README, name, [*table, "", source])
     print("\n".join(table))
+
+
+def write_rows(name: str, rows: list[dict], machine: dict) -> None:
+    """Write rows as JSON."""
+    RESULTS.mkdir(exist_ok=True)
+    rounded = [{**row, "times": [float(f"{seconds:.4g}") for seconds in row["times"]]} for row in rows]
+    lines = ",\n".join(map(json.dumps, rounded))
+    RESULTS.joinpath(f"{name}.json").write_text(f'{{"machine": {json.dumps(machine)},\n"rows": [\n{lines}\n]}}\n')
 
 
 def sums_table(rows: list[dict]) -> list[str]:

@@ -82,10 +82,7 @@ def check_another_number_of_stages_goes_on():
 
 
 def check_what_callbacks_remember_goes_on():
-    """The best weights, of the first epoch, come back in the second; weights and averages are swapped as before.
-
-    Not so the latter where pipelines stand side by side: there a resumed job ends with an error, as the document says.
-    """
+    """The best weights, of the first epoch, come back in the second; weights and averages are swapped as before."""
 
     def stops():
         return [keras.callbacks.EarlyStopping("loss", patience=1, min_delta=10.0, restore_best_weights=True)]
@@ -97,7 +94,7 @@ def check_what_callbacks_remember_goes_on():
         return keras.optimizers.SGD(0.05, momentum=0.9, use_ema=True, ema_momentum=0.8)
 
     stages = 2 if comm.size == 4 else comm.size
-    cases = [(sgd, stops), (averaging, swaps)][: 2 if comm.size == stages else 1]
+    cases = (sgd, stops), (averaging, swaps)
     return max(goes_on(classifier(one), stages, stages, common=callbacks) for one, callbacks in cases)
 
 

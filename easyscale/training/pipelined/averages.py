@@ -56,8 +56,8 @@ class Averages:
         vars(self._inner).pop("finalize_variable_values", None)
 
     def _take_back(self) -> None:
-        if self.are_kept and isinstance(self._whole, WholeModel) and self._whole.is_whole:
-            self._optimizer.load(self._model)
+        if isinstance(self._whole, WholeModel):
+            self._whole.give_back(self._optimizer)
 
     def _finalize(self, variables: list[keras.Variable]) -> None:
         self._take_back()

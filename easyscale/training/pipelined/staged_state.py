@@ -147,6 +147,7 @@ class StagedOptimizer:
 
     def state(self) -> State:
         """Return the whole of it, on the chief."""
+        self._whole.give_back(self._optimizer)
         self._whole.gather_state(self._optimizer, complete=False, is_needed=self._mesh["data"].rank == 0)
         if not self._mesh.communicator.is_chief:
             return State(self.describe())

@@ -84,6 +84,15 @@ class WholeModel:
             self.gather_state(optimizer, complete=averages, is_needed=averages or is_first)
             self.is_whole = True
 
+    def give_back(self, optimizer: StageOptimizer) -> None:
+        """Give a stage's optimizer the averages of weights that a callback may have changed since they came together.
+
+        Args:
+            optimizer: The `StageOptimizer` of this rank's stage.
+        """
+        if self.is_whole and unscaled(self._model.optimizer).use_ema:
+            optimizer.load(self._model)
+
     def keep(self, optimizer: StageOptimizer) -> None:
         """End a `fit()`: give all ranks all weights and all state, which is not divided. All ranks must call this.
 

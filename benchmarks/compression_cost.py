@@ -1,6 +1,6 @@
 """What a form costs on one core: a vector packed and unpacked, beside one copy of it.
 
-python benchmarks/compression.py [--megabytes 100] [--rounds 5]
+python benchmarks/compression_cost.py [--megabytes 100] [--rounds 5]
 """
 
 import argparse
