@@ -7,7 +7,8 @@
   gets all weights and all state, unless the model was built in `scope()`; of such a one also with a file that is saved.
 - speed: samples per second of a transformer of equal blocks in 2 stages of one core each, beside `2 M / (M + 1)` times
   those of one process that is kept to one core, with M = 8 micro-batches: the median of epochs, in turns.
-- idle: the share of a step that a stage spends outside of its own passes, beside `(S - 1) / (M + S - 1)`, on 2 stages.
+- idle: the share of a step that a stage spends outside of its own passes, beside `(S - 1) / (M + S - 1)`, on 2 stages
+  of as many blocks each: the median of launches.
 - torch: how many times as fast 2 stages are as one core, of the transformer of `speed` here, and of the same in PyTorch
   by `torch.distributed.pipelining` with Gloo and 1F1B; all four in turns. Needs PyTorch: `.venv-bench/bin/python`.
 
@@ -45,7 +46,7 @@ def train(what, stages, microbatches, scoped):
     found = {"empty": _peak()}
     callbacks, scope = [], contextlib.nullcontext()
     if stages > 1:
-        cut = "weights" if what == "memory" else "time"
+        cut = "time" if what == "speed" else "weights"
         pipeline = easyscale.parallel.Pipeline(stages=stages, microbatches=microbatches, cut=cut)
         callbacks = [easyscale.callbacks.Distribute("ring", model_parallel=pipeline)]
         scope = pipeline.scope() if scoped else scope
@@ -191,7 +192,8 @@ def torch():
 
 def idle():
     for microbatches in (4, 8, 16):
-        shares = [rank["idle"] for rank in measure("speed", 2, microbatches)]
+        rounds = [[rank["idle"] for rank in measure("idle", 2, microbatches)] for _ in range(ROUNDS)]
+        shares = [statistics.median(stage) for stage in zip(*rounds, strict=True)]
         print(f"idle     M = {microbatches}: {shares[0]:.2f} and {shares[1]:.2f}; formula {1 / (microbatches + 1):.2f}")
 
 

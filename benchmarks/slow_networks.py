@@ -10,6 +10,10 @@ Each row takes less than ten minutes on two free cores, and is measured by itsel
     1gbit       the same at 1 Gbit/s and 20 ms
     digits      accuracy on digits that are held out, in each form
     source      loss of a small transformer on modules of Python's standard library that are held out, byte by byte
+    diloco      loss of that transformer, and what is sent in a step, with 4 workers that meet every 100 steps, beside
+                an exchange in each, behind 1000 steps that were made so
+    stream      two workers with 100 Mbit/s and 20 ms that meet every 100 steps: samples per second beside those that
+                never do, and the most that one sends in any second, of all weights or of a quarter each 25 steps
     torch       PyTorch's DDP with its hooks, over Gloo, beside ours: the same net, weights and batches, at 100 Mbit/s
 
 Ways take turns in one launch, and figures are medians; torch and ours take turns in launches. `100mbit` and `torch` run
@@ -29,7 +33,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import compression as packing  # noqa: E402
+import compression_cost as packing  # noqa: E402
 import two_hosts  # noqa: E402
 
 OURS, THEIRS = HERE / "peers" / "slow_keras.py", HERE / "peers" / "slow_torch.py"
@@ -40,15 +44,15 @@ HOOKS = ["none", "fp16", "power_sgd"]
 RATE = "100mbit"
 
 
-def ours(order: dict, network: list[str] | None = None, rate: str | None = None) -> dict:
-    """Return what two ranks answer: on two hosts with links of a rate, or as over a network."""
+def ours(order: dict, network: list[str] | None = None, rate: str | None = None, ranks: int = 2) -> dict:
+    """Return what ranks answer: two on two hosts with links of a rate, or as over a network."""
     if rate is not None:
         said = two_hosts.run(str(OURS), [json.dumps(order)], rate, "on")
     else:
-        launch = [str(Path(sys.executable).with_name("easyscale")), "launch", "-n", "2", *(network or [])]
+        launch = [str(Path(sys.executable).with_name("easyscale")), "launch", "-n", str(ranks), *(network or [])]
         done = subprocess.run([*launch, str(OURS), json.dumps(order)], capture_output=True, text=True)
         if done.returncode:
-            sys.exit(f"two ranks must train. Received: exit code {done.returncode}\n{done.stderr[-3000:]}")
+            sys.exit(f"{ranks} ranks must train. Received: exit code {done.returncode}\n{done.stderr[-3000:]}")
         said = done.stdout.splitlines()
     return _found(said)
 
@@ -161,6 +165,30 @@ def _accuracy(options: argparse.Namespace, task: str, name: str) -> dict:
     return {way: {name: medians[way], "beside none": medians[way] / none - 1, "seeds": found[way]} for way in found}
 
 
+def diloco_row(options: argparse.Namespace) -> dict:
+    """The median over seeds, beside an exchange in each step."""
+    order = {"what": "learn", "task": "source", "ways": ["none", "diloco", "diloco:4"], "seeds": options.seeds}
+    order |= {"steps": 8, "before": 4, "seeds": [0]} if options.quick else {"steps": 3000, "before": 1000}
+    found, rows = ours(order, ranks=4), {}
+    for way, seeds in found.items():
+        row = {key: statistics.median(seed[key] for seed in seeds) for key in ("loss", "bytes", "messages")}
+        beside = {f"{key}, beside none": row[key] / rows["none"][key] if rows else 1.0 for key in row}
+        rows[way] = row | beside | {"seeds": [seed["loss"] for seed in seeds]}
+    return rows
+
+
+def stream_row(options: argparse.Namespace) -> dict:
+    """Samples per second, and what is sent in a second at most, at 100 Mbit/s and 20 ms."""
+    order = {"what": "stream", "ways": ["alone", "diloco", "diloco:4"], "rounds": options.rounds}
+    order |= {"rounds": 1, "cycles": 1, "batch": 2} if options.quick else {"cycles": 2, "batch": 32}
+    found = ours(order, ["--bandwidth", "100Mbit", "--latency", "20ms"])
+    alone, whole = found["alone"]["samples"], found["diloco"]["bytes"]
+    return {
+        way: row | {"beside alone": row["samples"] / alone, "bytes, beside all": row["bytes"] / whole}
+        for way, row in found.items()
+    }
+
+
 def torch_row(options: argparse.Namespace) -> dict:
     """Ours and PyTorch's in turns."""
     if options.network != "hosts" or not TORCH.exists():
@@ -188,6 +216,8 @@ ROWS = {
     "1gbit": far_row,
     "digits": digits_row,
     "source": source_row,
+    "diloco": diloco_row,
+    "stream": stream_row,
     "torch": torch_row,
 }
 

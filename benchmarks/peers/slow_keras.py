@@ -25,16 +25,25 @@ import easyscale  # noqa: E402
 from easyscale.bench.fit import build  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
 from easyscale.compression import ErrorFeedback, PowerSGD, TopK  # noqa: E402
+from easyscale.update import DiLoCo  # noqa: E402
 
 SETTLING, CLASSES, SIZE = 2, 10, 32  # steps at the begin of each turn that do not count; classes and pixels of images
 BUCKETS = 1 << 24  # bytes: what "auto" takes on a slow network, without timing it each time
+EVERY = 100  # steps between rounds
 START = 50  # the step from which on a training sends low ranks
 comm = easyscale.communicator.get()
 
 
 def arguments(way, begin=0):
-    """Return the arguments of `Distribute` of a way: a form and, behind a colon, its share or rank."""
+    """Return the arguments of `Distribute` of a way: a form and, behind a colon, its share or rank.
+
+    Or `diloco`, and behind the colon the number of fragments; `alone` steps without any exchange.
+    """
     name, _, option = way.partition(":")
+    if name == "diloco":
+        return {"update": DiLoCo(every=EVERY, fragments=int(option or 1), start_step=begin)}
+    if name == "alone":
+        return {"update": DiLoCo(every=10**9)}
     forms = {
         "int8_errors_kept": lambda: ErrorFeedback("int8"),
         "top_k": lambda: TopK(float(option or 0.01)),
@@ -86,22 +95,61 @@ def speed(model, batch, ways, rounds, steps, bucket_bytes):
     }
 
 
-def learn(task, ways, seeds, steps=None):
-    """Return loss and accuracy on what is held out, by way: a list, one for each seed."""
+def stream(ways, rounds, cycles, batch):
+    """Return samples per second and the most bytes that a rank sends in any second, by way: medians.
+
+    The net is the transformer of `source`, and a cycle has as many steps as a round.
+    """
+    ends, task, found = Ends(), TASKS["source"], {way: [] for way in ways}
+    x, y = easyscale.shard(*task.data((SETTLING + cycles * EVERY) * batch * comm.size // task.batch, 0))
+    models = {way: task.build() for way in ways}
+    for turn in range(1 + rounds):
+        for way in ways:
+            ends.clocks.clear(), ends.sent.clear()
+            stop = len(x) if turn else 8 * batch  # the first turn traces
+            own = Distribute("ring", **arguments(way), check_every=10**6)
+            models[way].fit(x[:stop], y[:stop], batch_size=batch, shuffle=False, verbose=0, callbacks=[own])
+            if turn:
+                clocks, sent = np.array(ends.clocks[SETTLING - 1 :]), np.array(ends.sent[SETTLING - 1 :])
+                last = np.searchsorted(clocks, clocks + 1, side="right") - 1
+                rate = batch * comm.size * (len(clocks) - 1) / (clocks[-1] - clocks[0])
+                found[way].append((rate, float((sent[last] - sent).max())))
+    rows = comm.all_gather_object(found)
+    return {
+        way: {
+            "samples": statistics.median(min(rank[way][turn][0] for rank in rows) for turn in range(rounds)),
+            "bytes": statistics.median(max(rank[way][turn][1] for rank in rows) for turn in range(rounds)),
+        }
+        for way in ways
+    }
+
+
+def learn(task, ways, seeds, steps=None, before=None):
+    """Return loss and accuracy on what is held out, and what a rank sends in a step, by way: a list, one for each seed.
+
+    So many steps `before` are made in each way by an exchange of whole gradients, and do not count; or, without them,
+    the first steps of a form that is learned are.
+    """
     task, found = TASKS[task], {way: [] for way in ways}
     steps = steps or task.steps
     held_out = task.held_out()
     for seed in seeds:
         x, y = easyscale.shard(*task.data(steps, seed))
+        batch = easyscale.local_batch(task.batch)
+        first = (before or 0) * batch
         for way in ways:
             keras.utils.set_random_seed(seed)
-            model, before = task.build(), comm.sent.bytes
-            own = Distribute("ring", **arguments(way, begin=min(START, steps // 4)), check_every=10**6)
-            batch = easyscale.local_batch(task.batch)
-            model.fit(x, y, batch_size=batch, shuffle=False, verbose=0, callbacks=[own])
-            sent = (comm.sent.bytes - before) / steps
+            model, fit = task.build(), {"batch_size": batch, "shuffle": False, "verbose": 0}
+            if before:
+                model.fit(x[:first], y[:first], callbacks=[Distribute("ring", check_every=10**6)], **fit)
+            counts = np.array([comm.sent.bytes, comm.sent.messages])
+            begin = min(START, steps // 4) if before is None else 0
+            own = Distribute("ring", **arguments(way, begin), check_every=10**6)
+            model.fit(x[first:], y[first:], callbacks=[own], **fit)
+            counts = np.array([comm.sent.bytes, comm.sent.messages]) - counts
+            sent, messages = (counts / (steps - (before or 0))).tolist()
             loss, accuracy = model.evaluate(*held_out, batch_size=250, verbose=0)
-            found[way].append({"loss": loss, "accuracy": accuracy, "bytes": sent})
+            found[way].append({"loss": loss, "accuracy": accuracy, "bytes": sent, "messages": messages})
     return found
 
 
@@ -126,6 +174,6 @@ if __name__ == "__main__":
     if what == "beside torch":
         said = answer(*beside_torch(**order))
     else:
-        said = "found " + json.dumps({"speed": speed, "learn": learn}[what](**order))
+        said = "found " + json.dumps({"speed": speed, "learn": learn, "stream": stream}[what](**order))
     if rank == 0:
         print(said, flush=True)

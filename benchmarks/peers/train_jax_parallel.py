@@ -18,7 +18,7 @@ from workloads import CLASSES, WORKLOADS, steps_of  # noqa: E402
 
 from easyscale.bench.models import ZOO  # noqa: E402
 
-keras.distribution.set_distribution(keras.distribution.DataParallel())
+keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
 keras.utils.set_random_seed(1)  # all processes must begin alike
 workload = WORKLOADS[sys.argv[1]]
 generator = np.random.default_rng(int(os.environ["RANK"]))

@@ -39,7 +39,11 @@ __all__ = ["command"]
     "--elastic", is_flag=True,
     help="Go on when a worker fails; with servers, if they wait for no worker.",
 )  # fmt: skip
-@click.option("--min-workers", type=int, metavar="M", help="With --elastic: end below M workers. Default: 1.")
+@click.option(
+    "--min-workers", type=int, metavar="M",
+    help="With --elastic: end below M workers. Default: 1. With --restarts on several hosts: start again on those "
+    "that answer, if they have slots for M workers.",
+)  # fmt: skip
 @click.option(
     "--elastic-batch", type=click.Choice(["global", "local"]),
     help="With --elastic: what stays as it was when a worker fails: the global batch, divided anew among the others "

@@ -262,14 +262,16 @@ class Job:
         self._screen.say(f"easyscale: host {lost} does not answer any more, and with it {whom}")
 
 
-def run(make: Callable[[], Job], restarts: int) -> int:
+def run(make: Callable[[bool], Job], restarts: int) -> int:
     """Run a job, and again as often as `restarts` if it fails; return the last exit code.
+
+    `make` is told whether a job before has failed.
 
     Before each new start there is a pause, of 1 s at first and then twice the one before, up to 30 s: what has failed
     may need time. A job that was asked to end is not started again: whoever asked will do that.
     """
     for number in range(1, restarts + 2):
-        job = make()
+        job = make(number > 1)
         code = job.run()
         if code == 0 or job.was_asked_to_end or number > restarts:
             break

@@ -3,13 +3,14 @@
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from easyscale import onednn
 from easyscale.cli.launch import rendezvous
 from easyscale.cli.launch.hosts import Host
-from easyscale.settings import Settings, without
+from easyscale.settings import Settings, variable, without
 
 if TYPE_CHECKING:
     from easyscale.cli.launch.job import Job
@@ -32,6 +33,8 @@ class LaunchPlan:
         restarts: Int. How many times the job is started again if it fails. Defaults to `0`.
         log_dir: String. A folder for what ranks write. Defaults to `None`: it is shown only.
         shown: The ranks whose output is shown. Defaults to `None`: those of all.
+        on_those_left: Function. Returns the plan for fewer hosts, on which a job that has failed goes on; raises
+            `LaunchError` if they are too few. Defaults to `None`: it needs all.
 
     Example:
 
@@ -47,6 +50,7 @@ class LaunchPlan:
     restarts: int = 0
     log_dir: str | None = None
     shown: frozenset[int] | None = None
+    on_those_left: "Callable[[list[Host]], LaunchPlan] | None" = None
 
     def __str__(self) -> str:
         """The line for a shell."""
@@ -71,7 +75,23 @@ class LaunchPlan:
         from easyscale.cli.launch.logs import Logs
 
         logs = None if self.log_dir is None else Logs(self.log_dir)
-        return job.run(lambda: self._job(logs), self.restarts)
+        return job.run(lambda again: (self._of_those_that_answer() if again else self)._job(logs), self.restarts)
+
+    def _of_those_that_answer(self) -> "LaunchPlan":
+        """Return the plan for the hosts that are there now, if the job may go on with fewer."""
+        if self.runtime is None or self.on_those_left is None:
+            return self
+        from easyscale.cli.launch.reaching import answering
+
+        environment = {variable("output"): "", **rendezvous.meeting_place(self.hosts)}  # which mpirun passes on
+        left = answering(self.runtime, self.hosts, environment)
+        if len(left) == len(self.hosts):
+            return self
+        found = self.on_those_left(left)
+        lost = ", ".join(host.name for host in self.hosts if host not in left)
+        line = f"easyscale: goes on with {found.workers} of {self.workers} workers, without {lost}"
+        print(line, file=sys.stderr, flush=True)
+        return found
 
     def _alone(self) -> dict[str, str]:
         """The environment variables of a rank that no worker starts."""

@@ -12,6 +12,7 @@ from easyscale.cli.launch import script as scripts
 from easyscale.cli.launch.hosts import Host
 from easyscale.cli.launch.plan import LaunchPlan
 from easyscale.cli.options import check_network, check_servers
+from easyscale.errors import LaunchError
 from easyscale.settings import Devices, Settings
 
 __all__ = ["LaunchOptions", "plan"]
@@ -93,19 +94,35 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     from easyscale.cli.launch import job, limits, runtimes
 
     mpi = runtimes.find()
-    processes = workers + own.servers + own.spares
-    limits.check(processes, on_this_host=not hosts)
-    program, *rest = mpi.command(processes, job.worker_command(start), hosts, own.variables(), cores)
-    return LaunchPlan(
-        own,
-        (program, *(mpi.elastic_flags() if options.elastic else []), *rest),
-        mpi,
-        workers,
-        tuple(hosts),
-        options.restarts,
-        options.log_dir,
-        shown,
-    )
+    limits.check(ranks + own.spares, on_this_host=not hosts)
+
+    def on(hosts: list[Host], workers: int) -> LaunchPlan:
+        ranks = workers + own.servers + own.spares
+        program, *rest = mpi.command(ranks, job.worker_command(start), hosts, own.variables(), cores)
+        return LaunchPlan(
+            own,
+            (program, *(mpi.elastic_flags() if options.elastic else []), *rest),
+            mpi,
+            workers,
+            tuple(hosts),
+            options.restarts,
+            options.log_dir,
+            shown,
+        )
+
+    def on_those_left(left: list[Host]) -> LaunchPlan:
+        slots = sum(host.slots for host in left) - own.servers
+        if slots < (options.min_workers or 1):
+            raise LaunchError(
+                f"a job must have as many workers as --min-workers says, {options.min_workers}. Received: slots for "
+                f"{max(0, slots)} on the hosts that answer. Use --resume when the others are there again"
+            )
+        return on(left, min(workers, slots))
+
+    planned = on(hosts, workers)
+    if options.min_workers is not None and not options.elastic:
+        return replace(planned, on_those_left=on_those_left)
+    return planned
 
 
 def _hosts(options: LaunchOptions) -> list[Host]:
@@ -169,8 +186,12 @@ def _workers(workers: int | None, servers: int, hosts: list[Host], cores: int) -
 def _least(options: LaunchOptions, workers: int) -> int | None:
     """Return with how many workers an elastic job goes on; `None` if all must."""
     least = options.min_workers
-    if least is not None and not options.elastic:
-        raise click.UsageError(f"--min-workers is for --elastic. Received: --min-workers {least} without it")
+    has_hosts = options.hosts is not None or options.hostfile is not None
+    if least is not None and not (options.elastic or (options.restarts and has_hosts)):
+        raise click.UsageError(
+            "--min-workers is for --elastic, or for --restarts on several hosts. Received: "
+            f"--min-workers {least} without it"
+        )
     if least is not None and not 1 <= least <= workers:
         raise click.UsageError(
             f"--min-workers must be from 1 to the number of workers. Received: --min-workers {least} and -n {workers}"

@@ -81,11 +81,11 @@ class Fit:
         self.progress, console = FitProgress(replication), Console(self._communicator, verbose)
         self._meetings = Meetings(optimizers, self.progress)
         self._decisions = Decisions(model, optimizers, self._meetings)
-        self.rounds = Rounds(model, optimizers, self.progress, self._meetings, trace_anew)
         callback_states = CallbackStates(callbacks or [])
         position = DataPosition(local_batch(model, self._communicator), self._pass)
         state = TrainingState(model, optimizers, self.progress, self._decisions, position, callback_states)
         self._replicated = ReplicatedModel(model, optimizers, state, self._meetings, console, split)
+        self.rounds = Rounds(model, optimizers, self.progress, self._meetings, self._replicated.compare, trace_anew)
         self._checkpointing: Checkpointing | None = None
         if checkpoint is not None:
             self._checkpointing = Checkpointing(
@@ -215,7 +215,7 @@ class Fit:
 
     def decides_in(self, hook: str) -> bool:
         """Whether a callback of any worker may decide something in this hook of a step, and all hear it."""
-        return not self.rounds.is_open and self._decisions.are_made_in(hook)
+        return not self.rounds.are_apart and self._decisions.are_made_in(hook)
 
     def decide(self, of_epoch: bool = False) -> None:
         """Stop if a callback of any worker has said so, and take the chief's learning rate.
@@ -270,8 +270,7 @@ class Fit:
             self._served.end()
 
     def _end(self) -> None:
-        self._meetings.reach(Purpose.CHECK, self.progress.steps)
-        self._replicated.compare(self.progress.steps)
+        self.rounds.compare()
         self._replicated.unshard(complete=True)
 
     def _together(self, act: Callable[[], None], of_epoch: bool = True) -> None:

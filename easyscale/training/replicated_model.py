@@ -48,7 +48,6 @@ class ReplicatedModel:
         self._state, self._meetings, self._console, self._split = state, meetings, console, split
         self._traced = False
         self._said: list = []
-        meetings.register(Purpose.CHECK, self.compare)
         if split is not None:
             meetings.register(Purpose.ACTIVATIONS, split.join)
 

@@ -23,6 +23,8 @@ __all__ = ["Rounds"]
 class Rounds:
     """Has all workers meet after so many steps without an exchange, and at the end of each epoch.
 
+    Where weights take turns, workers meet for the next fragment, and for all at the end of an epoch.
+
     A worker without data takes part, by what it has changed before its data ended. Where each step exchanges gradients
     there are no rounds, and nothing is done.
 
@@ -31,7 +33,11 @@ class Rounds:
         optimizers: List of its `DistributedOptimizer`s.
         progress: The `FitProgress`.
         meetings: The `Meetings`.
+        compare: Function. Takes the number of steps; raises `DesyncError` if workers' weights differ.
         trace_anew: Function. Has the next step traced. Defaults to `None`, where no steps are made.
+
+    Attributes:
+        are_apart: Bool. Whether this worker has stepped alone since all met last, in a round of any weights.
     """
 
     def __init__(
@@ -40,13 +46,16 @@ class Rounds:
         optimizers: Sequence[DistributedOptimizer],
         progress: FitProgress,
         meetings: Meetings,
+        compare: Callable[[int], None],
         trace_anew: Callable[[], None] | None = None,
     ):
         self._model, self._optimizers, self._progress, self._meetings = model, optimizers, progress, meetings
-        self._trace_anew = trace_anew
-        self._since = 0  # the step behind which all workers had the same weights
+        self._trace_anew, self._compare = trace_anew, compare
+        self._since, self._fragment = 0, 0  # the step behind which workers met last, and of what they do next
+        self.are_apart = False
         self._moving: list[tuple[keras.Variable, np.ndarray]] = []
-        meetings.register(Purpose.ROUND, self._make)
+        meetings.register(Purpose.ROUND, self._make_next)
+        meetings.register(Purpose.CHECK, self._compare_last)
 
     @property
     def _local(self) -> list[LocalUpdate]:
@@ -59,7 +68,7 @@ class Rounds:
 
     @property
     def is_open(self) -> bool:
-        """Whether this worker has stepped alone since the last round: its weights are its own then."""
+        """Whether this worker has stepped alone since the last round of all weights: some are its own then."""
         return any(local.is_open for local in self._local)
 
     @property
@@ -78,7 +87,7 @@ class Rounds:
             )
         if not self.is_open:
             self._since = self._progress.steps
-            self._moving = [(variable, value_of(variable)) for variable in assigned_in_steps(self._model)]
+            self._note_moving()
             for local in self._local:
                 local.look()
         if any(local.traced not in (None, local.exchanges) for local in self._local) and self._trace_anew is not None:
@@ -93,11 +102,20 @@ class Rounds:
         if self.exchanges:
             return
         for local in self._local:
-            local.is_open = True
+            local.is_open = self.are_apart = True
         steps = self._progress.steps
         if steps - self._since >= self._local[0].every:
             self._meetings.reach(Purpose.ROUND, steps)
-            self._make(steps)
+            self._make_next(steps)
+
+    def compare(self) -> None:
+        """Raise `DesyncError` if what workers have in common differs. All workers have just met."""
+        self._meetings.reach(Purpose.CHECK, self._progress.steps)
+        self._compare_last(self._progress.steps)
+
+    def _compare_last(self, steps: int) -> None:
+        with self.of_last():
+            self._compare(steps)
 
     def end_epoch(self, is_open: bool) -> None:
         """Make a round at the end of an epoch. All workers call this together.
@@ -109,14 +127,25 @@ class Rounds:
             self._make(self._progress.steps)
             for local in self._local:
                 local.settle()
+        self._fragment = 0
 
-    def _make(self, steps: int) -> None:
-        moving = assigned_in_steps(self._model)
+    def _make_next(self, steps: int) -> None:
+        self._make(steps, self._fragment)
+        self._fragment = (self._fragment + 1) % max(local.fragments for local in self._local)
+
+    def _make(self, steps: int, fragment: int | None = None) -> None:
+        moving = [] if fragment else assigned_in_steps(self._model)
         for number, optimizer in enumerate(self._optimizers):
             is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
             if (local := optimizer.updates.local) is not None:
-                local.make_round([] if number else moving, () if is_scaled else finite_losses.totals(self._model))
-        self._since = steps
+                losses = () if is_scaled else finite_losses.totals(self._model)
+                local.make_round([] if number else moving, losses, fragment)
+        if moving and self.is_open:
+            self._note_moving()
+        self._since, self.are_apart = steps, False
+
+    def _note_moving(self) -> None:
+        self._moving = [(variable, value_of(variable)) for variable in assigned_in_steps(self._model)]
 
     @contextlib.contextmanager
     def of_last(self) -> Iterator[None]:

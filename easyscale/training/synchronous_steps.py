@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from easyscale.progress import Activity
-from easyscale.step.agreement import Purpose
 from easyscale.training.checkpointing import Checkpointing
 from easyscale.training.console import Console
 from easyscale.training.elastic.regrouping import Regrouping
@@ -113,7 +112,7 @@ class SynchronousSteps:
         progress.note_exchanges()
         self._losses.check(progress.steps)
         self._compares |= before == 0 or before // self._check_every < progress.steps // self._check_every
-        if not self._rounds.is_open:
+        if not self._rounds.are_apart:
             self._compare()
         if self._regrouping is not None:
             self._regrouping.back_up(before, progress.steps)
@@ -126,8 +125,7 @@ class SynchronousSteps:
             self._first = None
         if self._compares:
             self._compares = False
-            self._meetings.reach(Purpose.CHECK, self._progress.steps)
-            self._replicated.compare(self._progress.steps)
+            self._rounds.compare()
 
     def _end_on_server(self, train_function: TrainFunction, iterator: Iterator) -> NoReturn:
         """End a server's data before its first step: it takes part in those of the workers until theirs ends."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from easyscale.errors import is_number
 from easyscale.optimizers import identifiers
 from easyscale.optimizers.around_another import AroundAnother
 from easyscale.step.interfaces import GradientSync
@@ -27,10 +28,13 @@ class DiLoCo(LocalSteps):
     `update="sharded"`, or on all workers where it cannot be divided, or differences travel in a form. Each worker has a
     copy of the weights of the last round, and its own state of the inner optimizer.
 
-    There is a round at the end of each epoch as well, so that its validation, its callbacks and their files have the
-    same weights on all workers: an epoch should be a multiple of `every`, or much longer. The outer momentum moves the
-    weights as far after a short round as after a long one. Between rounds `model.save`, `evaluate` and `predict` see
-    the weights of the last one.
+    With `fragments` weights take turns: after each `every / fragments` steps there is a round of another part of them,
+    of about as many bytes as the others. As much is sent in all, but in each round a part of it.
+
+    There is a round of all weights at the end of each epoch as well, so that its validation, its callbacks and their
+    files have the same weights on all workers: an epoch should be a multiple of `every`, or much longer, with fragments
+    in any case. The outer momentum moves the weights as far after a short round as after a long one. Between rounds
+    `model.save`, `evaluate` and `predict` see the weights of the last one, of each weight.
 
     With one worker the inner optimizer is called as it is, without outer steps. In a loop of your own, without `fit()`,
     each step exchanges gradients.
@@ -41,6 +45,8 @@ class DiLoCo(LocalSteps):
             of 0.7 and a Nesterov momentum of 0.9, which was the best of the paper.
         start_step: Int. So many steps are made together first, with an exchange of gradients in each. Optimizer steps
             of earlier `fit()`s count. Defaults to `0`.
+        fragments: Int. In so many parts weights take turns, of which `every` must be a multiple. More than there are
+            weights are as many as there are. Defaults to `1`: all weights in one round.
 
     Raises:
         TypeError: If `outer_optimizer` is none.
@@ -53,7 +59,8 @@ class DiLoCo(LocalSteps):
     >>> distribute = easyscale.callbacks.Distribute("ring", update=update)
 
     Reference: Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023,
-    arXiv:2311.08105.
+    arXiv:2311.08105; of fragments Douillard et al., "Streaming DiLoCo with overlapping communication", 2025,
+    arXiv:2501.18512.
     """
 
     name = "diloco"
@@ -63,8 +70,15 @@ class DiLoCo(LocalSteps):
         every: int = 100,
         outer_optimizer: keras.optimizers.Optimizer | str | dict | None = None,
         start_step: int = 0,
+        fragments: int = 1,
     ):
         super().__init__(every, start_step)
+        if not is_number(fragments, 1, whole=True) or isinstance(fragments, bool) or self.every % int(fragments):
+            raise ValueError(
+                "`fragments` must be an integer of 1 or more of which `every` is a multiple. Received: "
+                f"fragments={fragments!r}, every={self.every}. Use such as DiLoCo(every=100, fragments=4)"
+            )
+        self.fragments = int(fragments)
         if outer_optimizer is None:
             outer_optimizer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
         self.outer_optimizer = identifiers.get(outer_optimizer, "outer_optimizer")
@@ -104,10 +118,11 @@ class DiLoCo(LocalSteps):
     def get_config(self) -> dict[str, Any]:
         outer = keras.saving.serialize_keras_object(self.outer_optimizer)
         outer["config"] = {name: value for name, value in outer["config"].items() if name != "name"}
-        return {**super().get_config(), "outer_optimizer": outer}
+        return {**super().get_config(), "outer_optimizer": outer, "fragments": self.fragments}
 
     def __repr__(self) -> str:
         outer = self.get_config()["outer_optimizer"]
         arguments = ", ".join(f"{name}={value!r}" for name, value in outer["config"].items() if value)
         made_by = f"outer_optimizer={outer['class_name']}({arguments})"
-        return f"DiLoCo(every={self.every}, {made_by}, start_step={self.start_step})"
+        parts = f", fragments={self.fragments}" if self.fragments > 1 else ""
+        return f"DiLoCo(every={self.every}, {made_by}, start_step={self.start_step}{parts})"

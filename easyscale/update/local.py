@@ -1,5 +1,7 @@
 """Each worker updates all weights by its own gradients; every so many steps all meet in a round."""
 
+import heapq
+import math
 from collections.abc import Callable, Sequence
 
 import keras
@@ -33,10 +35,12 @@ class LocalUpdate(Update):
         asked: `LocalSteps`. What the user has asked for.
 
     Attributes:
-        every: Int. A round is made after so many steps without one.
+        every: Int. A round is made after so many steps without one: of all weights, or of the next fragment.
+        fragments: Int. In so many parts weights take turns.
         exchanges: Bool. Whether the next step exchanges gradients: the same on all workers.
         traced: Bool. Whether the step that was traced last does; `None` if none was traced.
-        is_open: Bool. Whether this worker has stepped alone since the last round, so that its weights are its own.
+        is_open: Bool. Whether this worker has stepped alone since the last round of all weights, so that some of its
+            weights are its own.
 
     Raises:
         ValueError: If workers cannot step alone in this job.
@@ -57,18 +61,20 @@ class LocalUpdate(Update):
         ):
             if is_so:
                 raise ValueError(f"{rule}. Received: update='{asked.name}' and {received}. Use `update='replicated'`")
-        self.every, self._start_step = asked.every, asked.start_step
+        parts = fragments_of(variables, asked.fragments)
+        self.every, self.fragments, self._start_step = asked.every // len(parts), len(parts), asked.start_step
         self.exchanges, self.is_open = True, False
         self.traced: bool | None = None
         self._together = ReplicatedUpdate(optimizer, variables, connect)
         self._states = StatesOfWorkers(optimizer, connect())
-        self._outer = OuterStep(asked.make_outer_optimizer(), variables, connect)
+        self._outers = [OuterStep(asked.make_outer_optimizer(), part, connect) for part in parts]
         self._means_on_all = connect().on_state(self._states.means)
 
     def begin(self) -> None:
         if not self._optimizer.built:
             self._optimizer.build(self._variables)
-        self._outer.begin()
+        for outer in self._outers:
+            outer.begin()
         self._together.begin()
         self.active, self.exchanges, self.is_open = True, True, False
         self.look()
@@ -81,25 +87,47 @@ class LocalUpdate(Update):
         if self.exchanges:
             self.exchanges = int(unscaled(self._optimizer).iterations) < self._start_step
         if not self.exchanges:
-            self._outer.restart()
+            for outer in self._outers:
+                outer.restart()
 
     def apply(self, context: StepContext, gradients: list, variables: list[keras.Variable]) -> None:
         self.traced = self.exchanges
         if self.exchanges:
             self._together.apply(context, gradients, variables)
         else:
-            self._outer.count(context.weight)
+            for outer in self._outers:
+                outer.count(context.weight)
             apply, compiles = self._optimizer.apply, is_of_keras(self._optimizer)
             self._connect().update(apply, gradients, variables, compiles)
 
     # Rounds
 
-    def make_round(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]) -> None:
-        """Make a round; see `OuterStep.make`."""
+    def make_round(
+        self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable], fragment: int | None = None
+    ) -> None:
+        """Make a round; see `OuterStep.make`.
+
+        Args:
+            moving: See `OuterStep.make`.
+            losses: The same.
+            fragment: Int. Which part of the weights it is of. Defaults to `None`: all.
+        """
         if not self.is_open:  # its own data have ended, perhaps before the first steps were over
             self.look()
-        self._outer.make(moving, losses)
+        if fragment is not None and self.fragments > 1:
+            for outer in self._outers[fragment : fragment + 1]:  # another optimizer may have more fragments
+                outer.make(moving, losses)
+            return
+        for number, outer in enumerate(self._stepped()):
+            outer.make(() if number else moving, losses)
         self.is_open = False
+
+    def _stepped(self) -> list[OuterStep]:
+        """Return the fragments that some worker has changed since their last rounds: all, if weights take no turns."""
+        if self.fragments == 1:
+            return self._outers
+        all_ranks = self._connect().communicator.all_gather_object([outer.samples for outer in self._outers])
+        return [outer for outer, *of_ranks in zip(self._outers, *all_ranks, strict=True) if any(of_ranks)]
 
     def settle(self) -> None:
         """Have all workers count as many steps as the one that has made most. All must call this."""
@@ -108,13 +136,13 @@ class LocalUpdate(Update):
 
     @property
     def has_stepped(self) -> bool:
-        """Whether this worker has stepped, by some samples, since the last round."""
-        return self._outer.samples > 0
+        """Whether this worker has stepped, by some samples, since the last round of any weights."""
+        return any(outer.samples > 0 for outer in self._outers)
 
     @property
     def weights(self) -> list[tuple[keras.Variable, np.ndarray]]:
-        """Each variable, with its value in the last round."""
-        return list(zip(self._variables, self._outer.last, strict=True))
+        """Each variable, with its value in its last round."""
+        return [pair for outer in self._outers for pair in outer.last]
 
     # The end
 
@@ -122,12 +150,14 @@ class LocalUpdate(Update):
         if not self.exchanges:
             for variable, mean in zip(self._states.variables, self._states.means(), strict=True):
                 variable.assign(mean)
-        self._outer.end()
+        for outer in self._outers:
+            outer.end()
         self._together.end()
         self.active = self.is_open = False
 
     def abandon(self, lost: bool = True) -> None:
-        self._outer.abandon(lost)
+        for outer in self._outers:
+            outer.abandon(lost)
         self._together.abandon(lost)
         self.active = self.is_open = False
 
@@ -151,18 +181,39 @@ class LocalUpdate(Update):
         return 1 if self.exchanges else self._connect().communicator.size
 
     def state_specs(self) -> list[Spec]:
-        return self._states.specs(self._count) + self._outer.state_specs()
+        of_outers = [spec for outer in self._outers for spec in outer.state_specs()]
+        return self._states.specs(self._count) + of_outers
 
     def collect(self, memory: SnapshotMemory) -> list[np.ndarray]:
-        return self._states.collect(self._count, memory) + self._outer.collect(memory)
+        own = self._states.collect(self._count, memory)
+        return own + [value for outer in self._outers for value in outer.collect(memory)]
 
     def load(self, values: list[np.ndarray]) -> None:
         count = len(self._states.variables)
         self._states.load(values[:count])
-        self._outer.load(values[count:])
+        for outer in self._outers:
+            start, count = count, count + len(outer.variables)
+            outer.load(values[start:count])
         self.exchanges = True
         self.look()
 
     @property
     def variables(self) -> list[keras.Variable]:
-        return [*all_variables(self._optimizer), *self._outer.variables]
+        of_outers = [variable for outer in self._outers for variable in outer.variables]
+        return [*all_variables(self._optimizer), *of_outers]
+
+
+def fragments_of(variables: Sequence[keras.Variable], count: int) -> list[list[keras.Variable]]:
+    """Return the parts in which weights take turns, each in the order of the weights, of about as many bytes.
+
+    Args:
+        variables: The weights.
+        count: Int. The number of parts. More than there are weights are as many as there are.
+    """
+    count = max(1, min(count, len(variables)))
+    sizes = [(0, part) for part in range(count)]
+    part_of = {}
+    for index in sorted(range(len(variables)), key=lambda index: -math.prod(variables[index].shape)):
+        size, part_of[index] = heapq.heappop(sizes)  # the smallest so far
+        heapq.heappush(sizes, (size + math.prod(variables[index].shape), part_of[index]))
+    return [[variable for index, variable in enumerate(variables) if part_of[index] == part] for part in range(count)]

@@ -22,6 +22,7 @@ class LocalSteps(abc.ABC):
         start_step: Int. So many steps are made together first, each with an exchange of gradients.
 
     Attributes:
+        fragments: Int. In so many parts weights take turns, a round for each. Defaults to `1`: all in one round.
         name: String. By which users ask for it with its defaults, as in `Distribute(update="local_sgd")`.
         needs: String. What optimizer it needs.
 
@@ -39,7 +40,7 @@ class LocalSteps(abc.ABC):
                     f"`{argument}` must be an integer of {least} or more. Received: {argument}={value!r}. "
                     f"{'Use such as 16' if least else 'Leave it out to step alone from the first step on'}"
                 )
-        self.every, self.start_step = int(every), int(start_step)
+        self.every, self.start_step, self.fragments = int(every), int(start_step), 1
 
     def why_not(self, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> str | None:
         """Return the reason for which it cannot be used with an optimizer, or `None` if it can."""

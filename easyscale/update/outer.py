@@ -68,9 +68,9 @@ class OuterStep:
         return float(self._samples)
 
     @property
-    def last(self) -> list[np.ndarray]:
-        """The weights of the last round."""
-        return [value_of(last) for last in self._last]
+    def last(self) -> list[tuple[keras.Variable, np.ndarray]]:
+        """Each weight, with its value in the last round."""
+        return [(weight, value_of(last)) for weight, last in zip(self._weights, self._last, strict=True)]
 
     def make(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]) -> None:
         """Make a round. All workers must call this; one that has no samples since the last round counts nothing.

@@ -32,7 +32,10 @@ pytestmark = pytest.mark.timeout(60)
         ),
         (["-n", "2", "--ranks", "2"], "numbers of ranks, from 0 to 1, with commas between them. Received: --ranks 2"),
         (["-n", "2", "--ranks", "0,x"], "with commas between them. Received: --ranks 0,x. Use --ranks 0"),
-        (["-n", "2", "--min-workers", "1"], "--min-workers is for --elastic. Received: --min-workers 1 without it"),
+        (
+            ["-n", "2", "--min-workers", "1"],
+            "--min-workers is for --elastic, or for --restarts on several hosts. Received: --min-workers 1 without it",
+        ),
         (["-n", "2", "--elastic-batch", "local"], "is for --elastic. Received: --elastic-batch local without it"),
         (["-n", "2", "--elastic", "--elastic-batch", "x"], "'x' is not one of 'global', 'local'"),
         (["-n", "2", "--elastic", "--min-workers", "3"], "from 1 to the number of workers. Received: --min-workers 3"),

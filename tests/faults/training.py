@@ -23,7 +23,7 @@ UPDATE = sys.argv[5] if len(sys.argv) > 5 else None
 EPOCHS, STEPS = 3, 8
 BATCH = easyscale.local_batch(12)
 VICTIM = 0 if MOMENT == "checkpoint" else 1  # the chief writes
-HAS_FAILED = FOLDER / "failed"
+HAS_FAILED, GOES_ON = FOLDER / "failed", FOLDER / "goes_on"
 OF_THE_SCRIPT = ("callback", "exit3", "exit0")  # fails beside the thread that writes a checkpoint, and not in it
 WRITES = threading.Event()
 
@@ -50,6 +50,7 @@ FAULTS = {
     "exit3": lambda: sys.exit(3),
     "exit0": lambda: sys.exit(0),
     "memory": allocate_too_much,
+    "host": lambda: time.sleep(600),  # and is gone before
 }
 
 
@@ -67,6 +68,8 @@ class Failing(keras.callbacks.Callback):
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
+        if HAS_FAILED.exists() and easyscale.is_chief() and not GOES_ON.exists():
+            GOES_ON.write_text(str(time.time()))
         if WRITES.is_set():
             fail_at("checkpoint")
         if (self.epoch, batch) == (1, 4):

@@ -19,6 +19,7 @@ from easyscale.callbacks import Distribute  # noqa: E402
 from easyscale.compression import Packing  # noqa: E402
 from easyscale.errors import DesyncError  # noqa: E402
 from easyscale.update import DiLoCo, LocalSGD  # noqa: E402
+from easyscale.update.local import fragments_of  # noqa: E402
 
 comm = easyscale.communicator.get()
 
@@ -42,9 +43,9 @@ def linear(optimizer=None):
     return model
 
 
-def fit(model, update, epochs=2, callbacks=(), exchange="ring", **options):
+def fit(model, update, epochs=2, callbacks=(), exchange="ring", steps=None, **options):
     distribute = Distribute(exchange, update=update, **options)
-    x, y = parts()[comm.rank]
+    x, y = (array[: None if steps is None else steps * BATCH] for array in parts()[comm.rank])
     common = {"batch_size": BATCH, "epochs": epochs, "shuffle": False, "verbose": 0}
     return model.fit(x, y, callbacks=[distribute, *callbacks], **common)
 
@@ -143,6 +144,93 @@ def check_a_round_after_each_step_is_one_process():
         return model
 
     equal(summed, digits(96), distribute=distribute, exchanges=["tree"])
+
+
+def check_weights_that_take_turns_are_those_of_the_equations():
+    """Two weights in two fragments: a round of one behind each second step, and of both at the end of an epoch.
+
+    In the second fit a fragment has its round there, and none again.
+    """
+    every, rate = 4, 0.05
+    keras.utils.set_random_seed(1 + comm.rank)
+    layers = [keras.layers.Dense(2, use_bias=False), keras.layers.Dense(2, use_bias=False)]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    model.compile(keras.optimizers.SGD(rate), "mse")
+    last = [
+        np.array(value, "float64") for value in comm.all_gather_object([v.tolist() for v in model.get_weights()])[0]
+    ]
+    weights, counts = [[value.copy() for value in last] for _ in SAMPLES], np.zeros((2, len(SAMPLES)))
+    velocities = [np.zeros_like(value) for value in last]
+
+    def meet(fragment):
+        found = zip(counts[fragment], weights, strict=True)
+        mean = sum(count * (last[fragment] - own[fragment]) for count, own in found) / counts[fragment].sum()
+        velocities[fragment] = 0.9 * velocities[fragment] - 0.7 * mean
+        last[fragment] = last[fragment] + 0.9 * velocities[fragment] - 0.7 * mean
+        for own in weights:
+            own[fragment] = last[fragment]
+        counts[fragment] = 0
+
+    def epoch(steps):
+        for step in range(steps):
+            for worker, (first, second) in enumerate(weights):
+                x, y = (array[step * BATCH : (step + 1) * BATCH].astype("float64") for array in parts()[worker])
+                if len(x):
+                    error = (x @ first @ second - y) / len(x)
+                    weights[worker] = [first - rate * x.T @ error @ second.T, second - rate * (x @ first).T @ error]
+                    counts[:, worker] += len(x)
+            if step % 2:  # in turns, the first again from each epoch on
+                meet(step // 2 % 2)
+        for fragment in (0, 1):
+            if counts[fragment].any():
+                meet(fragment)
+
+    update = DiLoCo(every, fragments=2, outer_optimizer=NESTEROV())
+    fit(model, update)
+    for _ in range(2):
+        epoch(7)
+    fit(model, update, epochs=1, steps=6)
+    epoch(6)
+    assert_equal_ranks(model.get_weights())
+    for found, expected in zip(model.get_weights(), last, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def check_a_round_of_a_fragment_sends_a_part_and_those_who_look_see_what_all_have():
+    layers = [keras.layers.Dense(64) for _ in range(4)]
+    keras.utils.set_random_seed(1)
+    model, folder = keras.Sequential([keras.Input((64,)), *layers]), new_folder()
+    model.compile(keras.optimizers.Adam(), "mse")
+    first = model.get_weights()
+    x, y = np.random.default_rng(comm.rank).normal(size=(2, 4 * 19, 64)).astype("float32")
+
+    class Saves(Watched):
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            if batch == 5:
+                self.model.save_weights(folder / "all.weights.h5")
+
+    watched, update = Saves(), DiLoCo(every=8, fragments=4)
+    distribute = Distribute("ring", update=update, check_every=4, checkpoint=folder / "run", every=1)
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[distribute, watched])
+    sent = np.diff([nbytes for _, nbytes in watched.sent])
+    fragment = sum(weight.size for weight in watched.weights[0]) / 4 * 4
+    compared = 2000  # and what is compared, and agreed upon
+    for step, nbytes in enumerate(sent, 1):
+        of_round = 2 * fragment * (comm.size - 1) / comm.size if step % 2 else 0
+        assert abs(nbytes - of_round) < compared, (step, nbytes, of_round)
+    if comm.is_chief:  # between rounds each weight is that of its last one: the last fragment has had none
+        found = keras.models.clone_model(model)
+        found.load_weights(folder / "all.weights.h5")
+        number_of = {id(variable): number for number, variable in enumerate(model.trainable_variables)}
+        for number, part in enumerate(fragments_of(model.trainable_variables, 4)):
+            seen = first if number == 3 else watched.weights[2 * number + 1]
+            for index in (number_of[id(variable)] for variable in part):
+                np.testing.assert_array_equal(found.get_weights()[index], seen[index], err_msg=f"{number}, {index}")
+    assert_equal_ranks(model.get_weights())
+    comm.barrier()  # the chief has written, in the round of all weights
+    written = [int(path.name.split("-")[1]) for path in (folder / "run").glob("step-*")]
+    assert written == [19], written
 
 
 class Watched(keras.callbacks.Callback):

@@ -37,6 +37,11 @@ def _used():
         (lambda: DiLoCo(every="100"), "`every` must be an integer of 1 or more. Received: every='100'"),
         (lambda: DiLoCo(every=True), "`every` must be an integer of 1 or more. Received: every=True"),
         (lambda: LocalSGD(start_step=-1), "`start_step` must be an integer of 0 or more. Received: start_step=-1"),
+        (
+            lambda: DiLoCo(fragments=0),
+            "`fragments` must be an integer of 1 or more .* Received: fragments=0, every=100",
+        ),
+        (lambda: DiLoCo(every=10, fragments=4), "of which `every` is a multiple. Received: fragments=4, every=10"),
         (lambda: DiLoCo(outer_optimizer=_used()), "Received: one that has been used already, as by a model"),
         (lambda: DiLoCo(outer_optimizer=easyscale.DistributedOptimizer("sgd")), "Received: a DistributedOptimizer"),
         (lambda: DiLoCo(outer_optimizer=SGD(gradient_accumulation_steps=2)), "Received: one that accumulates"),
