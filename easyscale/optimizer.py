@@ -226,7 +226,7 @@ class DistributedOptimizer(AroundAnother):
 
     def state_specs(self) -> list[Spec]:
         """Return shape and dtype of what `collect_state` finds memory for, as NumPy has them."""
-        return self.updates.now.state_specs()
+        return self.updates.of_checkpoints.state_specs()
 
     def state_tree(self, value_format: str) -> dict:
         """Return what `Model.get_state_tree` does of an optimizer, in a `fit()` in which its state is divided."""
@@ -238,7 +238,7 @@ class DistributedOptimizer(AroundAnother):
         Args:
             memory: `SnapshotMemory`. Where they are.
         """
-        return self.updates.now.collect(memory)
+        return self.updates.of_checkpoints.collect(memory)
 
     def set_state(self, values: list) -> None:
         """Set what `collect_state` has returned; see `UpdateInFit.load`."""

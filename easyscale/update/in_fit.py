@@ -59,6 +59,11 @@ class UpdateInFit:
         return self.now if isinstance(self.now, LocalUpdate) else None
 
     @property
+    def of_checkpoints(self) -> Update:
+        """The update whose state a checkpoint has: behind a `fit()` of workers that stepped alone theirs as well."""
+        return self.chosen if isinstance(self.chosen, LocalUpdate) else self.now
+
+    @property
     def is_synchronous(self) -> bool:
         """Whether all workers agree in each step of a `fit()`. It is known before an update is chosen."""
         return choosing.kind_for(self._gradients().exchange).is_synchronous
@@ -114,12 +119,13 @@ class UpdateInFit:
         Raises:
             EasyScaleError: If there are more or fewer values than variables.
         """
-        if len(values) != len(self.now.variables):
+        update = self.of_checkpoints
+        if len(values) != len(update.variables):
             raise EasyScaleError(
                 f"a checkpoint must be of the same optimizers. Received: {len(values)} variables in it, "
-                f"{len(self.now.variables)} of '{self._optimizer.name}'. Use another folder for another optimizer"
+                f"{len(update.variables)} of '{self._optimizer.name}'. Use another folder for another optimizer"
             )
-        self.now.load(values)
+        update.load(values)
 
     def state_tree(self, value_format: str) -> dict:
         """Return what `Model.get_state_tree` does of an optimizer, in a `fit()` in which its state is divided."""

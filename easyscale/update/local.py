@@ -64,6 +64,7 @@ class LocalUpdate(Update):
         parts = fragments_of(variables, asked.fragments)
         self.every, self.fragments, self._start_step = asked.every // len(parts), len(parts), asked.start_step
         self.exchanges, self.is_open = True, False
+        self._are_apart = False  # the states of workers
         self.traced: bool | None = None
         self._together = ReplicatedUpdate(optimizer, variables, connect)
         self._states = StatesOfWorkers(optimizer, connect())
@@ -76,7 +77,7 @@ class LocalUpdate(Update):
         for outer in self._outers:
             outer.begin()
         self._together.begin()
-        self.active, self.exchanges, self.is_open = True, True, False
+        self.active, self.exchanges, self.is_open, self._are_apart = True, True, False, False
         self.look()
 
     def look(self) -> None:
@@ -112,6 +113,7 @@ class LocalUpdate(Update):
             losses: The same.
             fragment: Int. Which part of the weights it is of. Defaults to `None`: all.
         """
+        self._are_apart = True
         if not self.is_open:  # its own data have ended, perhaps before the first steps were over
             self.look()
         if fragment is not None and self.fragments > 1:
@@ -147,7 +149,7 @@ class LocalUpdate(Update):
     # The end
 
     def end(self) -> None:
-        if not self.exchanges:
+        if self._are_apart:  # else a mean would only round
             for variable, mean in zip(self._states.variables, self._states.means(), strict=True):
                 variable.assign(mean)
         for outer in self._outers:
@@ -178,7 +180,7 @@ class LocalUpdate(Update):
 
     @property
     def _count(self) -> int:
-        return 1 if self.exchanges else self._connect().communicator.size
+        return self._connect().communicator.size if self.active and not self.exchanges else 1
 
     def state_specs(self) -> list[Spec]:
         of_outers = [spec for outer in self._outers for spec in outer.state_specs()]
@@ -191,6 +193,7 @@ class LocalUpdate(Update):
     def load(self, values: list[np.ndarray]) -> None:
         count = len(self._states.variables)
         self._states.load(values[:count])
+        self._are_apart = len(values[0]) > 1
         for outer in self._outers:
             start, count = count, count + len(outer.variables)
             outer.load(values[start:count])

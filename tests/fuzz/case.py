@@ -49,11 +49,11 @@ class Case(Mapping):
     def arguments_of(self, call: str) -> str:
         """Return the arguments that dimensions give to a call, such as `, momentum=0.9`."""
         given = {
-            dimension.name: self.source(dimension.name)
+            dimension.argument or dimension.name: self.source(dimension.name)
             for dimension in DIMENSIONS.values()
-            if dimension.argument_of == call
+            if dimension.argument_of == call and self.source(dimension.name)
         }
-        return "".join(f", {name}={source}" for name, source in given.items() if source)
+        return "".join(f", {name}={source}" for name, source in given.items())
 
     @property
     def chosen(self) -> dict[str, str]:

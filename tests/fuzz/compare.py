@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fuzz.case import Case
-from fuzz.dimensions.distribution import NOT_WAITING, ROUNDS, is_packed, leaves_out, waits
+from fuzz.dimensions.distribution import NOT_WAITING, ROUNDS, is_another, is_packed, waits
 from fuzz.dimensions.models import unsynchronized
 from fuzz.dimensions.parallel import is_pipelined, pipelines, replicas
 from fuzz.dimensions.resume import is_cut_off
@@ -48,7 +48,7 @@ def compare(case: Case, reference: Mapping, several: Mapping, tolerance: float |
         if np.shape(value) != np.shape(others[path]):
             return Difference(f"{_name(path)} has the shape {np.shape(value)}, and {np.shape(others[path])}")
         gaps[path] = _gap(value, others[path])
-    if leaves_out(case):
+    if is_another(case):
         return None  # another training, on purpose, of the same things
     off = [path for path, gap in gaps.items() if gap > tolerance]
     if not off:

@@ -19,6 +19,7 @@ class Dimension:
             knows what to do with it.
         fits: Function. Whether a case can have its value of this dimension; else it has the simplest. It may look at
             this dimension and at those before.
+        argument: String. The argument's name. Defaults to `""`: `name`.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Dimension:
     chance: float = 0.2
     argument_of: str = ""
     fits: Callable[[Mapping[str, str]], bool] = lambda case: True
+    argument: str = ""
 
     @property
     def simplest(self) -> str:

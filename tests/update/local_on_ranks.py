@@ -425,8 +425,9 @@ def check_training_goes_on_from_a_checkpoint_with_the_same_bits():
     written = sorted(int(path.name.split("-")[1]) for path in folder.glob("step-*"))
     comm.barrier()  # before some are taken away
     assert written == [1, 2, 5, 7, 10, 13, 14], written  # together, and then in rounds, also of the end of an epoch
-    for step in (10, 1):
-        leave(folder, step)
+    for step in (10, 1, None):  # and from the end: no step is left
+        if step is not None:
+            leave(folder, step)
         again, same_history = trained()
         assert same_history == {name: values[-len(same_history[name]) :] for name, values in history.items()}
         for found, expected in zip(again, weights, strict=True):

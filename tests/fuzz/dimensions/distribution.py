@@ -21,6 +21,15 @@ FORMS = {
 }
 
 
+# Updates by which workers step alone between rounds.
+ALONE = {
+    "local_sgd": "easyscale.update.LocalSGD(every=2)",
+    "post-local": "easyscale.update.LocalSGD(every=2, start_step=3)",
+    "diloco": "easyscale.update.DiLoCo(every=2)",
+    "diloco in turns": "easyscale.update.DiLoCo(every=4, fragments=2)",
+}
+
+
 def _quoted(*names: str) -> dict[str, str]:
     return {name: f'"{name}"' for name in names}
 
@@ -38,9 +47,14 @@ def is_packed(case):
     return sends and case["compression"] != "none" and case["precision"] != "float64"
 
 
-def leaves_out(case):
-    """Whether a form leaves out so much of gradients that the training is another one than that of one process."""
-    return is_packed(case) and case["compression"] not in ROUNDS
+def is_another(case):
+    """Whether the training is another one than that of one process, on purpose.
+
+    That is so where a form leaves out much of gradients, and where workers step alone.
+    """
+    return (is_packed(case) and case["compression"] not in ROUNDS) or (
+        case["rounds"] != "none" and case["workers"] != "1"
+    )
 
 
 def _exchange_fits(case):
@@ -82,6 +96,14 @@ DIMENSIONS = [
     ),
     Dimension("exchange", {"auto": "", **_quoted(*EXCHANGES), **NOT_WAITING}, 0.7, "distribute", _exchange_fits),
     Dimension("update", {"default": "", **_quoted("replicated", "sharded")}, 0.4, "distribute"),
+    Dimension(
+        "rounds",
+        {"none": "", **ALONE},
+        0.06,
+        "distribute",
+        lambda case: case["update"] == "default" and case["replication"] == "between_graph" and case["servers"] == "0",
+        argument="update",
+    ),
     Dimension("compression", {"none": "", **FORMS}, 0.1, "distribute"),
     Dimension("bucket_bytes", {"default": "", "16": "16", "300": "300", "4096": "4096"}, 0.25, "distribute"),
     Dimension("check_every", {"100": "", "1": "1", "2": "2"}, 0.15, "distribute"),

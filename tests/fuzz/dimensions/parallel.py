@@ -87,13 +87,24 @@ def refused(case) -> Iterator[str]:
             found |= {"stage_split": split["split"], "scope": case["scope"] == "yes"}
     elif is_split(case):
         found = _refused_of_split(case, case["split"], int(case["workers"]) // (groups(case) or 1))
-    if found:
+    if not found and case["rounds"] != "none":
+        found = _refused_of_steps_alone(case)
+    elif found:
         found |= {
+            "rounds": case["rounds"] != "none",
             "replication": case["replication"] == "in_graph",
             "servers": case["servers"] != "0",
             "exchange": not waits(case),
         }
     yield from (name for name, is_refused in found.items() if is_refused)
+
+
+def _refused_of_steps_alone(case):
+    return {
+        "exchange": not waits(case),
+        "gradient_accumulation_steps": case["gradient_accumulation_steps"] != "none",
+        "use_ema": case["use_ema"] == "yes",
+    }
 
 
 def _refused_of_pipelines(case):
