@@ -20,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["option", "written"]
+__all__ = ["is_long", "key", "option", "rule_against", "written"]
 
 _OWN = ("config", "print_config", "help")  # options that are about the file, or nothing
 
@@ -42,13 +42,18 @@ def written(context: click.Context) -> str:
         value = context.params.get(parameter.name or "")
         if parameter.name in _OWN or value in (None, (), False) or value == parameter.default:
             continue
-        lines.append(f"{_key(parameter)} = {json.dumps(value, ensure_ascii=False)}")
+        lines.append(f"{key(parameter)} = {json.dumps(value, ensure_ascii=False)}")
     return "\n".join(lines)
 
 
-def _key(parameter: click.Parameter) -> str:
+def key(parameter: click.Parameter) -> str:
     """The name of an option, or argument, in the file: that of its longest form, without dashes before it."""
     return max(parameter.opts, key=len).lstrip("-")
+
+
+def is_long(option: click.Option) -> bool:
+    """Whether an option has a name of more than a letter."""
+    return any(name.startswith("--") for name in option.opts)
 
 
 def _read(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
@@ -65,9 +70,9 @@ def _read(context: click.Context, parameter: click.Parameter, path: str | None) 
     table = found.get(name, {})
     if not isinstance(table, dict):
         raise click.UsageError(f"'{name}' in {path} must be a table. Received: {table!r}. Write [{name}] above it")
-    parameters = {_key(one): one for one in context.command.get_params(context) if one.name not in _OWN}
+    parameters = {key(one): one for one in context.command.get_params(context) if one.name not in _OWN}
     _check_known(table, list(parameters), f"an option in {path}")
-    said = {str(parameters[key].name): _checked(parameters[key], key, value, path) for key, value in table.items()}
+    said = {str(parameters[name].name): _checked(parameters[name], name, value, path) for name, value in table.items()}
     context.default_map = {**(context.default_map or {}), **said}
 
 
@@ -79,14 +84,19 @@ def _check_known(found: Mapping[str, Any], valid: list[str], what: str) -> None:
             raise click.UsageError(f"{what} must be one that there is. Received: '{name}'. {hint}")
 
 
-def _checked(parameter: click.Parameter, key: str, value: Any, path: str) -> Any:
+def _checked(parameter: click.Parameter, name: str, value: Any, path: str) -> Any:
     """Return a value of the file as click takes it; raise `click.UsageError` if it is of another kind."""
+    if (rule := rule_against(parameter, value)) is not None:
+        raise click.UsageError(f"'{name}' in {path} must be {rule}. Received: {value!r}")
+    return [str(one) for one in value] if isinstance(value, list) else value
+
+
+def rule_against(parameter: click.Parameter, value: Any) -> str | None:
+    """Return what an option, or argument, must be if this is not its value; `None` if it may be."""
     if isinstance(parameter, click.Option) and parameter.is_flag:
         is_right, rule = isinstance(value, bool), "true or false"
     elif parameter.nargs == -1:
         is_right, rule = isinstance(value, list), "a list of texts"
     else:
         is_right, rule = isinstance(value, (str, int, float)) and not isinstance(value, bool), "a text or a number"
-    if not is_right:
-        raise click.UsageError(f"'{key}' in {path} must be {rule}. Received: {value!r}")
-    return [str(one) for one in value] if isinstance(value, list) else value
+    return None if is_right else rule

@@ -4,7 +4,8 @@
     ├── LaunchError          the ranks were not started in a way that lets them meet
     ├── DesyncError          ranks differ where they must agree: exchange, gradients, weights
     ├── PeerError            another rank has left or failed while this one waits for it
-    └── SharedMemoryError    a node has no room for the memory that its ranks are to have in common
+    ├── SharedMemoryError    a node has no room for the memory that its ranks are to have in common
+    └── WorkerError          a worker that `run` has started has raised an exception, or has ended
     EasyScaleWarning         something works, but hardly as meant
 
 A bad argument is a plain `ValueError` or `TypeError`, as in Keras. Every message is the rule, what came, and the
@@ -23,7 +24,15 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
-__all__ = ["DesyncError", "EasyScaleError", "EasyScaleWarning", "LaunchError", "PeerError", "SharedMemoryError"]
+__all__ = [
+    "DesyncError",
+    "EasyScaleError",
+    "EasyScaleWarning",
+    "LaunchError",
+    "PeerError",
+    "SharedMemoryError",
+    "WorkerError",
+]
 
 
 class EasyScaleError(Exception):
@@ -59,6 +68,18 @@ class LostError(PeerError):
 
 class SharedMemoryError(EasyScaleError):
     """A node has no room for the memory that its ranks are to have in common."""
+
+
+class WorkerError(EasyScaleError):
+    """A worker that `run` has started has raised an exception, or has ended. Raised by `run`, on no worker.
+
+    Attributes:
+        rank: Int. The worker; `None` if it is not known.
+    """
+
+    def __init__(self, message: str, rank: int | None = None):
+        super().__init__(message)
+        self.rank = rank
 
 
 class EasyScaleWarning(UserWarning):

@@ -74,8 +74,10 @@ def _is_separate(callbacks: _CallbackList) -> bool:
     divides = {"shard", "local_batch", "scaled_lr"} & called.names
     is_meant = "rank" in called.names and not divides
     is_meant |= "mpi4py.MPI" in sys.modules and "easyscale.communicator.mpi" not in sys.modules
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if is_meant or callbacks.model is None or (main is not None and main.name.startswith(f"{__package__}.")):
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    main = "" if spec is None else spec.name  # one of this package's, unless it calls a function of the user's
+    is_meant |= main.startswith(f"{__package__}.") and not main.startswith(f"{__package__}.running.")
+    if is_meant or callbacks.model is None:
         return False
     optimizers = [value for value in vars(callbacks.model).values() if hasattr(value, "apply_gradients")]
     optimizers += [getattr(optimizer, "inner_optimizer", None) for optimizer in optimizers]

@@ -1,4 +1,6 @@
-"""What no part of the project does: it unpickles nothing, starts no shell and opens no port."""
+"""What no part of the project does: it unpickles nothing that another user could have written, starts no shell and
+opens no port.
+"""
 
 import ast
 import os
@@ -8,14 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from easyscale.errors import EasyScaleError
+from easyscale.running.folder import Folder
+
 ROOT = Path(__file__).parents[1]
 SOURCES = [file for folder in ("easyscale", "callbacks", "cli") for file in sorted((ROOT / folder).rglob("*.py"))]
 EXECUTES_WHAT_IT_READS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+# Of a folder that it has found to be this user's, and closed to others.
+READS_OWN_FILES = ROOT / "easyscale" / "running" / "folder.py"
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_nothing_is_unpickled_and_no_shell_is_started(file):
     for node in ast.walk(ast.parse(file.read_text())):
+        if file == READS_OWN_FILES and isinstance(node, ast.Import):
+            continue
         if isinstance(node, ast.Import):
             assert not {alias.name.partition(".")[0] for alias in node.names} & EXECUTES_WHAT_IT_READS
         elif isinstance(node, ast.ImportFrom):
@@ -31,6 +40,16 @@ def test_nothing_is_unpickled_and_no_shell_is_started(file):
             assert ast.unparse(node) not in ("os.system", "os.popen", "subprocess.getoutput"), ast.unparse(node)
             # `loopback` has none of its own: what mpirun has opened to every network becomes one of this host.
             assert node.attr != "AF_INET" or file.name == "loopback.py", "a port beside MPI's own"
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o705, 0o711])
+def test_nothing_is_read_in_a_folder_that_others_can_enter(mode, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    Folder(str(folder))
+    folder.chmod(mode)
+    with pytest.raises(EasyScaleError, match=f"must be this user's, and closed to others. Received: .* mode {mode:o}"):
+        Folder(str(folder))
 
 
 SCRIPT = """

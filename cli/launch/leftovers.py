@@ -12,15 +12,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["adopt", "end_children", "end_marked", "reap"]
+__all__ = ["adopt", "die_with_parent", "end_children", "end_marked", "reap"]
 
 _PATIENCE = 1.0  # seconds that a process has to end after a SIGTERM, and again after a SIGKILL
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def adopt() -> None:
     """Have all descendants of this process become its children when their parents have ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have this process get a signal when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def reap(but: int | None = None) -> bool:

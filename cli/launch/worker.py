@@ -6,7 +6,6 @@ Nothing heavy is imported, because every rank waits for it.
 """
 
 import contextlib
-import ctypes
 import functools
 import json
 import os
@@ -30,7 +29,6 @@ __all__ = ["MARK", "cores_of_rank", "thread_settings"]
 MARK = "\x1eeasyscale "  # begins a line of stderr that is for the launcher, of a rank that cannot reach its socket
 
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-_PR_SET_PDEATHSIG = 1
 
 
 def cores_of_rank(cores: list[int], local_rank: int, local_size: int) -> list[int]:
@@ -124,7 +122,7 @@ def _start(
         signal.signal(number, lambda number, frame: None)  # for the script, which gets it too; `exec` undoes this
     pid = os.fork()
     if pid == 0:
-        _die_with_parent()
+        leftovers.die_with_parent()
         watch.give()
         for standard, (_, writer) in pipes.items():
             os.dup2(writer, standard)
@@ -206,14 +204,10 @@ def _end_like(status: int) -> None:
     os._exit(os.WEXITSTATUS(status))
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> None:
     launcher = launchers.detect()
     rank = launcher.rank if launcher else 0
-    _die_with_parent()  # if mpirun is killed, nobody else would end this rank
+    leftovers.die_with_parent()  # if mpirun is killed, nobody else would end this rank
     leftovers.adopt()
     told = Settings.read()
     spares, output = told.spares, told.output

@@ -5,12 +5,10 @@ import stat
 import subprocess
 import sys
 import textwrap
-import time
-import uuid
-from pathlib import Path
 
 import click.testing
 import pytest
+from processes import Marked
 
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "easyscale")
 
@@ -50,13 +48,11 @@ def cli(monkeypatch):
     return lambda *arguments: click.testing.CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-class Ranks:
+class Ranks(Marked):
     """Starts `easyscale` as a process, and finds all processes that came of it."""
 
     def __init__(self):
-        self._mark = f"EASYSCALE_TEST={uuid.uuid4().hex}"
-        name, _, value = self._mark.partition("=")
-        self.environment = {**os.environ, name: value}
+        super().__init__()
         self.started = []
 
     def start(self, *arguments, **options) -> subprocess.Popen:
@@ -69,23 +65,6 @@ class Ranks:
         process = self.start(*arguments, **{**pipes, **options})
         output, errors = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
-
-    def alive(self) -> list[str]:
-        """Command lines of the processes that live."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append((folder / "cmdline").read_text().replace("\0", " "))
-            except OSError:
-                pass
-        return found
-
-    def wait_until_gone(self, timeout: float = 5.0) -> list[str]:
-        end = time.monotonic() + timeout
-        while (alive := self.alive()) and time.monotonic() < end:
-            time.sleep(0.05)
-        return alive
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ LAYERS = [
     {"callbacks"},
     {"bench", "verify"},
     {"cli"},
+    {"running"},
     {"__main__"},
 ]
 
