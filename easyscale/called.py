@@ -1,10 +1,12 @@
 """Which of the package's functions the script has called: from this it shows what has been forgotten."""
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 
 from easyscale.errors import EasyScaleWarning
 
-__all__ = ["names", "note", "note_local_batch", "warn_if_divided_twice"]
+__all__ = ["names", "note", "note_local_batch", "unnoted", "warn_if_divided_twice"]
 
 names: set[str] = set()
 _local_batches: dict[int, int] = {}  # what `local_batch` has returned -> what it was given
@@ -13,6 +15,16 @@ _local_batches: dict[int, int] = {}  # what `local_batch` has returned -> what i
 def note(name: str) -> None:
     """Take in that the script has called a function of this name."""
     names.add(name)
+
+
+@contextlib.contextmanager
+def unnoted() -> Iterator[None]:
+    """Return a context in which it is not the script that calls functions."""
+    before = set(names)
+    try:
+        yield
+    finally:
+        names.intersection_update(before)
 
 
 def note_local_batch(global_batch: int, local_batch: int) -> int:

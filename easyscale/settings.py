@@ -172,6 +172,7 @@ class Settings:
     )  # fmt: skip
     # What processes of one job tell each other.
     launched: int | None = _setting(None, "The process that `launch` has become, the only one of its job", _number(1))
+    auto: int | None = _setting(None, "The seed of all ranks, where scripts do not know of EasyScale", _number(0))
     rank_process: int | None = _setting(None, "The process that is a rank; its children are none", _number(1))
     output: str | None = _setting(None, "Name of the launcher's socket; see `streams.py`")
     progress: str = _setting("", "Where a rank writes what it does; see `Progress.of_this_process`")

@@ -38,6 +38,7 @@ def size() -> int:
     >>> easyscale.size()  # without a launcher
     1
     """
+    called.note("size")
     return communicator.get().workers // mesh.ranks_of_worker() * _devices()
 
 
@@ -61,6 +62,7 @@ def is_chief() -> bool:
     >>> if easyscale.is_chief():
     ...     model.save("model.keras")
     """
+    called.note("is_chief")
     return communicator.get().is_chief
 
 

@@ -27,6 +27,7 @@ SAID = Settings(
     bandwidth="100Mbit",
     latency="20ms",
     launched=10,
+    auto=1,
     rank_process=11,
     output="easyscale-1",
     progress="1:2:3",

@@ -74,6 +74,11 @@ __all__ = ["command"]
     help="Whether TensorFlow computes with oneDNN's kernels. Default: auto, where they are faster on this processor "
     "and TF_ENABLE_ONEDNN_OPTS is not set.",
 )  # fmt: skip
+@click.option(
+    "--auto", is_flag=True,
+    help="Train on all workers a Keras script that does not know of EasyScale: fit, evaluate, predict and save do what "
+    "its three lines would.",
+)  # fmt: skip
 @checked.network
 @click.option("--log-dir", metavar="DIR", help="Write what ranks write to DIR too: rank_0.log, ..., and job.log.")
 @click.option("--ranks", "shown", metavar="0,3", help="Show the output of these ranks only. Default: of all.")

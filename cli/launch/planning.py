@@ -2,6 +2,7 @@
 
 import math
 import os
+import secrets
 import sys
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from easyscale.settings import Devices, Settings
 
 __all__ = ["LaunchOptions", "plan"]
 
+_AUTO = "easyscale.auto.script"
 _MOST = 1_000_000  # ranks; what lists them all has no end with numbers that are slips of the hand
 
 
@@ -27,6 +29,7 @@ class LaunchOptions:
     script: str
     arguments: tuple[str, ...] = ()
     module: bool = False
+    auto: bool = False
     ranks: int | None = None
     exchange: str | None = None
     replication: str | None = None
@@ -87,6 +90,10 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         latency=latency,
     )
     start = scripts.start(options.script, options.module) + list(options.arguments)
+    if options.auto:
+        _check_auto(options, own)
+    if options.auto and workers > 1:  # else the script runs as it is
+        own, start = replace(own, auto=secrets.randbits(31)), ["-m", _AUTO, *start]
     shown = _shown(options.shown, ranks + own.spares)
     if ranks == 1 and not hosts and not options.restarts and options.log_dir is None:
         return LaunchPlan(own, (sys.executable, *start))
@@ -209,6 +216,21 @@ def _spares(options: LaunchOptions, workers: int, has_hosts: bool) -> int:
     if options.respawn and wrong:
         raise click.UsageError(f"--respawn is for workers of one host. Received: {wrong}. Leave one of them out")
     return (options.spares or workers) if options.respawn and workers > 1 else 0
+
+
+def _check_auto(options: LaunchOptions, own: Settings) -> None:
+    """Refuse what a script that does not know of EasyScale cannot have."""
+    wrong = {
+        "--elastic": options.elastic,
+        "--servers": own.servers,
+        "--resume": own.resume,
+        "--devices" if options.devices else "--replication in_graph": own.replication == "in_graph",
+    }
+    if given := next((name for name, is_given in wrong.items() if is_given), None):
+        raise click.UsageError(
+            f"--auto is for workers that are processes and stay to the end. Received: --auto and {given}. Leave one of "
+            "them out, or add EasyScale's three lines to the script"
+        )
 
 
 def _shown(text: str | None, processes: int) -> frozenset[int] | None:

@@ -7,13 +7,13 @@ others, by lines over the socket `EASYSCALE_SPARE`.
 """
 
 import os
-import runpy
 import sys
 import threading
 import time
 from collections.abc import Callable
 
 from easyscale import communicator as communicators
+from easyscale.as_main import run_as_main
 from easyscale.elastic.ending import end_alone
 from easyscale.elastic.membership import Membership
 from easyscale.progress import Leave
@@ -33,7 +33,7 @@ def main() -> None:
     tell(f"replaces {rank}")
     threading.Thread(target=_watch, args=(membership, tell), name="easyscale-spare", daemon=True).start()
     try:
-        _run(sys.argv[1:])
+        run_as_main(sys.argv[1:])
     except SystemExit as error:
         if membership.is_joining and error.code not in (None, 0):  # else it would wait until the others end
             if not isinstance(error.code, int):
@@ -61,18 +61,6 @@ def _watch(membership: Membership, tell: Callable[[str], None]) -> None:
         membership.end_if_over()
         time.sleep(_LOOK_SECONDS)
     tell("joined")
-
-
-def _run(arguments: list[str]) -> None:
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        is_folder = os.path.isdir(arguments[0])
-        sys.path[0] = os.path.realpath(arguments[0] if is_folder else os.path.dirname(os.path.realpath(arguments[0])))
-        runpy.run_path(arguments[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -131,3 +131,28 @@ def test_the_only_rank_takes_the_place_of_the_launcher_and_belongs_to_no_other_j
     assert (program, command, of_other_tools - set(told)) == ("python", ("python", "train.py"), set())
     variables = {"EASYSCALE_EXCHANGE": "ring", "EASYSCALE_LAUNCHED": str(os.getpid()), **others}
     assert {name: value for name, value in told.items() if name not in of_other_tools} == variables
+
+
+def test_auto_runs_the_script_by_way_of_a_module_with_one_seed_and_alone_as_it_is(planned):
+    path, *_ = planned(ranks=1).command[1:]
+    assert planned(auto=True, ranks=1).command == planned(ranks=1).command
+    several = planned(auto=True, ranks=2, arguments=("--epochs", "3"))
+    assert several.command[-5:] == ("-m", "easyscale.auto.script", path, "--epochs", "3")
+    assert 0 <= several.settings.auto < 2**31
+    assert planned(auto=True, ranks=2, module=True).command[-4:-1] == ("-m", "easyscale.auto.script", "-m")
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ({"elastic": True}, "--elastic"),
+        ({"servers": 1}, "--servers"),
+        ({"devices": "2"}, "--devices"),
+        ({"replication": "in_graph"}, "--replication in_graph"),
+        ({"resume": "."}, "--resume"),
+    ],
+)
+def test_auto_refuses_what_needs_a_script_that_knows_of_it(planned, options, given):
+    with pytest.raises(click.UsageError) as raised:
+        planned(auto=True, ranks=2, **options)
+    assert f"Received: --auto and {given}. Leave one of them out" in raised.value.message

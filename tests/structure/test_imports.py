@@ -16,7 +16,7 @@ import easyscale
 # Each part imports only parts that stand below it. A program that stands in a part may be named by itself.
 LAYERS = [
     {"quantities"},
-    {"errors", "layout", "onednn", "settings", "progress", "when_imported"},
+    {"as_main", "errors", "layout", "onednn", "settings", "progress", "when_imported"},
     {"discovery", "keras_backend", "launchers"},
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},
@@ -30,7 +30,7 @@ LAYERS = [
     {"optimizer", "parallel"},
     {"training"},
     {"callbacks"},
-    {"bench", "verify"},
+    {"auto", "bench", "verify"},
     {"cli"},
     {"running"},
     {"__main__"},
@@ -67,6 +67,7 @@ ONLY_IN = {
         "easyscale.update",
         "easyscale.training",
         "easyscale.callbacks",
+        "easyscale.auto",
         "easyscale.bench",
         "easyscale.verify",
         "easyscale.data.keras_dataset",

@@ -1,0 +1,152 @@
+"""What a worker gets of the data that a script passes to `fit`, `evaluate` and `predict`, which are those of all."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from easyscale import called
+from easyscale.communicator import Communicator
+from easyscale.data import arrays, division, keras_dataset, shard, tf_dataset
+from easyscale.training.keras_fit import KERAS_BATCH
+
+__all__ = ["Divided", "are_arrays", "divide", "evaluated_batch", "is_generator", "local_batch", "whole"]
+
+_LOOKED_AT = 32  # rows of an array, by which it is seen whether all workers have the same one
+_OWN = " that each worker has drawn for itself, and takes its part of its own"
+
+
+class Divided(NamedTuple):
+    """What a worker gets in place of the data.
+
+    Attributes:
+        x: Arrays, a dataset or a generator.
+        y: Arrays, or `None`.
+        sample_weight: Arrays, or `None`.
+        about: String. What the data are.
+        is_part: Bool. Whether it is this worker's part; else all of the data. Defaults to `True`.
+        are_arrays: Bool. Whether Keras makes batches of them. Defaults to `False`.
+        is_same: Bool. Whether all workers have passed the same. Defaults to `True`.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    about: str
+    is_part: bool = True
+    are_arrays: bool = False
+    is_same: bool = True
+
+
+def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator) -> Divided:
+    """Return this worker's part of what each worker has passed. All workers call this together.
+
+    Arrays are divided sample by sample, and what yields batches batch by batch: those of all workers together are the
+    batch of one process. Data that each worker draws at random for itself are divided in the same way. What cannot be
+    divided stays whole.
+    """
+    with called.unnoted():
+        if tf_dataset.owns(x):
+            try:
+                part = shard(x, batched=True)
+            except TypeError:  # what its batches consist of has no rows, such as sparse tensors
+                return whole(
+                    x, y, sample_weight, f"a tf.data.Dataset of {_specs(x)}: each worker draws its own batches"
+                )
+            return Divided(part, y, sample_weight, "a tf.data.Dataset, batch by batch")
+        if keras_dataset.owns(x):
+            is_same = _are_same(x[0], communicator)
+            about = f"a {type(x).__name__}, batch by batch{'' if is_same else _OWN}"
+            return Divided(shard(x), y, sample_weight, about, is_same=is_same)
+        if is_generator(x):
+            return _of_generator(x, communicator)
+        if not are_arrays(x, y, sample_weight):
+            return whole(x, y, sample_weight, f"a {type(x).__name__}: each worker draws its own batches")
+        is_same = _are_same((x, y, sample_weight), communicator)
+        about = f"{division.count(x):,} samples{'' if is_same else _OWN}"
+        x, y, sample_weight = shard(x, y, sample_weight)
+        return Divided(x, y, sample_weight, about, are_arrays=True, is_same=is_same)
+
+
+def whole(x: Any, y: Any, sample_weight: Any, about: str = "") -> Divided:
+    """Return data that each worker has as they are."""
+    return Divided(x, y, sample_weight, about, is_part=False)
+
+
+def _of_generator(x: Iterator, communicator: Communicator) -> Divided:
+    batches = list(itertools.islice(x, 1))
+    is_same = _are_same(batches, communicator)
+    part = _parts(itertools.chain(batches, x), *division.position_of(communicator)())
+    return Divided(part, None, None, f"a generator, batch by batch{'' if is_same else _OWN}", is_same=is_same)
+
+
+def _parts(batches: Iterator, rank: int, size: int) -> Iterator:
+    """Yield this worker's part of each batch: element `i` of all goes to worker `i % size`."""
+    before = 0
+    for batch in batches:
+        rows = division.count(batch)
+        start = (rank - before) % size
+        before += rows
+        if start < rows:
+            yield arrays.part(batch, start, size)
+
+
+def local_batch(batch_size: int | None, workers: int) -> int:
+    """Return the samples of a worker in a batch of so many; `None` is Keras's default.
+
+    Raises:
+        ValueError: If the batch cannot be divided by the workers.
+
+    Example:
+
+    >>> local_batch(None, 4)
+    8
+    """
+    batch = KERAS_BATCH if batch_size is None else int(batch_size)
+    if batch % workers:
+        fewer = max(number for number in range(1, workers + 1) if batch % number == 0)
+        raise ValueError(
+            f"`batch_size` must be a multiple of the number of workers with --auto. Received: batch_size={batch} on "
+            f"{workers} workers. Start -n {fewer}, or pass batch_size={(batch // workers + 1) * workers}"
+        )
+    return batch // workers
+
+
+def evaluated_batch(batch_size: int | None, workers: int) -> int:
+    """Return the samples of a worker in a batch of an evaluation, whose size changes nothing but means over batches."""
+    return max(1, int(batch_size or KERAS_BATCH) // workers)
+
+
+def is_generator(data: Any) -> bool:
+    """Return whether data can be gone through once."""
+    return isinstance(data, Iterator)
+
+
+def _specs(dataset: Any) -> str:
+    """Return of what kinds of tensors a dataset's elements consist."""
+    names = {type(spec).__name__.replace("Spec", "") for spec in keras.tree.flatten(dataset.element_spec)}
+    return " and ".join(sorted(names))
+
+
+def are_arrays(*data: Any) -> bool:
+    """Return whether all data are arrays, or nested structures of them, that have rows."""
+    return all(hasattr(leaf, "__len__") and hasattr(leaf, "__getitem__") for leaf in arrays.leaves(data))
+
+
+def _are_same(data: Any, communicator: Communicator) -> bool:
+    """Whether all workers have the same data, as far as some rows tell."""
+    digest = hashlib.blake2b(digest_size=8)
+    for leaf in arrays.leaves(data):
+        count, rows = division.count(leaf), leaf.iloc if hasattr(leaf, "iloc") else leaf
+        digest.update(f"{count}".encode())
+        for index in np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(int)):
+            digest.update(_bytes(rows[index]))
+    return len({*communicator.all_gather_object(digest.hexdigest())}) == 1
+
+
+def _bytes(row: Any) -> bytes:
+    array = np.asarray(keras.ops.convert_to_numpy(row) if keras.ops.is_tensor(row) else row)
+    return repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()

@@ -1,0 +1,221 @@
+"""What `fit`, `evaluate`, `predict` and `save` of every Keras model do under `easyscale launch --auto`.
+
+Keras's own methods are replaced on `keras.Model`, once, by some that are called alike: a script calls them as ever, on
+every rank, and they do what the three lines of EasyScale would. A script that has these lines itself is left alone.
+"""
+
+import atexit
+import functools
+import inspect
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from easyscale import called
+from easyscale import communicator as communicators
+from easyscale.auto import data
+from easyscale.auto.report import Report
+from easyscale.callbacks import Distribute
+from easyscale.data import division, unshard
+from easyscale.errors import PeerError
+from easyscale.keras_internals import OF_FIT
+from easyscale.optimizer import DistributedOptimizer
+from easyscale.training.distribution import Distribution
+
+__all__ = ["AutoModel", "install"]
+
+_BESIDE = "evaluate() is of all workers, predict() returns all rows, and save() and Keras's callbacks write on rank 0"
+_REPLACED = ("fit", "evaluate", "predict", "save", "save_weights", "export", "train_on_batch")
+
+
+def install() -> None:
+    """Replace the methods of Keras's models, and watch its optimizers."""
+    auto = AutoModel()
+    for name in _REPLACED:
+        original = getattr(keras.Model, name)
+        setattr(keras.Model, name, _replaced(original, getattr(auto, name)))
+    for module, name in itertools.product((keras.saving, keras.models), ("save_model", "save_weights")):
+        if hasattr(module, name):
+            setattr(module, name, _replaced(getattr(module, name), auto.save))
+    optimizer: Any = keras.optimizers.Optimizer
+    optimizer.apply = _replaced(optimizer.apply, auto.apply)
+    atexit.register(auto.end)
+
+
+def _replaced(original: Callable, own: Callable) -> Callable:
+    @functools.wraps(original)
+    def replaced(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        return own(original, owner, *args, **kwargs)
+
+    return replaced
+
+
+class AutoModel:
+    """Does with a model on all workers what the script asks of it. Each method is given Keras's own, and the model."""
+
+    def __init__(self) -> None:
+        self._communicator = communicators.get()
+        self._workers = self._communicator.workers
+        self._report = Report(self._communicator)
+        self._adopted: weakref.WeakSet = weakref.WeakSet()
+        self._depth = 0  # how many methods that train are under way
+        self._has_trained = False
+
+    def fit(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        """Train one model on all workers."""
+        given = _named(original, model, args, kwargs)
+        if self._is_scripts(model, given.get("callbacks")):
+            return self._training(original, model, *args, **kwargs)
+        given["callbacks"] = [*_listed(given.get("callbacks")), Distribute()]
+        divided = data.divide(given.get("x"), given.get("y"), given.get("sample_weight"), self._communicator)
+        batch, size = "", given.get("batch_size")
+        if divided.are_arrays:
+            given["batch_size"] = local = data.local_batch(size, self._workers)
+            batch = f"; a batch of {local * self._workers} is {local} on each"
+        given |= {"x": divided.x, "y": divided.y, "sample_weight": divided.sample_weight}
+        if given.get("validation_data") is not None:
+            given["validation_data"] = self._of_validation(given["validation_data"])
+            batch_size = given.get("validation_batch_size") or size
+            given["validation_batch_size"] = data.evaluated_batch(batch_size, self._workers)
+        self._adopt(model)
+        verb = "divided" if divided.is_part else "not divided"
+        self._report.say(f"fit() trains one model on {self._workers} workers; {verb}: {divided.about}{batch}")
+        self._report.say(_BESIDE)
+        return self._training(original, model, **given)
+
+    def evaluate(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate on all workers, each its part of the data: every worker has the result of the whole."""
+        if model in self._adopted or self._is_scripts(model, kwargs.get("callbacks")):
+            return original(model, *args, **kwargs)  # called by what stands before it
+        self._adopt(model)
+        return model.evaluate(*args, **kwargs)
+
+    def _evaluate(self, inner: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        given = _named(keras.Model.evaluate, None, args, kwargs)
+        without_optimizer = model.optimizer is None  # by which workers meet
+        if OF_FIT in given or without_optimizer or self._is_scripts(model, given.get("callbacks")):
+            return inner(*args, **kwargs)
+        divided = self._divided_or_whole(given.get("x"), given.get("y"), given.get("sample_weight"))
+        if not divided.is_part:
+            return inner(*args, **kwargs)
+        if divided.are_arrays:
+            given["batch_size"] = data.evaluated_batch(given.get("batch_size"), self._workers)
+        given |= {"x": divided.x, "y": divided.y, "sample_weight": divided.sample_weight}
+        given["callbacks"] = [*_listed(given.get("callbacks")), Distribute()]
+        return inner(**given)
+
+    def predict(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        """Predict on all workers, each its part: every worker has all rows, in their order."""
+        given = _named(original, model, args, kwargs)
+        if self._is_scripts(model, None):
+            return original(model, *args, **kwargs)
+        if not self._communicator.is_chief:
+            given["verbose"] = 0
+        if data.is_generator(given["x"]):
+            self._report.say("predict() of a generator is not divided: each worker predicts all of it")
+            return original(model, **given)
+        divided = self._divided_or_whole(given["x"], None, None)
+        if not (divided.is_part and divided.is_same):
+            return original(model, **given)
+        given["x"] = divided.x
+        return unshard(original(model, **given))
+
+    def save(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
+        """Save by the chief; the others go on when it has. In a `fit()` `Distribute` sees to that."""
+        if self._depth or self._is_scripts(model, None):
+            original(model, *args, **kwargs)
+            return
+        failed = None
+        if self._communicator.is_chief:
+            try:
+                original(model, *args, **kwargs)
+            except Exception as error:
+                failed = error
+        message = self._communicator.all_gather_object(None if failed is None else str(failed))[0]
+        if failed is not None:
+            raise failed
+        if message is not None:
+            raise PeerError(f"the chief must save the model. Received: {message}")
+
+    save_weights = export = save
+
+    def train_on_batch(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        """Say that a loop of the script's own is not divided."""
+        self._say_own_loop()
+        return self._training(original, model, *args, **kwargs)
+
+    def apply(self, original: Callable, optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """The same, where the script calls the optimizer."""
+        if not self._depth:
+            self._say_own_loop()
+        return original(optimizer, *args, **kwargs)
+
+    def end(self) -> None:
+        """Say at the end of the script that nothing was done, if so."""
+        if not (self._has_trained or self._is_scripts(None, None)):
+            self._report.say(f"there was no fit(): each of {self._workers} workers has run the whole script by itself")
+
+    def _training(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
+        self._has_trained = True
+        self._depth += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    def _is_scripts(self, model: keras.Model | None, callbacks: Any) -> bool:
+        """Whether the script sees to its workers itself."""
+        found = any(isinstance(callback, Distribute) for callback in keras.tree.flatten(callbacks))
+        optimizer = getattr(model, "optimizer", None)
+        found |= isinstance(optimizer, DistributedOptimizer) and model not in self._adopted
+        if found:
+            called.note("Distribute")
+        if called.names:
+            self._report.say("the script is left alone: it calls EasyScale itself")
+        return bool(called.names)
+
+    def _adopt(self, model: keras.Model) -> None:
+        """Have `evaluate` come to this object before it comes to `Distribution`, which must see the divided data."""
+        if model not in self._adopted:
+            Distribution.of(model)
+            object.__setattr__(model, "evaluate", functools.partial(self._evaluate, vars(model)["evaluate"], model))
+            self._adopted.add(model)
+
+    def _of_validation(self, validation: Any) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(validation)
+        divided = self._divided_or_whole(x, y, sample_weight)
+        if not divided.is_part:
+            return validation
+        return (divided.x, divided.y, divided.sample_weight) if divided.are_arrays else divided.x
+
+    def _divided_or_whole(self, x: Any, y: Any, sample_weight: Any) -> data.Divided:
+        """Like `divide`, but of fewer samples than workers each worker has all."""
+        if data.are_arrays(x, y, sample_weight) and division.count(x) < self._workers:
+            return data.whole(x, y, sample_weight)
+        return data.divide(x, y, sample_weight, self._communicator)
+
+    def _say_own_loop(self) -> None:
+        self._report.say("a training loop of the script's own is not divided: each worker makes all of its steps")
+
+
+def _named(method: Callable, model: keras.Model | None, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """Return the arguments of a method of Keras's by their names, without the model."""
+    _, *parameters = inspect.signature(method).parameters
+    return {**dict(zip(parameters, args, strict=False)), **kwargs}
+
+
+def _listed(callbacks: Any) -> list:
+    """Return callbacks as a list.
+
+    Raises:
+        ValueError: If they are a `CallbackList`, which has its model already.
+    """
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        raise ValueError(
+            "`callbacks` must be a list of callbacks with --auto. Received: a CallbackList. Pass its `callbacks`, or "
+            "leave --auto out and add the three lines"
+        )
+    return [callback for callback in keras.tree.flatten(callbacks) if callback is not None]

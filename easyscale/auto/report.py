@@ -1,0 +1,26 @@
+"""What `--auto` says of what it has done, and of what it could not do: each line once, by the chief."""
+
+import sys
+
+from easyscale.communicator import Communicator
+
+__all__ = ["Report"]
+
+
+class Report:
+    """Says lines to the user.
+
+    Args:
+        communicator: `Communicator`. Of it only the chief says something.
+    """
+
+    def __init__(self, communicator: Communicator):
+        self._communicator = communicator
+        self._said: set[str] = set()
+
+    def say(self, line: str) -> None:
+        """Say a line on stderr, unless it has been said."""
+        if line not in self._said:
+            self._said.add(line)
+            if self._communicator.is_chief:
+                print(f"easyscale: --auto: {line}", file=sys.stderr, flush=True)

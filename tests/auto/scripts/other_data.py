@@ -1,0 +1,70 @@
+"""Data of other kinds than arrays and datasets: what becomes of them is printed."""
+
+import sys
+
+import keras
+import numpy as np
+
+folder = sys.argv[1]
+rng = np.random.default_rng(0)
+x = rng.normal(size=(120, 3)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+
+
+def make():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def batches(x, y, times=2):
+    for start in list(range(0, 120, 24)) * times:
+        yield x[start : start + 24], y[start : start + 24]
+
+
+# The same on all workers: divided.
+generated = make()
+generated.fit(batches(x, y), epochs=2, steps_per_epoch=5, validation_data=batches(x, y), validation_steps=5, verbose=0)
+
+# Drawn by each worker for itself: each takes its part of its own.
+own = np.random.default_rng().normal(size=(120, 3)).astype("float32")
+drawn = make()
+drawn.fit(own, own.sum(axis=1, keepdims=True), batch_size=24, verbose=0)
+
+
+# A structure, of fewer samples for validation than workers, and a callback that evaluates, predicts and saves.
+class Looks(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.loss = self.model.evaluate({"a": x}, {"b": y}, verbose=0)
+        self.rows = self.model.predict({"a": x[:50]}, verbose=0)
+        self.model.save(f"{folder}/structure.keras")
+
+
+keras.utils.set_random_seed(1)
+inputs = {"a": keras.Input((3,), name="a")}
+structure = keras.Model(inputs, {"b": keras.layers.Dense(1, name="b")(inputs["a"])})
+structure.compile("sgd", {"b": "mse"})
+looks = Looks()
+history = structure.fit(
+    {"a": x}, {"b": y}, batch_size=24, shuffle=False, validation_data=({"a": x[:1]}, {"b": y[:1]}), verbose=0,
+    callbacks=[looks],
+)  # fmt: skip
+
+keras.saving.save_model(structure, f"{folder}/again.keras")
+again = keras.models.load_model(f"{folder}/again.keras")
+again_loss = again.evaluate({"a": x}, {"b": y}, verbose=0)
+
+# A loop of the script's own.
+looped = make()
+for batch in batches(x, y, 1):
+    looped.train_on_batch(*batch)
+
+np.savez(
+    f"{folder}/result.npz", *generated.get_weights(), *looped.get_weights(), *structure.get_weights(),
+    looked=looks.loss, rows=looks.rows["b"], predicted=generated.predict(x[:, :3], verbose=0),
+    again=again_loss, few=generated.predict(x[:1], verbose=0),
+    of_generator=generated.predict(((part,) for part, _ in batches(x, y, 1)), verbose=0),
+    losses=history.history["loss"], val=history.history["val_loss"],
+    evaluated=generated.evaluate(batches(x, y, 1), steps=5, verbose=0),
+)  # fmt: skip

@@ -1,0 +1,111 @@
+"""Scripts as tutorials write them, unchanged, by `easyscale launch --auto`: two workers do what one process does.
+
+Each script leaves its weights, `History`, evaluations and predictions in a file; one run has all scripts.
+"""
+
+import functools
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from launches import environment, run
+
+FOLDER = Path(__file__).parent
+EASYSCALE = str(Path(sys.executable).with_name("easyscale"))
+EQUAL = ["conv_net", "tf_data", "custom_train_step", "text", "fine_tuning", "tuner", "other_data"]
+SHUFFLED = ["conv_net:shuffle", "tf_data:shuffle"]
+pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("auto")]
+
+
+class Outcome(NamedTuple):
+    """What the scripts have printed and left."""
+
+    out: str
+    err: str
+    results: dict[str, dict[str, np.ndarray]]
+
+
+def _outcome(workers: int) -> Outcome:
+    found = _run(workers)
+    assert isinstance(found, Outcome), found
+    return found
+
+
+@functools.cache
+def _run(workers: int) -> Outcome | str:
+    """Run all scripts; return what they have left, or what was written if they fail."""
+    start = [sys.executable] if workers == 1 else [EASYSCALE, "launch", "--auto", "-n", str(workers)]
+    with tempfile.TemporaryDirectory() as folder:
+        names = [*EQUAL, *SHUFFLED]
+        done = run([*start, str(FOLDER / "all_scripts.py"), folder, *names], timeout=450, env=environment())
+        if done.returncode:
+            return done.stdout[-3000:] + done.stderr[-6000:]
+        results = {name: dict(np.load(Path(folder, name, "result.npz"))) for name in names}
+    return Outcome(done.stdout, done.stderr, results)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_two_workers_do_what_one_process_does(name):
+    expected, found = _outcome(1).results[name], _outcome(2).results[name]
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_accuracy_is_that_of_one_process_where_data_are_shuffled(name):
+    expected, found = (_outcome(workers).results[name]["score"][1] for workers in (1, 2))
+    assert found >= expected - 0.01 > 0.8
+
+
+def test_it_says_what_it_did_and_what_it_could_not():
+    said = [line.removeprefix("easyscale: --auto: ") for line in _outcome(2).err.splitlines() if "--auto" in line]
+    assert len({*said}) == len(said), "each line once, by one rank"
+    for line in (
+        "fit() trains one model on 2 workers; divided: 1,000 samples; a batch of 32 is 16 on each",
+        "fit() trains one model on 2 workers; divided: a tf.data.Dataset, batch by batch",
+        "fit() trains one model on 2 workers; divided: a Batches, batch by batch",
+        "fit() trains one model on 2 workers; divided: a generator, batch by batch",
+        "fit() trains one model on 2 workers; divided: 120 samples that each worker has drawn for itself, and takes "
+        "its part of its own; a batch of 24 is 12 on each",
+        "evaluate() is of all workers, predict() returns all rows, and save() and Keras's callbacks write on rank 0",
+        "predict() of a generator is not divided: each worker predicts all of it",
+        "a training loop of the script's own is not divided: each worker makes all of its steps",
+    ):
+        assert line in said
+    assert re.search(r"^\[1\] Test accuracy: ", _outcome(2).out, re.MULTILINE), "print is each rank's own"
+    assert _outcome(2).out.count("Epoch 2/3\n") == _outcome(1).out.count("Epoch 2/3\n"), "the chief shows progress"
+
+
+KNOWS = """
+import sys
+import easyscale, keras, numpy as np
+
+keras.utils.set_random_seed(0)
+x = np.arange(48, dtype="float32").reshape(16, 3) / 48
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+xs, ys = easyscale.shard(x, x.sum(axis=1, keepdims=True))
+size = easyscale.local_batch(4)
+model.fit(xs, ys, batch_size=size, shuffle=False, verbose=0, callbacks=[easyscale.callbacks.Distribute()])
+if easyscale.is_chief():
+    model.save(sys.argv[1])
+    print(len(xs), size, len(model.predict(x, verbose=0)), model.evaluate(x, x.sum(axis=1), verbose=0))
+"""
+
+
+def test_a_script_that_has_the_three_lines_runs_as_before(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(KNOWS)
+    printed = []
+    for options in ([], ["--auto"]):
+        done = run([EASYSCALE, "launch", "-n", "2", *options, str(script), str(tmp_path / "model.keras")], timeout=100)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == printed[1] and printed[0].startswith("8 2 16 ")
+    assert "easyscale: --auto: the script is left alone: it calls EasyScale itself" in done.stderr
+    assert done.stderr.count("--auto:") == 1

@@ -1,0 +1,81 @@
+"""What a worker gets of data of each kind, on threads."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from easyscale import called
+from easyscale.auto import data
+from easyscale.auto.model import _listed
+
+X, Y = np.arange(10.0)[:, None], np.arange(10)
+
+
+def test_arrays_are_divided_sample_by_sample(run_ranks):
+    divided = run_ranks(2, lambda comm: data.divide({"a": X}, Y, None, comm))
+    assert [part.about for part in divided] == ["10 samples"] * 2
+    np.testing.assert_array_equal(divided[1].x["a"], X[1::2])
+    np.testing.assert_array_equal(divided[1].y, Y[1::2])
+    assert all(part.is_part and part.is_same and part.are_arrays for part in divided)
+    assert called.names == set(), "it is not the script that has called `shard`"
+
+
+def test_what_differs_between_workers_is_seen(run_ranks):
+    parts = run_ranks(2, lambda comm: data.divide(X + comm.rank, Y, None, comm))
+    assert not parts[0].is_same and parts[0].about.startswith("10 samples that each worker has drawn for itself")
+    np.testing.assert_array_equal(parts[1].x, X[1::2] + 1)
+    words = np.array(["a", "b", "c"], dtype=object)
+    assert run_ranks(2, lambda comm: data.divide(words, None, None, comm).is_same) == [True, True]
+
+
+def test_a_generator_is_divided_batch_by_batch_as_its_rows_are_dealt(run_ranks):
+    def on_rank(comm):
+        batches = ((X[low:high], Y[low:high]) for low, high in [(0, 3), (3, 4), (4, 10)])
+        return [y.tolist() for _, y in data.divide(batches, None, None, comm).x]
+
+    assert run_ranks(2, on_rank) == [[[0, 2], [4, 6, 8]], [[1], [3], [5, 7, 9]]]
+    assert list(data.divide(iter([]), None, None, run_ranks(1, lambda comm: comm)[0]).x) == []
+
+
+class Loader:
+    """What can be gone through, and has no rows."""
+
+    def __iter__(self):
+        return iter([(X, Y)])
+
+    def __len__(self):
+        return 1
+
+
+def test_what_cannot_be_divided_stays_whole_and_that_is_said(run_ranks):
+    loader = Loader()
+    (divided,) = run_ranks(1, lambda comm: data.divide(loader, None, None, comm))
+    assert divided.x is loader and not divided.is_part
+    assert divided.about == "a Loader: each worker draws its own batches"
+
+
+def test_a_dataset_of_what_has_no_rows_stays_whole(run_ranks):
+    sparse = tf.data.Dataset.from_tensors(tf.sparse.from_dense(np.eye(4))).repeat(2)
+    for divided in run_ranks(2, lambda comm: data.divide(sparse, None, None, comm)):
+        assert divided.x is sparse and not divided.is_part
+        assert divided.about == "a tf.data.Dataset of SparseTensor: each worker draws its own batches"
+
+
+def test_a_batch_that_cannot_be_divided_is_refused_in_one_line():
+    assert [data.local_batch(size, 4) for size in (None, 4, 100)] == [8, 1, 25]
+    with pytest.raises(ValueError) as raised:
+        data.local_batch(50, 4)
+    assert str(raised.value) == (
+        "`batch_size` must be a multiple of the number of workers with --auto. Received: batch_size=50 on 4 workers. "
+        "Start -n 2, or pass batch_size=52"
+    )
+
+
+def test_a_list_of_callbacks_that_has_its_model_is_refused():
+    callback = keras.callbacks.TerminateOnNaN()
+    assert _listed(None) == [] and _listed(callback) == _listed([callback]) == [callback]
+    with pytest.raises(
+        ValueError, match="^`callbacks` must be a list of callbacks with --auto. Received: a CallbackList"
+    ):
+        _listed(keras.callbacks.CallbackList([callback]))
