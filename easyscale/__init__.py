@@ -35,6 +35,7 @@ __all__ = ["__version__", *_MODULES, *_WHERE]
 
 
 importlib.import_module("easyscale.keras_backend").watch()
+importlib.import_module("easyscale.logical_devices").watch()
 if importlib.import_module("easyscale.launchers").detect() is not None:  # one of several ranks
     importlib.import_module("easyscale.errors").show_in_one_line()
     importlib.import_module("easyscale.separate").watch()

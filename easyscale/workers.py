@@ -100,8 +100,8 @@ def local_batch(global_batch: int) -> int:
 def scope() -> contextlib.AbstractContextManager:
     """Return the context in which the model is built and compiled.
 
-    In-graph it is that of a `tf.distribute.MirroredStrategy` over this process's devices, and has to be entered before
-    TensorFlow computes anything. Between processes it does nothing.
+    In-graph it is that of a `tf.distribute.MirroredStrategy` over this process's devices. Between processes it does
+    nothing.
 
     Example:
 

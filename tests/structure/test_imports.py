@@ -18,6 +18,7 @@ LAYERS = [
     {"quantities"},
     {"as_main", "errors", "layout", "onednn", "settings", "progress", "when_imported"},
     {"discovery", "keras_backend", "launchers"},
+    {"logical_devices"},
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},
     {"compression", "mesh"},

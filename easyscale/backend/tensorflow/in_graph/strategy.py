@@ -2,13 +2,13 @@
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from easyscale import communicator as communicators
+from easyscale import logical_devices
 from easyscale.backend.tensorflow import internals
 from easyscale.backend.tensorflow.in_graph import devices as device_exchanges
 from easyscale.backend.tensorflow.in_graph.device_exchange import DeviceExchange
@@ -238,17 +238,12 @@ def _devices() -> list[str]:
             f"each process must have the GPUs that it is asked to use. Received: gpu:{count} for each of "
             f"{comm.local_size} processes, and {len(gpus)} GPUs on this node. Use fewer, or cpu:{count}"
         )
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    made = tf.config.get_logical_device_configuration(cpu)
-    if count > 1 and (made is None or len(made) < count):
-        try:
-            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-        except RuntimeError:
-            raise ValueError(
-                f"the {count} logical CPU devices must be made before TensorFlow computes. Received: a TensorFlow "
-                "that has started. Enter `easyscale.scope()` before anything that makes tensors, layers or variables"
-            ) from None
-        if comm.rank == 0:
-            text = f"EasyScale: {count} logical CPU devices in each process: there are {len(gpus)} GPUs."
-            print(text, file=sys.stderr, flush=True)
+    try:
+        logical_devices.make(count, is_said=comm.rank == 0)
+    except RuntimeError:
+        raise ValueError(
+            f"the {count} logical CPU devices must be made before TensorFlow computes. Received: a TensorFlow that has "
+            "started. Import easyscale, or enter `easyscale.scope()`, before anything that makes tensors, layers or "
+            "variables"
+        ) from None
     return [f"/CPU:{number}" for number in range(count)]

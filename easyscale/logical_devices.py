@@ -1,0 +1,70 @@
+"""The logical CPU devices of a process that drives several devices: made as soon as TensorFlow is imported.
+
+TensorFlow makes them before it computes anything, or not at all. A script may compute before it enters `scope()`, which
+needs them: so they are made when the script imports TensorFlow, if the launcher has said how many. Nothing heavy is
+imported here: `import easyscale` does.
+"""
+
+import contextlib
+import os
+import sys
+from typing import Any
+
+from easyscale import launchers
+from easyscale.settings import Devices, Settings
+from easyscale.when_imported import when_imported
+
+__all__ = ["make", "watch"]
+
+
+def watch() -> None:
+    """Make this process's devices when TensorFlow has been imported, or Keras with it, if there are to be several."""
+    try:
+        said = Settings.read(os.environ, ["replication", "devices", "launched", "rank_process"])
+    except ValueError:  # whoever needs the variable says so
+        return
+    is_child = any(process not in (None, os.getpid()) for process in (said.launched, said.rank_process))
+    devices = said.devices
+    if said.replication == "in_graph" and devices is not None and devices.count > 1 and not is_child:
+        when_imported("tensorflow", lambda: _make_early(devices), through=["keras"])
+
+
+def make(count: int, is_said: bool) -> None:
+    """Make so many logical CPU devices, unless there are.
+
+    Args:
+        count: Int. How many.
+        is_said: Bool. Whether a line says so.
+
+    Raises:
+        RuntimeError: If TensorFlow has computed something.
+    """
+    config = _tensorflow().config
+    cpu = config.list_physical_devices("CPU")[0]
+    made = config.get_logical_device_configuration(cpu)
+    if count > 1 and (made is None or len(made) < count):
+        config.set_logical_device_configuration(cpu, [config.LogicalDeviceConfiguration()] * count)
+        if is_said:
+            text = f"EasyScale: {count} logical CPU devices in each process: there are {_gpus()} GPUs."
+            print(text, file=sys.stderr, flush=True)
+
+
+def _make_early(devices: Devices) -> None:
+    launcher = launchers.detect()
+    local_rank = (launcher and launcher.local_rank) or 0
+    if not _are_gpus(devices, local_rank):
+        with contextlib.suppress(RuntimeError):  # `scope()` says so
+            make(devices.count, is_said=launcher is None or launcher.rank == 0)
+
+
+def _are_gpus(devices: Devices, local_rank: int) -> bool:
+    """Return whether the devices of a rank are GPUs: there are as many, or none else will do."""
+    return devices.kind == "gpu" or (devices.kind != "cpu" and _gpus() >= (local_rank + 1) * devices.count)
+
+
+def _gpus() -> int:
+    return len(_tensorflow().config.list_physical_devices("GPU"))
+
+
+def _tensorflow() -> Any:
+    return sys.modules["tensorflow"]
