@@ -53,9 +53,7 @@ def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator) -> Di
             try:
                 part = shard(x, batched=True)
             except TypeError:  # what its batches consist of has no rows, such as sparse tensors
-                return whole(
-                    x, y, sample_weight, f"a tf.data.Dataset of {_specs(x)}: each worker draws its own batches"
-                )
+                return whole(x, y, sample_weight, f"a tf.data.Dataset of {_specs(x)}: each worker trains on all of it")
             return Divided(part, y, sample_weight, "a tf.data.Dataset, batch by batch")
         if keras_dataset.owns(x):
             is_same = _are_same(x[0], communicator)

@@ -5,6 +5,7 @@ every rank, and they do what the three lines of EasyScale would. A script that h
 """
 
 import atexit
+import builtins
 import functools
 import inspect
 import itertools
@@ -128,17 +129,18 @@ class AutoModel:
         if self._depth or self._is_scripts(model, None):
             original(model, *args, **kwargs)
             return
-        failed = None
+        failed: Exception | None = None
         if self._communicator.is_chief:
             try:
                 original(model, *args, **kwargs)
             except Exception as error:
                 failed = error
-        message = self._communicator.all_gather_object(None if failed is None else str(failed))[0]
+        told = None if failed is None else [type(failed).__name__, str(failed)]
+        chiefs = self._communicator.all_gather_object(told)[0]
         if failed is not None:
             raise failed
-        if message is not None:
-            raise PeerError(f"the chief must save the model. Received: {message}")
+        if chiefs is not None:  # a script that catches it there goes on here as well
+            raise getattr(builtins, chiefs[0], PeerError)(chiefs[1])
 
     save_weights = export = save
 

@@ -7,6 +7,7 @@ does not load it. All ranks have the same seeds at first, so that what the scrip
 import functools
 import random
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +22,24 @@ def main() -> None:
     """Run the script. An error of the script's is raised as it is."""
     seed = Settings.read().auto
     assert seed is not None, "`easyscale launch --auto` says it"
-    random.seed(seed)
-    np.random.seed(seed)
+    _seed_all(seed)
     for name in ("tensorflow", "torch"):
         when_imported(name, functools.partial(_seed, name, seed))
     when_imported("keras", _install, through=["easyscale.optimizer"])
     run_as_main(sys.argv[1:])
+
+
+def _seed_all(seed: int) -> None:
+    """Let what draws at random without a seed of its own draw the same on all ranks."""
+    random.seed(seed)
+    np.random.seed(seed)
+    make, seeds = np.random.default_rng, np.random.SeedSequence(seed)
+
+    @functools.wraps(make)
+    def default_rng(seed: Any = None) -> np.random.Generator:
+        return make(seeds.spawn(1)[0] if seed is None else seed)
+
+    np.random.default_rng = default_rng
 
 
 def _seed(name: str, seed: int) -> None:

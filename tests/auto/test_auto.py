@@ -70,6 +70,7 @@ def test_it_says_what_it_did_and_what_it_could_not():
         "fit() trains one model on 2 workers; divided: a tf.data.Dataset, batch by batch",
         "fit() trains one model on 2 workers; divided: a Batches, batch by batch",
         "fit() trains one model on 2 workers; divided: a generator, batch by batch",
+        "fit() trains one model on 2 workers; divided: 120 samples; a batch of 40 is 20 on each",
         "fit() trains one model on 2 workers; divided: 120 samples that each worker has drawn for itself, and takes "
         "its part of its own; a batch of 24 is 12 on each",
         "evaluate() is of all workers, predict() returns all rows, and save() and Keras's callbacks write on rank 0",

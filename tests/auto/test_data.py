@@ -59,7 +59,7 @@ def test_a_dataset_of_what_has_no_rows_stays_whole(run_ranks):
     sparse = tf.data.Dataset.from_tensors(tf.sparse.from_dense(np.eye(4))).repeat(2)
     for divided in run_ranks(2, lambda comm: data.divide(sparse, None, None, comm)):
         assert divided.x is sparse and not divided.is_part
-        assert divided.about == "a tf.data.Dataset of SparseTensor: each worker draws its own batches"
+        assert divided.about == "a tf.data.Dataset of SparseTensor: each worker trains on all of it"
 
 
 def test_a_batch_that_cannot_be_divided_is_refused_in_one_line():

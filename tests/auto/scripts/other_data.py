@@ -1,5 +1,6 @@
 """Data of other kinds than arrays and datasets: what becomes of them is printed."""
 
+import os
 import sys
 
 import keras
@@ -28,7 +29,7 @@ generated = make()
 generated.fit(batches(x, y), epochs=2, steps_per_epoch=5, validation_data=batches(x, y), validation_steps=5, verbose=0)
 
 # Drawn by each worker for itself: each takes its part of its own.
-own = np.random.default_rng().normal(size=(120, 3)).astype("float32")
+own = np.random.default_rng(list(os.urandom(8))).normal(size=(120, 3)).astype("float32")
 drawn = make()
 drawn.fit(own, own.sum(axis=1, keepdims=True), batch_size=24, verbose=0)
 
@@ -55,6 +56,18 @@ keras.saving.save_model(structure, f"{folder}/again.keras")
 again = keras.models.load_model(f"{folder}/again.keras")
 again_loss = again.evaluate({"a": x}, {"b": y}, verbose=0)
 
+# What cannot be saved is an error that a script may catch.
+try:
+    structure.save(f"{folder}/structure.unknown")
+    saved = True
+except ValueError:
+    saved = False
+
+# Drawn without a seed, and still the same on all workers.
+unseeded = np.random.default_rng().permutation(120)
+permuted = make()
+permuted.fit(x[unseeded], y[unseeded], batch_size=40, shuffle=False, verbose=0)
+
 # A loop of the script's own.
 looped = make()
 for batch in batches(x, y, 1):
@@ -63,7 +76,7 @@ for batch in batches(x, y, 1):
 np.savez(
     f"{folder}/result.npz", *generated.get_weights(), *looped.get_weights(), *structure.get_weights(),
     looked=looks.loss, rows=looks.rows["b"], predicted=generated.predict(x[:, :3], verbose=0),
-    again=again_loss, few=generated.predict(x[:1], verbose=0),
+    saved=saved, again=again_loss, few=generated.predict(x[:1], verbose=0),
     of_generator=generated.predict(((part,) for part, _ in batches(x, y, 1)), verbose=0),
     losses=history.history["loss"], val=history.history["val_loss"],
     evaluated=generated.evaluate(batches(x, y, 1), steps=5, verbose=0),
