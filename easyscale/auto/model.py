@@ -125,9 +125,11 @@ class AutoModel:
         return unshard(original(model, **given))
 
     def save(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
-        """Save by the chief; the others go on when it has. In a `fit()` `Distribute` sees to that."""
-        if self._depth or self._is_scripts(model, None):
-            original(model, *args, **kwargs)
+        """Save by the chief; the others go on when it has. In callbacks of a `fit()` they do not wait for it."""
+        is_scripts = self._is_scripts(model, None)
+        if is_scripts or self._depth:
+            if is_scripts or self._communicator.is_chief:
+                original(model, *args, **kwargs)
             return
         failed: Exception | None = None
         if self._communicator.is_chief:

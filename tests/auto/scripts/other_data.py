@@ -40,6 +40,7 @@ class Looks(keras.callbacks.Callback):
         self.loss = self.model.evaluate({"a": x}, {"b": y}, verbose=0)
         self.rows = self.model.predict({"a": x[:50]}, verbose=0)
         self.model.save(f"{folder}/structure.keras")
+        drawn.save(f"{folder}/another_model.keras")
 
 
 keras.utils.set_random_seed(1)
