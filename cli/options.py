@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import click
 
+from easyscale.cli.launch import hosts as forms
+from easyscale.cli.launch.hosts import Host
 from easyscale.errors import EasyScaleError, unknown
 from easyscale.quantities import parse_bandwidth, parse_seconds
 
@@ -19,9 +21,11 @@ __all__ = [
     "check_network",
     "check_servers",
     "files",
+    "hosts",
     "network",
     "parse",
     "parse_exchanges",
+    "parse_hosts",
     "parse_names",
     "parse_numbers",
 ]
@@ -39,6 +43,16 @@ def files(json: str, plot: str) -> Callable[[Callable], Callable]:
     return add
 
 
+def hosts(command: Callable) -> Callable:
+    """Add the options `--hosts` and `--hostfile`, which `parse_hosts` takes."""
+    command = click.option("--hostfile", metavar="FILE", help="The hosts in a file: one a line, `a:2` or `a slots=2`.")(
+        command
+    )
+    return click.option("--hosts", metavar="A:2,B:2", help="The hosts, each with the number of ranks that it can run.")(
+        command
+    )
+
+
 def network(command: Callable) -> Callable:
     """Add the options `--bandwidth` and `--latency`, of a slower network than there is."""
     command = click.option("--latency", metavar="T", help="Let what a rank sends arrive so much later, such as 20ms.")(
@@ -47,6 +61,18 @@ def network(command: Callable) -> Callable:
     return click.option(
         "--bandwidth", metavar="B", help="Let what a rank sends leave it as over a line of so much, such as 100Mbit."
     )(command)
+
+
+def parse_hosts(hosts: str | None, hostfile: str | None) -> list[Host]:
+    """Return the hosts that are listed, or in a file; none if neither is given."""
+    if hosts is not None and hostfile is not None:
+        raise click.UsageError("the hosts must come from one place. Received: --hosts and --hostfile. Leave one out")
+    try:
+        if hosts is not None:
+            return forms.parse(hosts)
+        return forms.read(hostfile) if hostfile is not None else []
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def check_network(bandwidth: str | None, latency: str | None) -> None:

@@ -57,8 +57,7 @@ __all__ = ["command"]
     "--spares", type=click.IntRange(1), metavar="N",
     help="With --respawn: how many can be replaced. So many processes wait for that. Default: as many as workers.",
 )  # fmt: skip
-@click.option("--hosts", metavar="A:2,B:2", help="The hosts, each with the number of ranks that it can run.")
-@click.option("--hostfile", metavar="FILE", help="The hosts in a file: one a line, `a:2` or `a slots=2`.")
+@checked.hosts
 @click.option(
     "--stall-timeout", type=click.FloatRange(0), metavar="S",
     help="Report ranks that have waited for others for S seconds, and end the job after twice that. 0: never. "

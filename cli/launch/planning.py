@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 import click
 
-from easyscale.cli.launch import hosts as forms
 from easyscale.cli.launch import script as scripts
 from easyscale.cli.launch.hosts import Host
 from easyscale.cli.launch.plan import LaunchPlan
-from easyscale.cli.options import check_network, check_servers
+from easyscale.cli.options import check_network, check_servers, parse_hosts
 from easyscale.errors import LaunchError
 from easyscale.settings import Devices, Settings
 
@@ -61,7 +60,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         LaunchError: If several ranks are to start, and there is no MPI.
     """
     cores = len(os.sched_getaffinity(0))
-    hosts = _hosts(options)
+    hosts = parse_hosts(options.hosts, options.hostfile)
     said = Settings.read()
     bandwidth, latency = _network(options, said)
     replication, devices = _devices(options, said)
@@ -130,17 +129,6 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     if options.min_workers is not None and not options.elastic:
         return replace(planned, on_those_left=on_those_left)
     return planned
-
-
-def _hosts(options: LaunchOptions) -> list[Host]:
-    if options.hosts is not None and options.hostfile is not None:
-        raise click.UsageError("the hosts must come from one place. Received: --hosts and --hostfile. Leave one out")
-    try:
-        if options.hosts is not None:
-            return forms.parse(options.hosts)
-        return forms.read(options.hostfile) if options.hostfile is not None else []
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _network(options: LaunchOptions, said: Settings) -> tuple[str | None, str | None]:

@@ -7,7 +7,7 @@ import os
 
 from easyscale.errors import LaunchError
 
-__all__ = ["FOLDER", "check", "segment", "shortage"]
+__all__ = ["FOLDER", "advice", "check", "room", "segment", "shortage"]
 
 FOLDER = "/dev/shm"
 
@@ -43,12 +43,29 @@ def segment(processes: int, folder: str = FOLDER) -> int | None:
     return max(_EACH, (free - _need(processes)) // (2 * processes) // 4096 * 4096)
 
 
+def advice(processes: int, folder: str = FOLDER) -> str | None:
+    """Return what to say of a folder where so many processes get less memory for messages than by default."""
+    if segment(processes, folder) is None:
+        return None
+    need = 2 * processes * _SEGMENT + _need(processes)
+    return (
+        f"{room(folder)}, of which {processes} ranks would use {_text(need)} for messages and as much as they can for "
+        f"gradients: those that find no room travel as slower messages. {_remedy(need)}"
+    )
+
+
+def room(folder: str = FOLDER) -> str:
+    """Return how much room there is, in words."""
+    free, size = _room(folder)
+    return f"{_text(free)} free of {_text(size)}"
+
+
 def shortage(folder: str = FOLDER) -> str:
     """Return what to say of a process that a bus error has ended: nothing if there is room."""
-    free, size = _room(folder)
+    free, _ = _room(folder)
     if free > _BASE:
         return ""
-    return f"{folder} of {os.uname().nodename} is full, {_text(free)} free of {_text(size)}. {_remedy()}"
+    return f"{folder} of {os.uname().nodename} is full, {room(folder)}. {_remedy()}"
 
 
 def _remedy(need: int = 0) -> str:

@@ -52,7 +52,7 @@ def test_help_lists_the_commands(cli, arguments):
     [
         (
             ["lunch"],
-            "the command must be one of ['bench', 'launch', 'plan', 'verify']. Received: 'lunch'. "
+            "the command must be one of ['bench', 'doctor', 'launch', 'plan', 'verify']. Received: 'lunch'. "
             "Did you mean 'launch'?",
         ),
         (

@@ -1,0 +1,65 @@
+"""Whether each host can be reached, what is found there, and whether all have the same versions."""
+
+import socket
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from easyscale.cli.doctor import host as one_host
+from easyscale.cli.doctor.finding import Finding
+from easyscale.cli.doctor.host import Host
+from easyscale.cli.doctor.started import launch
+from easyscale.cli.launch import hosts as forms
+
+__all__ = ["compare", "examine"]
+
+_AT_A_TIME = 16  # hosts
+
+
+def examine(hosts: Sequence[forms.Host], timeout: float) -> dict[str, Host]:
+    """Return what is found on each host, by its name. One that cannot be reached has no versions.
+
+    Args:
+        hosts: The hosts, each with the number of ranks that it is to run.
+        timeout: Float. Seconds that each may take to answer.
+    """
+    with ThreadPoolExecutor(min(_AT_A_TIME, len(hosts))) as pool:
+        return dict(zip([host.name for host in hosts], pool.map(lambda host: _ask(host, timeout), hosts), strict=True))
+
+
+def _ask(host: forms.Host, timeout: float) -> Host:
+    try:
+        socket.getaddrinfo(host.name, None)
+    except OSError as error:
+        text, cure = f"its name has no address ({error.strerror})", "Write it as in /etc/hosts or DNS, or its address"
+        return Host([Finding("reached", text, "fails", cure, host.name)], {})
+    program = ["-m", one_host.__name__, str(host.slots)]
+    done = launch(["-n", "1", "--hosts", f"{host.name}:1", "--stall-timeout", "0", *program], timeout)
+    if done.reason or not done.messages:
+        cure = f"See that `ssh {host.name} true` works and asks for nothing, that hosts may open connections to each "
+        cure += "other on all ports, and that EasyScale is installed there in the same place"
+        text = done.reason.rstrip(".") or "it has not answered"
+        return Host([Finding("reached", text, "fails", cure, host.name)], {})
+    found = one_host.decode(done.messages[-1], host.name)
+    return found._replace(findings=[Finding("reached", "yes", host=host.name), *found.findings])
+
+
+def compare(versions: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+    """Return in what hosts differ from the first of them, given the versions that each has.
+
+    Example:
+
+    >>> compare({"a": {"keras": "3.15.0"}, "b": {"keras": "3.12.0"}})[0].text
+    'keras must be the same on all hosts. Received: 3.15.0 on a, 3.12.0 on b'
+    """
+    (first, known), *others = versions.items()
+    found = []
+    for name, own in others:
+        for package in dict.fromkeys([*known, *own]):
+            here, there = known.get(package, "none"), own.get(package, "none")
+            if here != there:
+                text = f"{package} must be the same on all hosts. Received: {here} on {first}, {there} on {name}"
+                cure = "Use one environment on all hosts, as in a shared folder or an image"
+                if package not in ("Python", "MPI"):
+                    cure = f"Run on {name}: pip install {package}=={here}"
+                found.append(Finding("versions", text, "fails", cure))
+    return found or [Finding("versions", "the same on all hosts")]
