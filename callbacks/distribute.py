@@ -26,6 +26,7 @@ from easyscale.training.callback_state import remember
 from easyscale.training.console import Console
 from easyscale.training.distribution import Distribution
 from easyscale.training.pipelined.stages_of_ranks import StagesOfRanks
+from easyscale.training.profile import warn_of_none
 from easyscale.training.split import refusals
 from easyscale.training.split.group_of_ranks import ranks_of_group, workers_of_groups
 from easyscale.update import asked as updates
@@ -162,6 +163,7 @@ class Distribute(keras.callbacks.Callback):
             remember(callbacks.callbacks)
             pipelines = self._parallel.distribution_of(model, self._checkpoint)
             attach(callbacks, pipelines)
+            warn_of_none(communicators.get(self._options["communicator"]), "a pipeline")
             _compile_without_xla(model, pipelines.is_chief, pipelines.exchanges_in_graphs)
             return
         distribution, options = Distribution.of(model), self._options
@@ -176,7 +178,7 @@ class Distribute(keras.callbacks.Callback):
         distribution.split_by(self._split if distribution.ranks > 1 else None)
         if distribution.ranks > 1 or self._checkpoint or distribution.is_elastic:
             remember(callbacks.callbacks)
-            attach(callbacks, distribution)
+            attach(callbacks, distribution, distribution.optimizers[0].workers.communicator.timeline)
         _compile_without_xla(model, distribution.is_chief, distribution.ranks > 1)
 
     def on_train_begin(self, logs: dict | None = None) -> None:

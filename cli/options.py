@@ -20,6 +20,7 @@ __all__ = [
     "check_name",
     "check_network",
     "check_servers",
+    "check_writable",
     "files",
     "hosts",
     "network",
@@ -88,17 +89,22 @@ def check_files(json_file: str | None, plot_file: str | None) -> None:
     for option, path in (("--json", json_file), ("--plot", plot_file)):
         if path is None:
             continue
-        folder = os.path.dirname(path) or "."
-        if not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
-            raise click.UsageError(
-                f"{option} must be a file in a folder that exists and may be written. Received: {option} {path}"
-            )
+        check_writable(option, path)
     if plot_file is not None:
         if importlib.util.find_spec("matplotlib") is None:
             raise EasyScaleError("--plot needs matplotlib. Run: pip install 'easyscale[plot]'")
         valid = [".png", ".pdf", ".svg"]
         if os.path.splitext(plot_file)[1].lower() not in valid:
             raise click.UsageError(f"--plot must be a file that ends in one of {valid}. Received: --plot {plot_file}")
+
+
+def check_writable(option: str, path: str) -> None:
+    """Refuse a file that could not be written."""
+    folder = os.path.dirname(path) or "."
+    if not path or not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
+        raise click.UsageError(
+            f"{option} must be a file in a folder that exists and may be written. Received: {option} {path}"
+        )
 
 
 def check_least(option: str, value: float | None, least: int) -> None:

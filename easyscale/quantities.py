@@ -15,6 +15,7 @@ __all__ = [
     "parse_count",
     "parse_flops",
     "parse_seconds",
+    "parse_steps",
 ]
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -85,6 +86,27 @@ def parse_seconds(text: str) -> float:
             f"a time must be a number and one of {list(_PER_SECOND)}. Received: '{text}'. Write 20us or 1.5ms"
         )
     return number / _PER_SECOND[match[2]]
+
+
+def parse_steps(text: str) -> range:
+    """Return the numbers of steps, from 0.
+
+    Raises:
+        ValueError: If the form is not known, or there is no such step.
+
+    Example:
+
+    >>> parse_steps("10:20")
+    range(10, 20)
+    """
+    match = re.fullmatch(r"\s*(\d{1,9}):(\d{1,9})\s*", text)
+    found = range(int(match[1]), int(match[2])) if match else range(0)
+    if not found:
+        raise ValueError(
+            f"steps must be the number of the first one, from 0, and of the first behind them. Received: '{text}'. "
+            "Write for example 10:20"
+        )
+    return found
 
 
 def parse_count(text: str) -> int:

@@ -69,6 +69,11 @@ def _latency(text: str) -> str:
     return text
 
 
+def _steps(text: str) -> str:
+    quantities.parse_steps(text)
+    return text
+
+
 def _batch(text: str) -> str:
     if text not in ("global", "local"):
         raise ValueError
@@ -169,6 +174,17 @@ class Settings:
     latency: str | None = _setting(
         None, "What leaves a rank arrives so much later, such as `20ms`", _latency, "a number and a unit", "20ms",
         "--latency", "at once",
+    )  # fmt: skip
+    profile: int = _setting(
+        0, "`1`: the chief says at the end of a `fit()` where the time of its steps went", _number(0), "1 or 0", "1",
+        "--profile", "`0`",
+    )  # fmt: skip
+    trace: str | None = _setting(
+        None, "File for what each rank did when, for Perfetto; written at the end of a `fit()`", option="--trace"
+    )
+    trace_steps: str = _setting(
+        "0:100", "The steps that are in it, from the first to the one behind the last", _steps,
+        "the numbers of two steps", "10:20", "--trace-steps", "`0:100`",
     )  # fmt: skip
     # What processes of one job tell each other.
     launched: int | None = _setting(None, "The process that `launch` has become, the only one of its job", _number(1))

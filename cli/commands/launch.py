@@ -79,6 +79,12 @@ __all__ = ["command"]
     "its three lines would.",
 )  # fmt: skip
 @checked.network
+@click.option(
+    "--profile", is_flag=True,
+    help="Say at the end of a fit() where the time of its steps went, on each rank, and what would help.",
+)  # fmt: skip
+@click.option("--trace", metavar="FILE", help="Write what each rank did when to a JSON file, for ui.perfetto.dev.")
+@click.option("--trace-steps", metavar="A:B", help="The steps from A on, before B, that are in it. Default: 0:100.")
 @click.option("--log-dir", metavar="DIR", help="Write what ranks write to DIR too: rank_0.log, ..., and job.log.")
 @click.option("--ranks", "shown", metavar="0,3", help="Show the output of these ranks only. Default: of all.")
 @config.option

@@ -11,8 +11,9 @@ import click
 from easyscale.cli.launch import script as scripts
 from easyscale.cli.launch.hosts import Host
 from easyscale.cli.launch.plan import LaunchPlan
-from easyscale.cli.options import check_network, check_servers, parse_hosts
+from easyscale.cli.options import check_network, check_servers, check_writable, parse, parse_hosts
 from easyscale.errors import LaunchError
+from easyscale.quantities import parse_steps
 from easyscale.settings import Devices, Settings
 
 __all__ = ["LaunchOptions", "plan"]
@@ -50,6 +51,9 @@ class LaunchOptions:
     latency: str | None = None
     log_dir: str | None = None
     shown: str | None = None
+    profile: bool = False
+    trace: str | None = None
+    trace_steps: str | None = None
 
 
 def plan(options: LaunchOptions) -> LaunchPlan:
@@ -88,6 +92,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         bandwidth=bandwidth,
         latency=latency,
     )
+    own = _recorded(options, own, said, ranks)
     start = scripts.start(options.script, options.module) + list(options.arguments)
     if options.auto:
         _check_auto(options, own)
@@ -232,6 +237,32 @@ def _shown(text: str | None, processes: int) -> frozenset[int] | None:
             f"--ranks {text}. Use --ranks 0"
         )
     return frozenset(map(int, parts))
+
+
+def _recorded(options: LaunchOptions, own: Settings, said: Settings, ranks: int) -> Settings:
+    """Return what ranks are told, with what they are to record of their steps."""
+    steps = options.trace_steps
+    if steps is not None:
+        parse("--trace-steps", steps, parse_steps)
+        if options.trace is None and said.trace is None:
+            raise click.UsageError(f"--trace-steps is for --trace. Received: --trace-steps {steps} without it")
+    if options.trace is not None:
+        check_writable("--trace", options.trace)
+    option = "--profile" if options.profile else "--trace" if options.trace is not None else None
+    for is_so, rule, received in (
+        (ranks == 1, "2 ranks or more", "one"),
+        (options.elastic, "ranks that stay", "--elastic"),
+        (own.servers > 0, "ranks that all train", f"--servers {own.servers}"),
+        (own.replication == "in_graph", "ranks of one device each", "in-graph replication"),
+    ):
+        if option and is_so:
+            raise click.UsageError(f"{option} is for {rule}. Received: {received}. Leave {option} out")
+    return replace(
+        own,
+        profile=int(options.profile) or said.profile,
+        trace=said.trace if options.trace is None else os.path.abspath(options.trace),
+        trace_steps=steps or said.trace_steps,
+    )
 
 
 def _elastic_batch(options: LaunchOptions, said: Settings) -> str:

@@ -16,6 +16,7 @@ from easyscale.communicator.throttled import Line, Throttled
 from easyscale.communicator.wait import Wait
 from easyscale.errors import show_in_one_line, unknown
 from easyscale.settings import Settings
+from easyscale.timeline import Timeline
 
 __all__ = ["Communicator", "Request", "Traffic", "Wait", "get", "run_ranks"]
 
@@ -62,6 +63,7 @@ def _world() -> Communicator:
     from easyscale.communicator import mpi
 
     world, told = mpi.world(), Settings.read()
+    world.timeline = Timeline(bool(told.profile or told.trace), quantities.parse_steps(told.trace_steps))
     if told.bandwidth is None and told.latency is None:
         return world
     bandwidth = quantities.parse_bandwidth(told.bandwidth) if told.bandwidth else None

@@ -18,6 +18,7 @@ from easyscale.communicator.wait import Wait
 from easyscale.elastic.membership import FixedMembership, Membership
 from easyscale.errors import SharedMemoryError
 from easyscale.progress import Progress
+from easyscale.timeline import Timeline
 
 __all__ = ["Communicator", "Request", "Traffic", "Window", "as_bytes"]
 
@@ -96,6 +97,7 @@ class Communicator(abc.ABC):
         membership: `Membership`. Who takes part, and what changes that: ranks that fail, and others in their place.
         sent: `Traffic`. What this rank has sent by `isend` so far.
         progress: `Progress`. What this rank tells of itself to whoever watches it.
+        timeline: `Timeline`. When this rank has begun each part of a step, if that is asked for.
     """
 
     rank: int
@@ -107,8 +109,7 @@ class Communicator(abc.ABC):
     servers: int = 0
 
     def __init__(self) -> None:
-        self.sent = Traffic()
-        self.progress = Progress()
+        self.sent, self.progress, self.timeline = Traffic(), Progress(), Timeline()
 
     @abc.abstractmethod
     def isend(self, buffer: np.ndarray, to: int) -> Request:

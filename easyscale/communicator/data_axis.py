@@ -35,6 +35,7 @@ class DataAxis(Communicator):
     def __init__(self, along: Communicator, group: Communicator, everyone: Communicator):
         self._along, self.group, self.everyone = along, group, everyone
         self.sent, self.progress, self.nodes = along.sent, along.progress, along.nodes
+        self.timeline = everyone.timeline
         self.rank, self.size = along.rank, along.size
         self.local_rank, self.local_size = along.local_rank, along.local_size
         self.host, self.library = along.host, along.library

@@ -74,6 +74,7 @@ class Throttled(Communicator):
                 f"a network is slowed down for ranks that stay. Received: {line!r} and --elastic. Leave one out"
             )
         self._communicator, self._line = communicator, line
+        self.timeline = communicator.timeline
         self.sent, self.progress, self.membership = communicator.sent, communicator.progress, communicator.membership
         self.rank, self.size, self.servers = communicator.rank, communicator.size, communicator.servers
         self.local_rank, self.local_size = 0, 1

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from easyscale.communicator.wait import wait_patiently
 
@@ -17,7 +17,12 @@ class Background:
     """Calls functions in the order in which they come, in a thread of its own.
 
     A pool of `concurrent.futures` would let a process that has failed wait at its end for what other ranks never send.
+
+    Attributes:
+        NAME: String. Of the thread.
     """
+
+    NAME: ClassVar[str] = "easyscale-exchange"
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
@@ -26,7 +31,7 @@ class Background:
     def submit(self, function: Callable[..., T], *args: Any) -> Future[T]:
         """Return a future of `function(*args)`."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="easyscale-exchange", daemon=True)
+            self._thread = threading.Thread(target=self._work, name=self.NAME, daemon=True)
             self._thread.start()
         future: Future[T] = Future()
         self._calls.put((future, function, args))

@@ -17,11 +17,13 @@ from easyscale.layout.bucket import Bucket, lend, plan
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable
 from easyscale.step.agreement import Agreed, Purpose, signature
+from easyscale.step.background import Background
 from easyscale.step.compressed_sums import CompressedSums
 from easyscale.step.interfaces import Gradient
 from easyscale.step.owned_parts import length_of
 from easyscale.step.shared import Shared
 from easyscale.step.statistics import describe
+from easyscale.timeline import Part
 
 __all__ = ["GradientExchange", "Owned", "Signature"]
 
@@ -136,6 +138,7 @@ class GradientExchange:
         sums: CompressedSums | None = None,
     ):
         self._exchange, self._shared, self.specs, self._densify = exchange, shared, specs, densify
+        self._timeline = shared.timeline
         self.variables, self.positions, self.moving = variables, positions, moving
         self._descriptions = specs.descriptions
         self.signature = signature([*self._descriptions, str(specs.variables)])
@@ -210,7 +213,10 @@ class GradientExchange:
             return self._agree(float(weight), arrays[:watched], arrays[watched:known])
 
         def step(due: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
-            return self._step(agree(*arrays[: 1 + known]), due, arrays[1 + known :])
+            self._timeline.to(Part.WAIT)
+            results = self._step(agree(*arrays[: 1 + known]), due, arrays[1 + known :])
+            self._timeline.to(Part.UPDATE)
+            return results
 
         if not self._overlaps:
             return self._shared.call(step, [due, *inputs, *tensors], results)
@@ -238,14 +244,18 @@ class GradientExchange:
         gradients, count = len(self.specs.dense), len(self.specs.dense) + len(self.specs.moving)
         flat, rest = arrays[:count], arrays[count:]
         accumulated, rows = (rest[:gradients], rest[gradients:]) if self.specs.accumulates else ((), rest)
+        self._timeline.to(Part.EXCHANGE)
         vectors = []
         for route, vector in zip(self._routes, self._lend(), strict=True):
+            self._timeline.to(Part.PACK)
             route.pack(route.select(flat), vector, agreed.share)
             if exchanges and not route.is_moving:
                 route.bucket.add(accumulated, vector)
+            self._timeline.to(Part.EXCHANGE)
             if exchanges or (route.is_moving and not is_skipped):
                 route.move(vector)
             vectors.append(vector)
+        self._timeline.to(Part.PACK)
         results = self._take(vectors)
         if is_skipped:
             results[gradients:] = flat[gradients:]
@@ -259,21 +269,30 @@ class GradientExchange:
         def begin() -> tuple[float, list[np.ndarray]]:
             return agree(*known).share, self._lend()
 
-        self._begun = self._shared.background.submit(begin)
+        self._begun = self._shared.background.submit(self._timeline.beside(Part.WAIT, begin, Background.NAME))
         self._sent = []
 
     def _send(self, number: int, *arrays: np.ndarray) -> None:
+        before = self._timeline.to(Part.WAIT)
         share, vectors = self._begun.result()
+        self._timeline.to(Part.PACK)
         route, vector = self._routes[number], vectors[number]
         route.pack(arrays, vector, share)
-        self._sent.append(self._shared.background.submit(route.move, vector))
+        move = self._timeline.beside(Part.EXCHANGE, route.move, Background.NAME)
+        self._sent.append(self._shared.background.submit(move, vector))
+        self._timeline.to(before)
 
     def _finish(self, *rows: np.ndarray) -> list[np.ndarray]:
+        self._timeline.to(Part.WAIT)
         share, vectors = self._begun.result()
+        self._timeline.to(Part.EXCHANGE)
         for future in self._sent:
             future.result()
         del self._begun, self._sent  # lent memory goes back
-        return [*self._take(vectors), *self._gather_rows(rows, share), np.array(True)]
+        self._timeline.to(Part.PACK)
+        results = [*self._take(vectors), *self._gather_rows(rows, share), np.array(True)]
+        self._timeline.to(Part.UPDATE)
+        return results
 
     def _lend(self) -> list[np.ndarray]:
         return lend([route.bucket for route in self._routes], self._exchange)
@@ -305,6 +324,7 @@ class GradientExchange:
         """
         if not rows:
             return []
+        self._timeline.to(Part.EXCHANGE)
         communicator = self._exchange.communicator
         counts = communicator.all_gather_rows(np.array([values.shape[0] for values in rows[::2]]))
         results = []

@@ -254,6 +254,9 @@ class StepProtocol(Protocol):
     def failure(self) -> Exception | None:
         """What an exchange has raised inside the graph."""
 
+    def note_batch(self, tensors: Sequence[Tensor]) -> None:
+        """Record, in a step, when these tensors of its batch have come, if parts of steps are recorded."""
+
     def begin(self, phase: int, together: bool, may_be_whole: bool = False) -> None:
         """Start a `fit()`, an epoch or an evaluation.
 

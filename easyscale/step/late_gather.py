@@ -9,7 +9,9 @@ import numpy as np
 
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Variable, specs_of
+from easyscale.step.background import Background
 from easyscale.step.shared import Shared
+from easyscale.timeline import Part
 
 __all__ = ["LateGather"]
 
@@ -62,13 +64,17 @@ class LateGather:
         numbers = list(parts)
 
         def send(*arrays: np.ndarray) -> list[np.ndarray]:
+            timeline = self._shared.timeline
+            timeline.to(Part.GATHER)
             own = dict(zip(numbers, arrays, strict=True))
             for number, (bucket, vector) in enumerate(self._shards.lay_out(own)):
-                sent = self._shared.background.submit(self._shards.gather_bucket, vector)
+                gather = timeline.beside(Part.GATHER, self._shards.gather_bucket, Background.NAME)
+                sent = self._shared.background.submit(gather, vector)
                 wholes = {index: whole for index, whole in bucket.unpack(vector).items() if index in own}
                 self._coming[number] = Coming(sent, wholes)
                 own |= {index: whole.reshape(-1)[self._shards.parts[index]] for index, whole in wholes.items()}
             self._gathered.update(numbers)
+            timeline.to(Part.OTHER)
             return [own[number] for number in numbers]
 
         views = self._shared.call(send, list(parts.values()), specs_of(list(parts.values())))
@@ -87,7 +93,9 @@ class LateGather:
 
     def _take(self, bucket: int, indices: Sequence[int], *values: np.ndarray) -> list[np.ndarray]:
         """Return what variables are from now on, given what they are."""
+        before = self._shared.timeline.to(Part.GATHER)
         wholes = self._wait(bucket)
+        self._shared.timeline.to(before)
         if not wholes and self._gathered.issuperset(indices):
             return list(values)
         # What no step replaces is copied: else it would be a view of a view of ..., one more in each step.

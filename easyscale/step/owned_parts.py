@@ -10,6 +10,7 @@ from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.step.interfaces import Gradient, Tensor
 from easyscale.step.shared import Shared
+from easyscale.timeline import Part
 
 __all__ = ["gather", "length_of", "total_of_squares"]
 
@@ -29,8 +30,10 @@ def gather(
         return
 
     def collect(*arrays: np.ndarray) -> list[np.ndarray]:
+        shared.timeline.to(Part.GATHER)
         wholes = shards.gather(dict(zip(numbers, arrays, strict=True)))
         whole = [wholes[number] for number in numbers]
+        shared.timeline.to(Part.OTHER)
         return whole + [wholes[number].reshape(-1)[shards.parts[number]] for number in numbers]
 
     assigned = [*(variables[number] for number in numbers), *parts.values()]
@@ -56,9 +59,11 @@ def total_of_squares(
         return squares
 
     def total(row: np.ndarray) -> list[np.ndarray]:
+        before = shared.timeline.to(Part.EXCHANGE)
         sums = communicator.all_gather_rows(row).sum(axis=0)
         if group is not None and among.any():
             sums[among] = group.all_gather_rows(sums[among]).sum(axis=0)
+        shared.timeline.to(before)
         return [sums]
 
     return shared.call(total, [squares], [Spec((len(tensors),), np.dtype("float64"))])[0]

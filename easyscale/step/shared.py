@@ -11,6 +11,7 @@ from easyscale.errors import DesyncError
 from easyscale.step.agreement import Agreed, Agreement, Purpose
 from easyscale.step.background import Background
 from easyscale.step.python_calls import PythonCalls
+from easyscale.timeline import Part, Timeline
 
 __all__ = ["Shared"]
 
@@ -48,6 +49,11 @@ class Shared:
         if communicator not in cls._of:
             cls._of[communicator] = cls(communicator, backend)
         return cls._of[communicator]
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where this rank records the parts of its steps."""
+        return self._communicator.timeline
 
     def new_number(self) -> int:
         """Return 0 the first time, then 1, ..."""
@@ -101,5 +107,9 @@ class Shared:
         """Return every worker's row, inside a step; this one's alone where not all workers are in one step."""
         if not self.together:
             return row[None]
+        before = self.timeline.to(Part.WAIT)
         self.meet(Purpose.ROWS, row.size)
-        return self._communicator.all_gather_rows(row)
+        self.timeline.to(Part.EXCHANGE)
+        rows = self._communicator.all_gather_rows(row)
+        self.timeline.to(before)
+        return rows

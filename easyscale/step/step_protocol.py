@@ -1,13 +1,16 @@
 """What workers do in turn, the same on all of them, and how they come out of it together."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from easyscale.communicator import Communicator
 from easyscale.progress import Activity
 from easyscale.step.agreement import Agreed, Purpose
-from easyscale.step.interfaces import GradientSync, StepProtocol
+from easyscale.step.interfaces import GradientSync, StepProtocol, Tensor
 from easyscale.step.shared import Shared
+from easyscale.timeline import Part
 
 __all__ = ["Steps"]
 
@@ -23,6 +26,15 @@ class Steps(StepProtocol):
 
     def __init__(self, communicator: Communicator, shared: Shared, gradients: GradientSync):
         self._communicator, self._shared, self._gradients = communicator, shared, gradients
+
+    def note_batch(self, tensors: Sequence[Tensor]) -> None:
+        timeline = self._communicator.timeline
+
+        def came(*_: np.ndarray) -> None:
+            timeline.to(Part.PASSES)
+
+        if timeline.is_on:
+            self._shared.call(came, tensors[:1], [])
 
     def begin(self, phase: int, together: bool, may_be_whole: bool = False) -> None:
         self._shared.agreement.phase, self._shared.together = phase, together

@@ -14,6 +14,7 @@ import keras
 from easyscale.errors import EasyScaleError
 from easyscale.keras_internals import improves, set_step
 from easyscale.optimizer import DistributedOptimizer
+from easyscale.timeline import Part, Timeline
 
 __all__ = ["WRITERS", "attach", "deciding_hooks", "on_set_model"]
 
@@ -104,7 +105,7 @@ class _Unwrapped:
         return value.inner_optimizer if isinstance(value, DistributedOptimizer) else value
 
 
-def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> None:
+def attach(callbacks: keras.callbacks.CallbackList, distribution: Together, timeline: Timeline | None = None) -> None:
     """Make of a worker's list of callbacks one that acts with those of the other workers.
 
     - On other workers than the chief, callbacks that only show or write are left out, until it becomes the chief.
@@ -116,7 +117,9 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
     Args:
         callbacks: The list.
         distribution: The model's `Distribution`, or `PipelineDistribution`, of two ranks or more.
+        timeline: `Timeline`. It is told when steps and their callbacks begin. Defaults to `None`: nobody is.
     """
+    timeline = timeline or Timeline()
     act_as_chief = None
     if not distribution.is_chief:
         left_out = [
@@ -156,15 +159,21 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together) -> N
         nonlocal skipped
         if skipped := distribution.skips():
             return
+        timeline.begin_step()
         distribution.settle("on_train_batch_begin")
+        timeline.to(Part.CALLBACKS)
         original(batch, logs)
+        timeline.to(Part.OTHER)
         distribution.decide("on_train_batch_begin")
 
     def on_train_batch_end(original: Callable, batch: int, logs: dict | None = None) -> None:
         if skipped or distribution.has_ended(evaluates=False):
+            timeline.drop_step()
             return
         distribution.settle("on_train_batch_end")
+        timeline.to(Part.CALLBACKS)
         original(batch, logs)
+        timeline.to(Part.OTHER)
         distribution.decide("on_train_batch_end")
 
     def on_epoch_end(original: Callable, epoch: int, logs: dict | None = None) -> None:

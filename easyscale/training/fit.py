@@ -26,6 +26,7 @@ from easyscale.training.parts import batch_normalization, metrics
 from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.parts.decisions import Decisions
 from easyscale.training.parts.divided_data import DividedData
+from easyscale.training.profile import Profile, warn_of_none
 from easyscale.training.replicated_model import ReplicatedModel
 from easyscale.training.rounds import Rounds
 from easyscale.training.same_model import check_same_layers, layer_facts
@@ -79,7 +80,7 @@ class Fit:
         self._train_function: TrainFunction | None = None  # since its first step
         self.data, self._pass = DividedData(model, self._communicator), DataPass(model, self._communicator)
         self.progress, console = FitProgress(replication), Console(self._communicator, verbose)
-        self._meetings = Meetings(optimizers, self.progress)
+        self._meetings, self._profile = Meetings(optimizers, self.progress), Profile(self._communicator)
         self._decisions = Decisions(model, optimizers, self._meetings)
         callback_states = CallbackStates(callbacks or [])
         position = DataPosition(local_batch(model, self._communicator), self._pass)
@@ -168,6 +169,9 @@ class Fit:
             warnings.filterwarnings("ignore", "Your input ran out of data")
         if self._served is None:  # else each worker decides for itself between steps
             self._decisions.begin(hook for other in all_ranks for hook in other["decides"])
+            self._profile.begin()
+        else:
+            warn_of_none(self._communicator, f"the exchange '{self._replicated.workers.gradients.exchange.name}'")
         self._pass.begin()
         self._steps.begin()
         self._replicated.begin()
@@ -233,6 +237,8 @@ class Fit:
             logs: What this worker's steps have returned.
             may_be_whole: Bool. Whether each worker may have had all data. Defaults to `False`.
         """
+        if of_epoch:
+            self._profile.end_epoch()
         if of_epoch and self._checkpointing is not None:
             self._checkpointing.end_data()
         if of_epoch and self._served is not None:
@@ -272,6 +278,7 @@ class Fit:
     def _end(self) -> None:
         self.rounds.compare()
         self._replicated.unshard(complete=True)
+        self._profile.end()
 
     def _together(self, act: Callable[[], None], of_epoch: bool = True) -> None:
         act() if self._regrouping is None else self._regrouping.together(act, of_epoch)

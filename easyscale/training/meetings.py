@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.agreement import Agreed, Purpose
+from easyscale.timeline import Part
 from easyscale.training.fit_progress import FitProgress
 
 __all__ = ["Meetings"]
@@ -41,8 +42,11 @@ class Meetings:
         The model has the weights of the last step then.
         """
         self.settle()
+        timeline = self._replication.communicator.timeline
+        before = timeline.to(Part.WAIT)
         while (agreed := self._replication.steps.meet(purpose, detail)).purpose != purpose:
             self._join(agreed)
+        timeline.to(before)
 
     def settle(self) -> None:
         """Return when the model has the weights of the last step, which may come while the next one begins."""

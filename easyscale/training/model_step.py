@@ -33,6 +33,7 @@ def run_step(
     batch = replication.batch if exchanges else OwnBatch(replication.batch, replication.communicator.workers)
     samples = batch.count_samples(tensors)
     known, moving = batch.beginnings(tensors), assigned.assigned_in_steps(model)
+    replication.steps.note_batch(known)
     with contextlib.ExitStack() as steps:
         for optimizer in optimizers:
             is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)

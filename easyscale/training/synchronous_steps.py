@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from easyscale.progress import Activity
+from easyscale.timeline import Part
 from easyscale.training.checkpointing import Checkpointing
 from easyscale.training.console import Console
 from easyscale.training.elastic.regrouping import Regrouping
@@ -84,6 +85,9 @@ class SynchronousSteps:
         told, progress, count = self._replication.communicator.progress, self._progress, self._model.steps_per_execution
         told.step, told.activity = progress.steps, Activity.FIRST_STEP if progress.traces else Activity.STEPS
         checkpointing, before = self._checkpointing, progress.steps
+        timeline = self._replication.communicator.timeline
+        if progress.traces:
+            timeline.leave_out()
         if before == 0:
             self._replicated.build(iterator, traces=checkpointing is not None and checkpointing.needs_metrics)
         if self._replication.communicator.is_server:
@@ -94,7 +98,9 @@ class SynchronousSteps:
                 self._data.count(count)
                 return {}
             if not self._rounds.is_open:
+                timeline.to(Part.CHECKPOINT)
                 checkpointing.before_step(progress.steps)
+                timeline.to(Part.OTHER)
             before = progress.steps  # which the checkpoint has set
         self._pass.check(count)
         iterator = self._data.follow(iterator)
@@ -102,13 +108,17 @@ class SynchronousSteps:
         if before == 0:
             self._first = FirstStep(self._model, self._replication, self._rounds, self._console.is_verbose)
         self._has_batch = True
+        timeline.to(Part.DATA)
         self._logs = train_function.function(iterator)
+        timeline.to(Part.OTHER)
         progress.count(count)
         told.activity = Activity.STEPS
         self._count_batch()
         if before == 0 and self._first is not None:
             self._first.check()
+        timeline.to(Part.EXCHANGE)
         self._rounds.after_step()
+        timeline.to(Part.OTHER)
         progress.note_exchanges()
         self._losses.check(progress.steps)
         self._compares |= before == 0 or before // self._check_every < progress.steps // self._check_every

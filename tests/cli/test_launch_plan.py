@@ -81,6 +81,38 @@ def test_a_slower_network_is_one_of_the_options_or_of_the_environment(planned, m
         planned(ranks=2, latency="soon")
 
 
+def test_what_is_recorded_of_steps_is_told_to_the_ranks(planned, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = planned(ranks=2, profile=True, trace="trace.json", trace_steps="10:20").settings
+    assert found == Settings(profile=1, trace=str(tmp_path / "trace.json"), trace_steps="10:20")
+    assert planned(ranks=2).settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"trace": "none/trace.json"}, "--trace must be a file in a folder that exists and may be written. Received: "),
+        ({"trace": "/"}, "--trace must be a file in a folder that exists"),
+        ({"trace": ""}, "--trace must be a file in a folder that exists"),
+        ({"trace": "/tmp/a.json", "trace_steps": "20:10"}, "--trace-steps: steps must be the number of the first one"),
+        ({"trace": "/tmp/a.json", "trace_steps": "soon"}, "Received: 'soon'. Write for example 10:20"),
+        ({"trace": "/tmp/a.json", "trace_steps": "-1:5"}, "Received: '-1:5'"),
+        ({"trace_steps": "1:5"}, "--trace-steps is for --trace. Received: --trace-steps 1:5 without it"),
+        ({"profile": True, "ranks": 1}, "--profile is for 2 ranks or more. Received: one. Leave --profile out"),
+        ({"trace": "/tmp/a.json", "elastic": True}, "--trace is for ranks that stay. Received: --elastic"),
+        ({"profile": True, "servers": 1}, "--profile is for ranks that all train. Received: --servers 1"),
+        (
+            {"profile": True, "devices": "2"},
+            "for ranks of one device each. Received: in-graph replication",
+        ),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_in_one_line(planned, options, said):
+    with pytest.raises(click.UsageError) as refused:
+        planned(**{"ranks": 2, **options})
+    assert said in refused.value.message and "\n" not in refused.value.message
+
+
 def test_what_the_environment_says_wrongly_is_told_by_its_name(planned, monkeypatch):
     monkeypatch.setenv("EASYSCALE_REPLICATION", "foo")
     with pytest.raises(click.UsageError, match="^`EASYSCALE_REPLICATION` must be one of .*_REPLICATION='foo'"):

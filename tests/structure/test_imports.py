@@ -16,13 +16,13 @@ import easyscale
 # Each part imports only parts that stand below it. A program that stands in a part may be named by itself.
 LAYERS = [
     {"quantities"},
-    {"as_main", "errors", "layout", "onednn", "settings", "progress", "when_imported"},
+    {"as_main", "errors", "layout", "onednn", "settings", "progress", "timeline", "when_imported"},
     {"discovery", "keras_backend", "launchers"},
     {"logical_devices"},
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},
     {"compression", "mesh"},
-    {"exchange", "separate", "workers", "data", "elastic.standby"},
+    {"exchange", "profiling", "separate", "workers", "data", "elastic.standby"},
     {"scaling", "serving", "choice", "optimizers", "backend.base"},
     {"step"},
     {"backend"},

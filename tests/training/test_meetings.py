@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from easyscale.step.agreement import Agreed, Purpose
+from easyscale.timeline import Timeline
 from easyscale.training.meetings import Meetings
 
 
@@ -14,7 +15,7 @@ class Optimizer:
     def __init__(self, *agreed, joins=True):
         self._agreed, self._joins, self.joined, self.late = list(agreed), joins, [], None
         steps = SimpleNamespace(meet=self._meet)
-        self.workers = SimpleNamespace(steps=steps, communicator=SimpleNamespace(rank=1))
+        self.workers = SimpleNamespace(steps=steps, communicator=SimpleNamespace(rank=1, timeline=Timeline()))
 
     def _meet(self, purpose, detail):
         purpose, detail = self._agreed.pop(0)

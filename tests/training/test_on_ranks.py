@@ -106,6 +106,11 @@ def test_processes_that_drift_apart_are_told_so(check):
     check()
 
 
+@over_ranks(HERE / "profile_on_ranks.py", sizes=[2], limit=300, group="data")
+def test_what_is_recorded_of_steps(check):
+    check()
+
+
 @over_ranks(HERE / "counts_on_ranks.py", sizes=[3], limit=300, full=[2], group="optimizers")
 def test_what_is_sent_is_as_little_as_promised(check):
     check()

@@ -1,0 +1,76 @@
+"""What it costs to record the parts of each step, as `--profile` and `--trace` do: steps with and without, in turns.
+
+easyscale launch -n 2 --profile benchmarks/profile_cost.py
+
+Two models of a kind are trained by the same processes, one traced while parts are recorded, one while not. The ratio is
+that of the medians of all steps. What `--profile` says of each turn comes before.
+"""
+
+import argparse
+import statistics
+import time
+
+import keras
+import numpy as np
+
+import easyscale
+from easyscale.bench.fit import build
+from easyscale.callbacks import Distribute
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rounds", type=int, default=12)
+parser.add_argument("--models", default="digits,mlp")
+args = parser.parse_args()
+
+timeline = easyscale.communicator.get().timeline
+
+
+def digits():
+    """The conv net of examples/digits.py."""
+    layers = [
+        keras.layers.Conv2D(width, 3, padding="same", activation="relu", name=f"conv{number}")
+        for number, width in enumerate((32, 64, 64))
+    ]
+    head = [keras.layers.Dropout(0.4), keras.layers.Dense(64, activation="relu"), keras.layers.Dropout(0.4)]
+    pooled = [keras.layers.MaxPooling2D(), keras.layers.Flatten()]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers, *pooled, *head, keras.layers.Dense(10)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    return model
+
+
+class Ends(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seconds = []
+
+    def on_train_begin(self, logs=None):
+        self.ends = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ends.append(time.perf_counter())
+
+    def on_train_end(self, logs=None):
+        self.seconds += np.diff(self.ends[2:]).tolist()
+
+
+# Of each: how it is made, the shape of a sample, the samples of a process in a step, the steps of a turn.
+KINDS = {"digits": (digits, (8, 8, 1), 32, 40), "mlp": (lambda: build("mlp", "adam", 0), (784,), 128, 10)}
+
+for name in args.models.split(","):
+    make, shape, batch, steps = KINDS[name]
+    generator = np.random.default_rng(easyscale.rank())
+    x, y = generator.normal(size=(batch * steps, *shape)).astype("float32"), generator.integers(0, 10, batch * steps)
+    models, clocks = {on: make() for on in (True, False)}, {True: Ends(), False: Ends()}
+
+    def train(on, callbacks, models=models, x=x, y=y, batch=batch):
+        timeline.is_on = on
+        models[on].fit(x, y, batch_size=batch, verbose=0, callbacks=[Distribute(check_every=10**6), *callbacks])
+
+    for on in (True, False):
+        train(on, [])  # traces
+    for turn in range(args.rounds):
+        for on in (True, False) if turn % 2 else (False, True):
+            train(on, [clocks[on]])
+    with_it, without = (statistics.median(clocks[on].seconds) for on in (True, False))
+    if easyscale.is_chief():
+        print(f"{name}: {1e3 * with_it:.2f} ms with, {1e3 * without:.2f} ms without: samples/s {without / with_it:.3f}")

@@ -1,0 +1,87 @@
+"""For whom ranks wait, and what would help: one line."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from easyscale.profiling.gathered import Recorded
+from easyscale.timeline import Part
+
+__all__ = ["advise", "waits_for"]
+
+_MUCH = 0.1  # of a step
+_MOST = 0.6  # of what is waited: then one rank is why
+_WHY = 0.3  # of what is waited for a rank: if nothing takes so much longer there, it is late from elsewhere
+_PREFETCH = "prefetch, as by `dataset.prefetch(tf.data.AUTOTUNE)`, or more `workers` of a `PyDataset`"
+_OWN = {  # what a rank does by itself, and what makes it shorter
+    Part.DATA: _PREFETCH,
+    Part.PASSES: "give each rank as many samples and cores; `easyscale doctor` shows the cores",
+    Part.PACK: "give each rank as many cores; `easyscale doctor` shows them",
+    Part.UPDATE: "give each rank as many cores; `easyscale doctor` shows them",
+    Part.CALLBACKS: "let callbacks do less in each step, or only every so many steps",
+    Part.CHECKPOINT: "write checkpoints less often, by `every`",
+    Part.OTHER: "see whether something else runs on its cores",
+}
+_TOGETHER = (Part.PACK, Part.EXCHANGE, Part.GATHER)
+
+
+def waits_for(ranks: Sequence[Recorded]) -> list[float]:
+    """Return for each rank how many seconds of a step the others wait for it, the mean over them.
+
+    In each step they wait for the one that waits least: it has come last.
+    """
+    steps = min(len(rank.waits) for rank in ranks)
+    if not steps:
+        return [0.0] * len(ranks)
+    waits = np.array([rank.waits[:steps] for rank in ranks])
+    last, waited = waits.argmin(axis=0), (waits - waits.min(axis=0)).sum(axis=0) / max(1, len(ranks) - 1)
+    return [float(waited[last == rank].sum()) / steps for rank in range(len(ranks))]
+
+
+def advise(ranks: Sequence[Recorded]) -> str:
+    """Return what takes most of the time that could be saved, and what would help.
+
+    Args:
+        ranks: What each rank has recorded.
+    """
+    step = sum(rank.step for rank in ranks) / len(ranks)
+    waits = waits_for(ranks)
+    if not step:
+        return "no step was recorded behind the first one, which is traced"
+    waited = sum(waits)
+    if waited >= _MUCH * step:
+        last = max(range(len(ranks)), key=waits.__getitem__)
+        if waits[last] < _MOST * waited:
+            return (
+                f"{waited / step:.0%} of a step waits for other ranks, now for one and now for another: give each as "
+                "many samples in each step, and see whether something else runs on their cores"
+            )
+        return _about(ranks, last, waits[last], waits[last] / step)
+    means = {name: sum(rank.parts.get(name, 0.0) for rank in ranks) / len(ranks) / step for name in Part.ALL}
+    together = sum(means[name] for name in _TOGETHER)
+    shares = {name: means[name] for name in (Part.DATA, Part.CALLBACKS, Part.CHECKPOINT)}
+    most = max(shares, key=shares.__getitem__)
+    if max(together, shares[most]) < _MUCH:
+        computes = means[Part.PASSES] + means[Part.UPDATE]
+        return f"{computes:.0%} of a step computes, {together:.0%} is spent on the exchange: there is little to gain"
+    if together >= shares[most]:
+        return (
+            f"{together:.0%} of a step is the exchange: larger batches, `compression`, or another exchange, see "
+            "`easyscale bench exchange`"
+        )
+    return f"{shares[most]:.0%} of a step is {most}: {_OWN[most]}"
+
+
+def _about(ranks: Sequence[Recorded], last: int, waited: float, share: float) -> str:
+    """Return why a rank comes last: what it does for longer than the others."""
+    others = [rank for number, rank in enumerate(ranks) if number != last]
+    own = ranks[last].parts
+    more = {name: own.get(name, 0.0) - sum(rank.parts.get(name, 0.0) for rank in others) / len(others) for name in _OWN}
+    why = max(more, key=more.__getitem__)
+    whom = f"{share:.0%} of a step waits for rank {ranks[last].rank} on {ranks[last].host}"
+    if more[why] < _WHY * waited:
+        return (
+            f"{whom}, which comes late to its steps: see what it does between epochs, and whether its cores are its own"
+        )
+    took, longer = 1e3 * own.get(why, 0.0), 1e3 * more[why]
+    return f"{whom}, whose {why} takes {took:.3g} ms, {longer:.3g} ms more than that of others: {_OWN[why]}"

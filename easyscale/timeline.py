@@ -1,0 +1,166 @@
+"""What a rank does, one part of a step after the other: where the time of steps goes.
+
+The training thread, and the threads from which the backend calls Python in its place, do one thing at a time. So a step
+is a row of parts, each of which ends where the next begins, and their times make that of the step. What other threads
+do beside has rows of its own, and is in no sum.
+"""
+
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+__all__ = ["Part", "Span", "Timeline"]
+
+T = TypeVar("T")
+
+
+class Part:
+    """The parts of a step, in the order in which they are shown."""
+
+    DATA = "data"  # the batch is not there yet
+    PASSES = "forward-backward"
+    WAIT = "wait"  # for other ranks, that have not come as far
+    PACK = "pack"  # gradients are copied into vectors, or come out of them
+    EXCHANGE = "exchange"
+    UPDATE = "update"
+    GATHER = "gather"  # of weights that other ranks have updated
+    CALLBACKS = "callbacks"
+    CHECKPOINT = "checkpoint"
+    OTHER = "other"
+    ALL = (DATA, PASSES, WAIT, PACK, EXCHANGE, UPDATE, GATHER, CALLBACKS, CHECKPOINT, OTHER)
+
+
+class Span(NamedTuple):
+    """A part of a step, as it was.
+
+    Attributes:
+        name: String. Of `Part`.
+        begin, end: Int. Nanoseconds on `Timeline.clock`.
+        thread: String. `""` for the row of parts.
+        step: Int. The number of the step, from 0 in this process.
+    """
+
+    name: str
+    begin: int
+    end: int
+    thread: str
+    step: int
+
+
+class Timeline:
+    """Records when each part of a step begins. While it is off, each call returns at once.
+
+    Args:
+        is_on: Bool. Defaults to `False`.
+        traced: Range of the numbers of steps whose `spans` are kept. Defaults to `None`: of none.
+
+    Attributes:
+        is_on: The same.
+        spans: List of `Span`, of the traced steps.
+        times: `Counter`. Nanoseconds of each part in all steps that count, since `begin` was called.
+        waits: Array. The nanoseconds of `Part.WAIT` in each of these steps.
+
+    Example:
+
+    >>> timeline = Timeline(is_on=True, traced=range(1))
+    >>> timeline.begin_step()
+    >>> timeline.to(Part.PASSES)
+    'other'
+    >>> timeline.end_step()
+    >>> [span.name for span in timeline.spans]
+    ['other', 'forward-backward']
+    >>> sum(timeline.times.values()) == timeline.spans[-1].end - timeline.spans[0].begin
+    True
+    """
+
+    def __init__(self, is_on: bool = False, traced: range | None = None):
+        self.is_on, self._traced = is_on, range(0) if traced is None else traced
+        self.spans: list[Span] = []
+        self._marks: list[tuple[int, str]] = []  # when each part of the step under way has begun
+        self._number, self._counts = -1, True
+        self.begin()
+
+    @staticmethod
+    def clock() -> int:
+        """Return nanoseconds since some moment that is the same for all processes of a host."""
+        return time.monotonic_ns()
+
+    def begin(self) -> None:
+        """Count from now on: a `fit()` begins."""
+        self.times: Counter[str] = Counter()
+        self.waits = array("q")
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that count."""
+        return len(self.waits)
+
+    def begin_step(self) -> None:
+        """Begin a step, where the one before ends."""
+        if self.is_on:
+            now = self.clock()
+            self._close(now)
+            self._number += 1
+            self._counts = True
+            self._marks.append((now, Part.OTHER))
+
+    def leave_out(self) -> None:
+        """Do not count the step under way: it is traced, or compiled. Its spans are kept as those of others."""
+        self._counts = False
+
+    def end_step(self) -> None:
+        """End the last step of an epoch. One that still waits for data has found none, and is dropped."""
+        if self._marks and self._marks[-1][1] == Part.DATA:
+            self.drop_step()
+        if self.is_on:
+            self._close(self.clock())
+
+    def drop_step(self) -> None:
+        """Forget the step under way: there were no data for it."""
+        if self._marks:
+            self._marks.clear()
+            self._number -= 1
+
+    def to(self, part: str) -> str:
+        """Begin a part of the step under way, where the one before ends; return the one before.
+
+        Outside of a step nothing is recorded.
+        """
+        if not self._marks:
+            return ""
+        before = self._marks[-1][1]
+        self._marks.append((self.clock(), part or before))
+        return before
+
+    def beside(self, name: str, function: Callable[..., T], thread: str) -> Callable[..., T]:
+        """Return the function for another thread, which records when it is called in a traced step."""
+        if not self.is_on or self._number not in self._traced:
+            return function
+        number = self._number
+
+        def recorded(*args: Any) -> T:
+            begin = self.clock()
+            try:
+                return function(*args)
+            finally:
+                self.spans.append(Span(name, begin, self.clock(), thread, number))
+
+        return recorded
+
+    def _close(self, now: int) -> None:
+        """Take in the parts of the step that ends now."""
+        if not self._marks:
+            return
+        parts = [(name, begin, end) for (begin, name), (end, _) in pairwise([*self._marks, (now, "")])]
+        self._marks.clear()
+        if self._number in self._traced:
+            self.spans += [Span(name, begin, end, "", self._number) for name, begin, end in parts]
+        if self._counts:
+            wait = 0
+            for name, begin, end in parts:
+                self.times[name] += end - begin
+                wait += (end - begin) * (name == Part.WAIT)
+            self.waits.append(wait)
