@@ -6,7 +6,6 @@ do beside has rows of its own, and is in no sum.
 """
 
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -61,7 +60,8 @@ class Timeline:
         is_on: The same.
         spans: List of `Span`, of the traced steps.
         times: `Counter`. Nanoseconds of each part in all steps that count, since `begin` was called.
-        waits: Array. The nanoseconds of `Part.WAIT` in each of these steps.
+        waits: Dict. By the number of each of these steps the nanoseconds of `Part.WAIT` in it.
+        number: Int. Of the step under way, or of the last one; -1 before the first.
 
     Example:
 
@@ -80,7 +80,7 @@ class Timeline:
         self.is_on, self._traced = is_on, range(0) if traced is None else traced
         self.spans: list[Span] = []
         self._marks: list[tuple[int, str]] = []  # when each part of the step under way has begun
-        self._number, self._counts = -1, True
+        self.number, self._counts = -1, True
         self.begin()
 
     @staticmethod
@@ -89,9 +89,10 @@ class Timeline:
         return time.monotonic_ns()
 
     def begin(self) -> None:
-        """Count from now on: a `fit()` begins."""
+        """Count from now on: a `fit()` begins. A step that an error has left is forgotten."""
+        self._marks.clear()
         self.times: Counter[str] = Counter()
-        self.waits = array("q")
+        self.waits: dict[int, int] = {}
 
     @property
     def steps(self) -> int:
@@ -103,7 +104,7 @@ class Timeline:
         if self.is_on:
             now = self.clock()
             self._close(now)
-            self._number += 1
+            self.number += 1
             self._counts = True
             self._marks.append((now, Part.OTHER))
 
@@ -122,7 +123,11 @@ class Timeline:
         """Forget the step under way: there were no data for it."""
         if self._marks:
             self._marks.clear()
-            self._number -= 1
+            self.number -= 1
+
+    def settle(self, number: int) -> None:
+        """Take in that all ranks have come to this number of a step: one has no more data than that."""
+        self.number = number
 
     def to(self, part: str) -> str:
         """Begin a part of the step under way, where the one before ends; return the one before.
@@ -137,9 +142,9 @@ class Timeline:
 
     def beside(self, name: str, function: Callable[..., T], thread: str) -> Callable[..., T]:
         """Return the function for another thread, which records when it is called in a traced step."""
-        if not self.is_on or self._number not in self._traced:
+        if not self.is_on or self.number not in self._traced:
             return function
-        number = self._number
+        number = self.number
 
         def recorded(*args: Any) -> T:
             begin = self.clock()
@@ -156,11 +161,11 @@ class Timeline:
             return
         parts = [(name, begin, end) for (begin, name), (end, _) in pairwise([*self._marks, (now, "")])]
         self._marks.clear()
-        if self._number in self._traced:
-            self.spans += [Span(name, begin, end, "", self._number) for name, begin, end in parts]
+        if self.number in self._traced:
+            self.spans += [Span(name, begin, end, "", self.number) for name, begin, end in parts]
         if self._counts:
             wait = 0
             for name, begin, end in parts:
                 self.times[name] += end - begin
                 wait += (end - begin) * (name == Part.WAIT)
-            self.waits.append(wait)
+            self.waits[self.number] = wait

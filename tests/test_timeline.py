@@ -23,7 +23,7 @@ def test_parts_sum_up_to_steps(timeline):
     step(timeline, Part.DATA, Part.PASSES, Part.WAIT, Part.EXCHANGE, Part.OTHER)
     step(timeline, Part.DATA, Part.WAIT, Part.PACK, Part.WAIT)
     timeline.end_step()
-    assert (timeline.steps, list(timeline.waits)) == (2, [1, 2])
+    assert (timeline.steps, timeline.waits) == (2, {0: 1, 1: 2})
     assert timeline.times == {"other": 3, "data": 2, "forward-backward": 1, "wait": 3, "exchange": 1, "pack": 1}
     assert sum(timeline.times.values()) == 11  # of the clock, from the first step's begin to the last one's end
 
@@ -70,6 +70,14 @@ def test_a_fit_counts_from_its_begin(timeline):
     timeline.end_step()
     timeline.begin()
     assert (timeline.steps, timeline.times) == (0, {})
+
+
+def test_steps_have_the_same_numbers_on_all_ranks_behind_an_epoch_that_is_shorter_here(timeline):
+    for _ in range(2):
+        step(timeline, Part.PACK)
+        timeline.end_step()
+        timeline.settle(timeline.number + 1)  # others have made one more
+    assert (timeline.number, list(timeline.waits)) == (3, [0, 2])
 
 
 def test_another_thread_has_a_row_of_its_own(timeline):

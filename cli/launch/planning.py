@@ -242,13 +242,14 @@ def _shown(text: str | None, processes: int) -> frozenset[int] | None:
 def _recorded(options: LaunchOptions, own: Settings, said: Settings, ranks: int) -> Settings:
     """Return what ranks are told, with what they are to record of their steps."""
     steps = options.trace_steps
+    profile, trace = int(options.profile) or said.profile, said.trace if options.trace is None else options.trace
     if steps is not None:
         parse("--trace-steps", steps, parse_steps)
-        if options.trace is None and said.trace is None:
+        if trace is None:
             raise click.UsageError(f"--trace-steps is for --trace. Received: --trace-steps {steps} without it")
-    if options.trace is not None:
-        check_writable("--trace", options.trace)
-    option = "--profile" if options.profile else "--trace" if options.trace is not None else None
+    if trace is not None:
+        check_writable("--trace", trace)
+    option = "--profile" if profile else "--trace" if trace is not None else None
     for is_so, rule, received in (
         (ranks == 1, "2 ranks or more", "one"),
         (options.elastic, "ranks that stay", "--elastic"),
@@ -259,8 +260,8 @@ def _recorded(options: LaunchOptions, own: Settings, said: Settings, ranks: int)
             raise click.UsageError(f"{option} is for {rule}. Received: {received}. Leave {option} out")
     return replace(
         own,
-        profile=int(options.profile) or said.profile,
-        trace=said.trace if options.trace is None else os.path.abspath(options.trace),
+        profile=profile,
+        trace=None if trace is None else os.path.abspath(trace),
         trace_steps=steps or said.trace_steps,
     )
 

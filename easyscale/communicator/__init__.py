@@ -63,7 +63,8 @@ def _world() -> Communicator:
     from easyscale.communicator import mpi
 
     world, told = mpi.world(), Settings.read()
-    world.timeline = Timeline(bool(told.profile or told.trace), quantities.parse_steps(told.trace_steps))
+    if (told.profile or told.trace) and told.elastic is None and told.replication != "in_graph":
+        world.timeline = Timeline(is_on=True, traced=quantities.parse_steps(told.trace_steps))
     if told.bandwidth is None and told.latency is None:
         return world
     bandwidth = quantities.parse_bandwidth(told.bandwidth) if told.bandwidth else None

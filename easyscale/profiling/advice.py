@@ -30,12 +30,12 @@ def waits_for(ranks: Sequence[Recorded]) -> list[float]:
 
     In each step they wait for the one that waits least: it has come last.
     """
-    steps = min(len(rank.waits) for rank in ranks)
-    if not steps:
+    numbers = [number for number in ranks[0].waits if all(number in rank.waits for rank in ranks)]
+    if not numbers:
         return [0.0] * len(ranks)
-    waits = np.array([rank.waits[:steps] for rank in ranks])
+    waits = np.array([[rank.waits[number] for number in numbers] for rank in ranks])
     last, waited = waits.argmin(axis=0), (waits - waits.min(axis=0)).sum(axis=0) / max(1, len(ranks) - 1)
-    return [float(waited[last == rank].sum()) / steps for rank in range(len(ranks))]
+    return [float(waited[last == rank].sum()) / len(numbers) for rank in range(len(ranks))]
 
 
 def advise(ranks: Sequence[Recorded]) -> str:

@@ -18,14 +18,14 @@ class Recorded(NamedTuple):
         rank: Int.
         host: String.
         parts: Dict. The seconds of each part in a step, the mean over steps.
-        waits: List. The seconds that it has waited for others, in each step.
+        waits: Dict. By the number of a step the seconds that it has waited for others in it.
         spans: List of `Span`, so far; nanoseconds on the chief's clock.
     """
 
     rank: int
     host: str
     parts: dict[str, float]
-    waits: list[float]
+    waits: dict[int, float]
     spans: list[Span]
 
     @property
@@ -44,17 +44,17 @@ def gather(communicator: Communicator, offsets: list[float], sends_spans: bool) 
     """
     timeline = communicator.timeline
     spans = [list(span) for span in timeline.spans] if sends_spans else []
-    all_ranks = _at_chief(communicator, [communicator.host, timeline.times, list(timeline.waits), spans])
+    all_ranks = _at_chief(communicator, [communicator.host, timeline.times, list(timeline.waits.items()), spans])
     return [_recorded(rank, offsets[rank], *found) for rank, found in enumerate(all_ranks)]
 
 
-def _recorded(rank: int, offset: float, host: str, times: dict, waits: list[int], spans: list) -> Recorded:
+def _recorded(rank: int, offset: float, host: str, times: dict, waits: list, spans: list) -> Recorded:
     steps, ahead = max(1, len(waits)), round(1e9 * offset)
     aligned = [
         Span(name, begin - ahead, end - ahead, thread, step) for name, begin, end, thread, step in spans if end > begin
     ]
     parts = {name: 1e-9 * nanoseconds / steps for name, nanoseconds in times.items()}
-    return Recorded(rank, host, parts, [1e-9 * wait for wait in waits], aligned)
+    return Recorded(rank, host, parts, {number: 1e-9 * wait for number, wait in waits}, aligned)
 
 
 def _at_chief(communicator: Communicator, value: Any) -> list[Any]:

@@ -238,7 +238,7 @@ class Fit:
             may_be_whole: Bool. Whether each worker may have had all data. Defaults to `False`.
         """
         if of_epoch:
-            self._profile.end_epoch()
+            self._profile.end_data()
         if of_epoch and self._checkpointing is not None:
             self._checkpointing.end_data()
         if of_epoch and self._served is not None:
@@ -250,10 +250,11 @@ class Fit:
     def _merge(self, of_epoch: bool, logs: Mapping[str, Any], may_be_whole: bool) -> dict:
         self._meetings.reach(Purpose.END)
         if of_epoch:
-            own = [self.progress.steps, self._pass.has_ended, self.rounds.is_open]
+            own = [self.progress.steps, self._pass.has_ended, self.rounds.is_open, self._profile.number]
             all_ranks = self._communicator.all_gather_object(own)[: self._communicator.workers]
-            steps, ended, are_open = zip(*all_ranks, strict=True)
+            steps, ended, are_open, numbers = zip(*all_ranks, strict=True)
             self.progress.settle(max(steps))
+            self._profile.end_epoch(max(numbers))
             self.rounds.end_epoch(any(are_open))
             self._pass.end_epoch(all(ended))
             for variable, mean in batch_normalization.mean_statistics(self._model, self._communicator):

@@ -28,9 +28,18 @@ class Profile:
             self._offsets = clocks.offsets(self._ranks, lambda: 1e-9 * self._timeline.clock())
             self._timeline.begin()
 
-    def end_epoch(self) -> None:
-        """Take in that the last step of an epoch is over."""
+    def end_data(self) -> None:
+        """Take in that the last step of this rank in an epoch is over."""
         self._timeline.end_step()
+
+    @property
+    def number(self) -> int:
+        """The number of this rank's last step."""
+        return self._timeline.number
+
+    def end_epoch(self, number: int) -> None:
+        """Take in that the epoch is over for all ranks, whose last step had this number at most."""
+        self._timeline.settle(number)
 
     def end(self) -> None:
         """Let the chief say what all ranks have recorded, and write the file. All ranks call this together."""

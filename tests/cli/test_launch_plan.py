@@ -86,6 +86,10 @@ def test_what_is_recorded_of_steps_is_told_to_the_ranks(planned, tmp_path, monke
     found = planned(ranks=2, profile=True, trace="trace.json", trace_steps="10:20").settings
     assert found == Settings(profile=1, trace=str(tmp_path / "trace.json"), trace_steps="10:20")
     assert planned(ranks=2).settings == Settings()
+    monkeypatch.setenv("EASYSCALE_PROFILE", "1")
+    assert planned(ranks=2, trace="trace.json").settings == Settings(profile=1, trace=str(tmp_path / "trace.json"))
+    with pytest.raises(click.UsageError, match="--profile is for 2 ranks or more"):
+        planned(ranks=1)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from easyscale.timeline import Span, Timeline
 
 
 def recorded(rank, waits, spans=(), **parts):
+    """Of a rank that has waited so long in steps 0, 1, ..."""
     parts = {name.replace("_", "-"): value for name, value in parts.items()}
-    return Recorded(rank, f"host{rank}", parts, waits, list(spans))
+    return Recorded(rank, f"host{rank}", parts, dict(enumerate(waits)), list(spans))
 
 
 # Rank 2's data take 31 ms, so the others wait 29 ms for it; once rank 0 comes last.
@@ -39,6 +40,8 @@ def test_a_table_has_a_row_for_each_rank_whose_parts_make_the_step():
 def test_ranks_wait_for_the_one_that_waits_least():
     # Rank 2 comes last twice, by 29 ms for each of two others; rank 0 once, by 20 ms.
     assert waits_for(SLOW_DATA) == pytest.approx([0.02 / 3, 0.0, 0.058 / 3])
+    missing = SLOW_DATA[1]._replace(waits={1: 0.03, 2: 0.021, 7: 1.0})  # of rank 1 steps 1 and 2 are those of others
+    assert waits_for([SLOW_DATA[0], missing, SLOW_DATA[2]]) == pytest.approx([0.02 / 2, 0.0, 0.029 / 2])
     assert waits_for([recorded(0, [], data=1.0), recorded(1, [0.1], data=1.0)]) == [0.0, 0.0]
 
 
@@ -81,14 +84,14 @@ def test_the_chief_gets_what_all_have_recorded_by_its_own_clock(run_ranks):
     def on_rank(comm):
         comm.timeline = Timeline(is_on=True)
         comm.timeline.times.update(data=3_000_000_000, wait=1_000_000_000 * comm.rank)
-        comm.timeline.waits.extend([0, 1_000_000_000 * comm.rank])
+        comm.timeline.waits.update({4: 0, 6: 1_000_000_000 * comm.rank})
         comm.timeline.spans += [Span("data", 5_000_000_000, 6_000_000_000, "", 7), Span("wait", 3, 3, "", 7)]
         return profiling.gather(comm, [0.0, 2.0, -1.0], sends_spans=comm.rank < 3)
 
     chief, *others = run_ranks(3, on_rank)
     assert others == [[], []]
     assert [rank.parts for rank in chief] == [{"data": 1.5, "wait": 0.5 * rank} for rank in range(3)]
-    assert [rank.waits for rank in chief] == [[0.0, 1.0 * rank] for rank in range(3)]
+    assert [rank.waits for rank in chief] == [{4: 0.0, 6: 1.0 * rank} for rank in range(3)]
     assert [rank.spans for rank in chief] == [
         [Span("data", 5_000_000_000 - ahead, 6_000_000_000 - ahead, "", 7)]
         for ahead in (0, 2_000_000_000, -1_000_000_000)

@@ -127,6 +127,18 @@ def check_data_that_ends_unseen_and_steps_in_one_call_are_counted():
         assert {span.step for span in timeline.spans} == set(range(count + 1))
 
 
+def check_steps_of_one_number_are_the_same_on_ranks_of_which_some_have_fewer():
+    x, y = easyscale.shard(*digits(8 * comm.size * STEPS))
+    count = 8 * (STEPS - comm.rank)
+    with recorded() as timeline:
+        model = classify(conv_net(), "sgd")
+        model.fit(x[:count], y[:count], batch_size=8, epochs=3, verbose=0, callbacks=[Distribute()])
+    first_steps = {STEPS * epoch for epoch in range(3)}
+    assert first_steps <= {span.step for span in timeline.spans}
+    assert sorted(timeline.waits)[0] == 1 and len(timeline.waits) == 3 * (STEPS - comm.rank) - 1
+    assert (STEPS - 1 in timeline.waits) == (comm.rank == 0)
+
+
 def check_without_it_nothing_is_recorded_and_no_message_is_sent():
     train()
     assert (comm.timeline.steps, comm.timeline.spans) == (0, [])
