@@ -32,7 +32,8 @@ class Job:
     def __init__(self, folder: str, command: Sequence[str], environment: Mapping[str, str]):
         self._command = [sys.executable, "-m", "easyscale.running.guard", folder, *command]
         self._environment = environment
-        self._interrupts = [signal.SIGINT, signal.SIGINT, signal.SIGKILL]  # the launcher ends at once at a second one
+        # At a second signal the launcher ends at once; a single worker, which it has become, by that one.
+        self._interrupts = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
         self.errors = ""
 
     def __enter__(self) -> "Job":

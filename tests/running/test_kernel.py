@@ -37,6 +37,12 @@ def _wait_for(client, text):
     pytest.fail(f"no {text!r}")
 
 
+def _reply_to(client, request):
+    while (message := client.get_shell_msg(timeout=40))["parent_header"].get("msg_id") != request:
+        pass  # an answer to what was asked before
+    return message["content"]
+
+
 def _only_the_kernel_is_left(marked):
     end = time.monotonic() + 30
     while len(marked.alive()) > 1 and time.monotonic() < end:
@@ -47,11 +53,10 @@ def _only_the_kernel_is_left(marked):
 @pytest.mark.timeout(150)
 def test_workers_end_when_the_kernel_is_interrupted_and_when_it_is_restarted(kernel):
     manager, client, marked = kernel
-    client.execute(CELL)
+    request = client.execute(CELL)
     _wait_for(client, "works")
     manager.interrupt_kernel()
-    reply = client.get_shell_msg(timeout=40)
-    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert _reply_to(client, request).get("ename") == "KeyboardInterrupt"
     assert _only_the_kernel_is_left(marked)
     client.execute(CELL)
     _wait_for(client, "works")

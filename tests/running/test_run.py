@@ -165,6 +165,7 @@ import os, signal, time
 import easyscale
 
 def work():
+    {begin}
     print("works", flush=True)
     time.sleep(100)
 
@@ -178,9 +179,9 @@ def started(tmp_path):
     """A function that starts a script which calls `run`, and returns when workers work; with the processes of it."""
     marked, processes = Marked(), []
 
-    def start(n):
+    def start(n, begin="pass"):
         script = tmp_path / "script.py"
-        script.write_text(textwrap.dedent(SCRIPT).format(n=n))
+        script.write_text(textwrap.dedent(SCRIPT).format(n=n, begin=begin))
         environment = {**marked.environment, "TMPDIR": str(tmp_path)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         processes.append(subprocess.Popen([sys.executable, str(script)], env=environment, **pipes))
@@ -203,6 +204,28 @@ def test_nothing_stays_behind(started, tmp_path, n, number):
     assert (number == signal.SIGINT) == ("KeyboardInterrupt" in errors)
     assert marked.wait_until_gone(30) == []
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_second_interrupt_ends_workers_that_do_not_hear_the_first(started, n):
+    start, marked = started
+    process = start(n, begin="signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)  # the first is under way
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in errors
+    assert marked.wait_until_gone(10) == []
+
+
+def test_with_hosts_the_folder_is_in_the_working_directory(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def work():
+        return Path(Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0")[-1]).parent
+
+    assert easyscale.run(work, hosts="localhost:2") == tmp_path
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_import_of_easyscale_loads_no_cloudpickle():
