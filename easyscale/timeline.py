@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, SupportsFloat, TypeVar
 
 __all__ = ["Part", "Span", "Timeline"]
 
@@ -139,6 +139,21 @@ class Timeline:
         before = self._marks[-1][1]
         self._marks.append((self.clock(), part or before))
         return before
+
+    def came(self, *seconds: SupportsFloat) -> None:
+        """Take in when the batch of the step under way has come, if that is known: then passes have begun.
+
+        Args:
+            seconds: Float. Since 1970, as a graph knows it. Left out, nothing is done.
+        """
+        if not self._marks or not seconds:
+            return
+        ago = time.time_ns() - round(1e9 * float(seconds[0]))
+        at = max(self.clock() - ago, self._marks[0][0])
+        count = sum(when <= at for when, _ in self._marks)
+        later = [(when, Part.PASSES if part == Part.DATA else part) for when, part in self._marks[count:]]
+        begins = self._marks[count - 1][1] in (Part.DATA, Part.UPDATE, Part.OTHER)
+        self._marks[count:] = [*([(at, Part.PASSES)] if begins else []), *later]
 
     def beside(self, name: str, function: Callable[..., T], thread: str) -> Callable[..., T]:
         """Return the function for another thread, which records when it is called in a traced step."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from easyscale import timeline as timelines
 from easyscale.timeline import Part, Span, Timeline
 
 
@@ -33,6 +34,37 @@ def test_spans_are_of_the_traced_steps(timeline):
         step(timeline, Part.PACK)
     timeline.end_step()
     assert timeline.spans == [Span("other", 2, 3, "", 1), Span("pack", 3, 4, "", 1)]
+
+
+@pytest.mark.parametrize(
+    ("ago", "parts"),
+    [
+        (0.5, ["other", "data", "gather", "data", "forward-backward"]),  # in the second wait for data
+        (1.5, ["other", "data", "gather", "forward-backward"]),  # while something else is waited for
+        (2.5, ["other", "data", "forward-backward", "gather", "forward-backward"]),  # in the first one
+        (100, ["forward-backward", "forward-backward", "gather", "forward-backward"]),  # clocks do not agree
+    ],
+)
+def test_passes_begin_when_the_batch_came_as_a_graph_says_later(monkeypatch, ago, parts):
+    times = iter([0, 10, 20, 30, 40, 50])
+    monkeypatch.setattr(Timeline, "clock", staticmethod(lambda: next(times)))
+    monkeypatch.setattr(timelines.time, "time_ns", lambda: 1_000_000_000)
+    timeline = Timeline(is_on=True, traced=range(1))
+    step(timeline, Part.DATA, Part.GATHER, Part.DATA)  # from 10, 20, 30 on
+    timeline.came(1 - 10e-9 * ago)  # so long before 40
+    timeline.end_step()
+    spans = [span for span in timeline.spans if span.end > span.begin]
+    assert [span.name for span in spans] == parts
+    assert sum(timeline.times.values()) == 50
+
+
+def test_a_batch_that_is_not_known_to_have_come_changes_nothing(timeline):
+    timeline.came(5.0)
+    step(timeline, Part.DATA)
+    timeline.came()
+    timeline.to(Part.WAIT)
+    timeline.end_step()
+    assert timeline.times == {"other": 1, "data": 1, "wait": 1}
 
 
 def test_to_returns_what_was_and_goes_back(timeline):

@@ -2,6 +2,7 @@
 
 import abc
 import enum
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -265,6 +266,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def scaled(self, gradient: Any, factor: Any) -> Any:
         """Return a gradient times a number; rows stay rows, also where the same row comes several times."""
+
+    def time_when(self, tensors: Sequence[Any]) -> Any:
+        """Return the seconds since 1970 at which tensors are there, in a step: a number, or a tensor of float64."""
+        return time.time()
 
     # Random numbers
 

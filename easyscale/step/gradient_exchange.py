@@ -190,7 +190,13 @@ class GradientExchange:
         return self._sums.way(self._exchange, bucket, numbers, gathers=self._owned is None)
 
     def __call__(
-        self, weight: Any, losses: Sequence[Any], data: Sequence[Any], due: Any, tensors: Sequence[Any]
+        self,
+        weight: Any,
+        losses: Sequence[Any],
+        data: Sequence[Any],
+        due: Any,
+        tensors: Sequence[Any],
+        came: Any = None,
     ) -> list[Any]:
         """Return the means, as tensors.
 
@@ -201,26 +207,32 @@ class GradientExchange:
             due: Bool. Whether gradients are exchanged in this step, or only added to what has been accumulated.
             tensors: Dense gradients, moving statistics; if it accumulates, what has been accumulated so far for each
                 dense gradient; then, for each sparse gradient, the values of its rows and their int64 indices.
+            came: When the batch has come, a float64; see `Timeline.came`. Defaults to `None`: it is not recorded.
 
         Returns:
             Dense gradients, moving statistics, values and indices of sparse gradients, and whether there was an
             exchange.
         """
         results, watched, known = self._results(), len(losses), len(losses) + len(data)
-        inputs = [weight, *losses, *data]
+        inputs, timeline = [weight, *losses, *data, *([] if came is None else [came])], self._timeline
 
         def agree(weight: np.ndarray, *arrays: np.ndarray) -> Agreed:
             return self._agree(float(weight), arrays[:watched], arrays[watched:known])
 
+        def begin(*arrays: np.ndarray) -> None:
+            timeline.came(*arrays[1 + known :])
+            self._begin(agree, *arrays[: 1 + known])
+
         def step(due: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
-            self._timeline.to(Part.WAIT)
-            results = self._step(agree(*arrays[: 1 + known]), due, arrays[1 + known :])
-            self._timeline.to(Part.UPDATE)
+            timeline.came(*arrays[1 + known : len(inputs)])
+            timeline.to(Part.WAIT)
+            results = self._step(agree(*arrays[: 1 + known]), due, arrays[len(inputs) :])
+            timeline.to(Part.UPDATE)
             return results
 
         if not self._overlaps:
             return self._shared.call(step, [due, *inputs, *tensors], results)
-        self._shared.call(functools.partial(self._begin, agree), inputs, [])
+        self._shared.call(begin, inputs, [])
         for number, route in reversed(list(enumerate(self._routes))):
             self._shared.call(functools.partial(self._send, number), route.select(tensors), [])
         count = len(self.specs.dense + self.specs.moving)

@@ -102,7 +102,7 @@ class Gradients(GradientSync):
             inputs += [self._shared.backend.scaled(total, accumulation.scale) for total in sums]
         for index in in_rows:
             inputs += tensors.values_and_indices(gradients[index])
-        *means, exchanged = exchange(weight, context.losses, context.data, due, inputs)
+        *means, exchanged = exchange(weight, context.losses, context.data, due, inputs, context.came)
 
         averaged = list(gradients)
         for index in dense:

@@ -65,6 +65,8 @@ class StepContext:
         adjust: Function. Takes the means of gradients that the update is made by, and a function that returns the sum
             of squares of each as a whole; returns those that it is made by instead. So stages of a pipeline clip by the
             norm over all of them. Defaults to `None`.
+        came: Scalar tensor or number. When the batch has come; see `Timeline.came`. Defaults to `None`: it is not
+            recorded.
     """
 
     weight: Any = 1.0
@@ -73,6 +75,7 @@ class StepContext:
     losses: Sequence[Variable] = ()
     late: LateGather | None = None
     adjust: Callable[[list, Callable[[list], Any]], list] | None = None
+    came: Any = None
 
 
 Tensor: TypeAlias = Any  # of the backend
@@ -254,8 +257,13 @@ class StepProtocol(Protocol):
     def failure(self) -> Exception | None:
         """What an exchange has raised inside the graph."""
 
-    def note_batch(self, tensors: Sequence[Tensor]) -> None:
-        """Record, in a step, when these tensors of its batch have come, if parts of steps are recorded."""
+    def note_batch(self, tensors: Sequence[Tensor], exchanges: bool) -> Any:
+        """Return, in a step, when these tensors of its batch have come; `None` if parts of steps are not recorded.
+
+        Args:
+            tensors: The tensors.
+            exchanges: Bool. Whether the step exchanges gradients: it is told the time then, else it is told now.
+        """
 
     def begin(self, phase: int, together: bool, may_be_whole: bool = False) -> None:
         """Start a `fit()`, an epoch or an evaluation.

@@ -33,7 +33,7 @@ def run_step(
     batch = replication.batch if exchanges else OwnBatch(replication.batch, replication.communicator.workers)
     samples = batch.count_samples(tensors)
     known, moving = batch.beginnings(tensors), assigned.assigned_in_steps(model)
-    replication.steps.note_batch(known)
+    came = replication.steps.note_batch(known, exchanges)
     with contextlib.ExitStack() as steps:
         for optimizer in optimizers:
             is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
@@ -43,7 +43,7 @@ def run_step(
             if late is not None:
                 late.receive()
             weight = optimizer.workers.replicas.weight_alone(samples) if is_alone else samples
-            context = StepContext(weight, known, moving, totals, late)
+            context = StepContext(weight, known, moving, totals, late, came=came)
             steps.enter_context(optimizer.workers.current_step.of(context))
         steps.enter_context(step_of(batch))
         return replication.replicas.run(step, data, samples, model)

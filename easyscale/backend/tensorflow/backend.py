@@ -75,6 +75,10 @@ class TensorFlow(Backend):
     def scaled(self, gradient: Any, factor: Any) -> Any:
         return rows.scaled(gradient, factor)
 
+    def time_when(self, tensors: Sequence[Any]) -> tf.Tensor:
+        with tf.control_dependencies(list(tensors)):
+            return tf.timestamp()
+
     def random_state(self) -> list:
         return tf.random.get_global_generator().state.numpy().tolist()
 
