@@ -2,8 +2,8 @@
 
 easyscale launch -n 2 --profile benchmarks/profile_cost.py
 
-Two models of a kind are trained by the same processes, one traced while parts are recorded, one while not. The ratio is
-that of the medians of all steps. What `--profile` says of each turn comes before.
+Three models of a kind are trained by the same processes, one while parts are recorded, two while not, which shows what
+is noise. Ratios are those of the medians of all steps. What `--profile` says of each turn comes before.
 """
 
 import argparse
@@ -61,24 +61,26 @@ class Ends(keras.callbacks.Callback):
 # Of each: how it is made, the shape of a sample, the samples of a process in a step, the steps of a turn.
 KINDS = {"digits": (digits, (8, 8, 1), 32, 40), "mlp": (lambda: build("mlp", "adam", 0), (784,), 128, 10)}
 
+WAYS = ("recorded", "plain", "again")
+
 for name in args.models.split(","):
     make, shape, batch, steps = KINDS[name]
     generator = np.random.default_rng(easyscale.rank())
     x, y = generator.normal(size=(batch * steps, *shape)).astype("float32"), generator.integers(0, 10, batch * steps)
-    models, clocks = {on: make() for on in (True, False)}, {True: Ends(), False: Ends()}
+    models, clocks = {way: make() for way in WAYS}, {way: Ends() for way in WAYS}
 
-    def train(on, callbacks, models=models, x=x, y=y, batch=batch):
-        timeline.is_on = on
-        models[on].fit(x, y, batch_size=batch, verbose=0, callbacks=[Distribute(check_every=10**6), *callbacks])
+    def train(way, callbacks, models=models, x=x, y=y, batch=batch):
+        timeline.is_on = way == WAYS[0]
+        models[way].fit(x, y, batch_size=batch, verbose=0, callbacks=[Distribute(check_every=10**6), *callbacks])
 
-    for on in (True, False):
-        train(on, [])  # traces
+    for way in WAYS:
+        train(way, [])  # traces
     for turn in range(args.rounds):
-        for on in (True, False) if turn % 2 else (False, True):
-            train(on, [clocks[on]])
+        for way in WAYS if turn % 2 else WAYS[::-1]:
+            train(way, [clocks[way]])
     for what in ("seconds", "processor"):
-        with_it, without = (statistics.median(getattr(clocks[on], what)) for on in (True, False))
+        recorded, plain, again = (statistics.median(getattr(clocks[way], what)) for way in WAYS)
         if easyscale.is_chief():
-            print(
-                f"{name}, {what}: {1e3 * with_it:.2f} ms with, {1e3 * without:.2f} ms without: {without / with_it:.3f}"
-            )
+            times = zip(WAYS, (recorded, plain, again), strict=True)
+            print(f"{name}, {what}:", ", ".join(f"{1e3 * value:.2f} ms {way}" for way, value in times))
+            print(f"{(plain + again) / 2 / recorded:.3f} of the speed without, {plain / again:.3f} of what is the same")
