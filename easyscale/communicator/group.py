@@ -23,7 +23,7 @@ class Group(Communicator):
 
     def __init__(self, communicator: Communicator, ranks: Sequence[int]):
         self._communicator, self._ranks = communicator, list(ranks)
-        self.sent, self.progress = communicator.sent, communicator.progress
+        self.sent, self.progress, self.timeline = communicator.sent, communicator.progress, communicator.timeline
         self.rank, self.size = self._ranks.index(communicator.rank), len(self._ranks)
         within = [[self._ranks.index(rank) for rank in node if rank in self._ranks] for node in communicator.nodes]
         self.nodes = [node for node in within if node]

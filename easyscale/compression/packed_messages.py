@@ -72,7 +72,7 @@ class PackedMessages(Communicator):
     def __init__(self, communicator: Communicator, form: Form, rounds: bool = False, left_out: LeftOut | None = None):
         self._communicator, self._form, self._left_out = communicator, form, left_out
         self._messages: dict[tuple[int, int], np.ndarray] | None = {} if rounds else None  # by where they belong
-        self.sent, self.progress = communicator.sent, communicator.progress
+        self.sent, self.progress, self.timeline = communicator.sent, communicator.progress, communicator.timeline
         self.rank, self.size, self.servers = communicator.rank, communicator.size, communicator.servers
         self.local_rank, self.local_size = communicator.local_rank, communicator.local_size
         self.nodes, self.membership = communicator.nodes, communicator.membership

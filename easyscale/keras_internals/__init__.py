@@ -1,6 +1,7 @@
 """What Keras and TensorFlow have no public name for, each behind a function that says what it is.
 
 models         a model: layers and their graph; datasets, callbacks
+masks          which tensors have masks when layers are called
 epochs         what goes through the data of a `fit()`
 optimization   losses, variables and optimizers
 deferral       variables that get their values later
@@ -25,6 +26,7 @@ from easyscale.keras_internals.epochs import (
     set_batches,
     steps_of_pass,
 )
+from easyscale.keras_internals.masks import mask_of, set_mask
 from easyscale.keras_internals.models import (
     LOGS,
     OF_FIT,
@@ -46,11 +48,9 @@ from easyscale.keras_internals.models import (
     last_batch_of,
     layers_of,
     leave_state_in,
-    mask_of,
     replace_moments,
     replace_validation_split,
     set_initial_epoch,
-    set_mask,
     set_step,
     shuffles,
     standardized,

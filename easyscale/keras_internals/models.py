@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from easyscale.keras_internals.masks import mask_of, masked_before
 from easyscale.keras_internals.names import Names, missing
 
 if TYPE_CHECKING:
@@ -33,12 +34,10 @@ __all__ = [
     "last_batch_of",
     "layers_of",
     "leave_state_in",
-    "mask_of",
     "replace_moments",
     "replace_validation_split",
     "require_datasets",
     "set_initial_epoch",
-    "set_mask",
     "set_step",
     "shuffles",
     "standardized",
@@ -156,7 +155,8 @@ class Graph(NamedTuple):
         nodes: List of Keras's nodes, each a call of a layer, behind all whose outputs it takes.
         inputs: List of `KerasTensor`, flat.
         outputs: Nested structure of `KerasTensor`.
-        masks: List of the mask of each output, flat; `None` for one that has none.
+        masks: List of the mask of each output, flat; `None` for one that has none when layers are called.
+        masked: For each node, and behind the last one, the tensors that have a mask then, by identity.
     """
 
     model: "keras.Model"
@@ -164,6 +164,7 @@ class Graph(NamedTuple):
     inputs: list[Any]
     outputs: Any
     masks: list[Any]
+    masked: list[set[int]]
 
 
 def graph_of(model: "keras.Model") -> Graph | None:
@@ -174,9 +175,18 @@ def graph_of(model: "keras.Model") -> Graph | None:
     if not isinstance(model, functional) or type(model).call is not functional.call:
         return None
     outputs = importlib.import_module("keras").tree.flatten(model._outputs_struct)
-    masks = [mask_of(tensor) for tensor in outputs]
+    *_, behind = masked_before(calls_between(model.inputs, outputs), _inside)
+    masks = [mask_of(tensor) if id(tensor) in behind else None for tensor in outputs]
     nodes = calls_between(model.inputs, [*outputs, *(mask for mask in masks if mask is not None)])
-    return Graph(model, nodes, list(model.inputs), model._outputs_struct, masks)
+    return Graph(model, nodes, list(model.inputs), model._outputs_struct, masks, masked_before(nodes, _inside))
+
+
+def _inside(layer: Any) -> tuple[list, list, list] | None:
+    """Return inputs, calls and outputs of a layer that is a model; `None` of another."""
+    graph = graph_of(layer) if isinstance(layer, importlib.import_module("keras").Model) else None
+    if graph is None:
+        return None
+    return graph.inputs, graph.nodes, importlib.import_module("keras").tree.flatten(graph.outputs)
 
 
 def calls_between(inputs: list, outputs: list) -> list[Any]:
@@ -216,16 +226,6 @@ def build_compiled(model: "keras.Model") -> tuple[list["keras.losses.Loss"], lis
         if compiled is not None and not compiled.built:
             compiled.build(labels, output)
     return [found.loss for found in losses._flat_losses] if losses else [], list(metrics.metrics) if metrics else []
-
-
-def mask_of(tensor: Any) -> Any:
-    """Return the mask that a layer has given its output; `None` if there is none."""
-    return getattr(tensor, "_keras_mask", None)
-
-
-def set_mask(tensor: Any, mask: Any) -> None:
-    """Give a tensor a mask, as a layer does with its output."""
-    tensor._keras_mask = mask
 
 
 def replace_validation_split(replace: Callable[[Callable], Callable]) -> None:

@@ -324,6 +324,26 @@ def check_masks():
     return max(equal(make, sentences(), batch=16), equal(make, (*sentences(), weights), SOME[:1], batch=16))
 
 
+def attended():
+    """Layers find masks on what they are given; attention takes those away, so that what is added up has none."""
+    inputs = keras.Input((6,), dtype="int32")
+    x = keras.layers.Embedding(20, 8, mask_zero=True, name="words")(inputs)
+    y = keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+    y = keras.layers.Dense(8, name="wide")(keras.layers.Add(name="sum")([y, x]))
+    other = keras.layers.Embedding(20, 8, mask_zero=True, name="others")(inputs)
+    inner = keras.Input((6, 8))
+    nested = keras.Model(inner, keras.layers.Dense(8)(keras.layers.Activation("tanh")(inner)), name="nested")
+    y = keras.layers.Attention(name="looks")([y, nested(other)])
+    return keras.Model(inputs, keras.layers.Dense(20, name="last")(keras.layers.Multiply()([y, nested(other)])))
+
+
+def check_masks_that_layers_find_on_tensors():
+    make = compiled(attended, sgd, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    cuts = {2: [["words"], ["sum"], ["wide"]], 3: [["words", "wide"]], 4: [["words", "attention", "wide"]]}
+    pipelines = [{"cut": cut, "microbatches": 3} for cut in cuts[comm.size]]
+    return equal(make, sentences(), pipelines, batch=16, epochs=1, validates=True)
+
+
 def check_losses_divided_by_weights():
     x, y = classes()
     weights = generator().uniform(0, 2, len(x)).astype("float32")

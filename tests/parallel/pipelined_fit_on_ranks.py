@@ -373,6 +373,28 @@ def check_layers_that_see_more_than_a_micro_batch_are_refused():
     refused("same weights for all micro-batches.*'spectral', which divides.*microbatches=", with_layer(spectral))
 
 
+def check_a_tensor_of_another_type_than_its_layer_says_does_not_cross():
+    def build():
+        inputs = keras.Input((12,))
+        signs = keras.layers.Lambda(lambda x: x > 0, name="signs")(inputs)  # Keras takes it for float32
+        x = keras.layers.Dense(12)(keras.layers.Dense(12, name="first")(inputs))
+        return keras.Model(inputs, keras.layers.Dense(10)(x * keras.ops.cast(signs, "float32")))
+
+    names = ["first"] if comm.size == 2 else None
+    if names is not None:
+        refused(
+            "Received: bool of layer 'signs', which was to be float32", compiled(build), distribute(cut=names, stages=2)
+        )
+
+
+def check_inputs_of_another_shape_are_refused():
+    model = compiled()
+    message = r"inputs must have the shape that the model says. Received: \(.*, 11\), which is to be \(None, 12\)"
+    with pytest.raises(ValueError, match=message) as raised:
+        fit(model, distribute(), x=X[:, :11])
+    assert "\n" not in str(raised.value)
+
+
 def check_a_mask_that_follows_from_weights_is_refused():
     layers = [keras.layers.Dense(4, name="early"), keras.layers.Masking(), keras.layers.Dense(10)]
     model = compiled(lambda: keras.Sequential([keras.Input((3, 4)), *layers]), metrics=[])

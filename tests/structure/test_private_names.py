@@ -10,6 +10,7 @@ OF_OTHERS = {
     "easyscale.backend.tensorflow.internals",
     "easyscale.keras_internals.deferral",
     "easyscale.keras_internals.epochs",
+    "easyscale.keras_internals.masks",
     "easyscale.keras_internals.models",
     "easyscale.keras_internals.optimization",
 }

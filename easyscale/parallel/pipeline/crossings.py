@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from easyscale.keras_internals import Graph
+from easyscale.keras_internals import Graph, mask_of
 
 __all__ = ["Crossing", "bytes_across", "check_crossing", "crossings_of"]
 
@@ -21,12 +21,14 @@ class Crossing:
         source: Int. The stage that makes it. The first one has the model's inputs.
         target: Int. A stage that needs it. The last one needs the model's outputs.
         has_gradient: Bool. Whether its gradient comes back: some weight before it is trained.
+        masks: `KerasTensor` that crosses as well, whose mask it is. `None` if it is none, or only what a layer takes.
     """
 
     tensor: Any
     source: int
     target: int
     has_gradient: bool
+    masks: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,7 +87,27 @@ def crossings_of(graph: Graph, stage_of: list[int], stages: int) -> list[Crossin
         targets = {stages - 1 if number == len(graph.nodes) else stage_of[number] for number in used} - {source}
         gradient = id(tensor) in learns and keras.backend.is_float_dtype(tensor.dtype)
         crossings += [Crossing(tensor, source, target, gradient) for target in sorted(targets)]
-    return crossings
+    return _with_masks(graph, stage_of, crossings)
+
+
+def _with_masks(graph: Graph, stage_of: list[int], crossings: list[Crossing]) -> list[Crossing]:
+    """Return crossings with those of masks: a layer reads the mask of a tensor that it is given from the tensor.
+
+    One that crosses anyway, as what a layer of that stage takes, does not cross twice.
+    """
+    found = {(id(crossing.tensor), crossing.target): crossing for crossing in crossings}
+    for crossing in crossings:
+        before = stage_of.index(crossing.target) if crossing.target in stage_of else len(graph.nodes)
+        if id(crossing.tensor) not in graph.masked[before]:
+            continue
+        mask = mask_of(crossing.tensor)
+        key = id(mask), crossing.target
+        if key in found:
+            found[key] = dataclasses.replace(found[key], masks=crossing.tensor)
+        else:
+            mark = keras.KerasTensor(mask.shape, mask.dtype, name=f"mask_of_{crossing.tensor.name}")
+            found[id(mark), crossing.target] = Crossing(mark, crossing.source, crossing.target, False, crossing.tensor)
+    return list(found.values())
 
 
 def _learns(graph: Graph) -> set[int]:

@@ -26,6 +26,7 @@ class StageLayers:
     Attributes:
         inputs: List of the `KerasTensor`s that it takes.
         outputs: List of the `KerasTensor`s that other stages need.
+        problem: String. What is wrong with what a call has made, for an error on all stages; `""` if nothing is.
         under_way: Int. How many calls of any stage go on in this process.
     """
 
@@ -36,6 +37,13 @@ class StageLayers:
         own = cut.graph.inputs if stage == 0 else []
         self.inputs = [*own, *(crossing.tensor for crossing in cut.stages[stage].receives)]
         self.outputs = list({id(crossing.tensor): crossing.tensor for crossing in cut.stages[stage].sends}.values())
+        self.problem = ""
+        self._masks_in = [
+            (crossing.tensor, crossing.masks) for crossing in cut.stages[stage].receives if crossing.masks is not None
+        ]
+        self._masks_out = {
+            id(crossing.tensor): crossing.masks for crossing in cut.stages[stage].sends if crossing.masks is not None
+        }
         self._crosses = {id(tensor) for tensor in [*self.inputs, *self.outputs, *keras.tree.flatten(cut.graph.outputs)]}
 
     def __call__(self, tensors: list, training: bool) -> tuple[dict[int, Any], list]:
@@ -46,6 +54,8 @@ class StageLayers:
             training: Bool. Whether they are called as in training.
         """
         known, added = dict(zip(map(id, self.inputs), tensors, strict=True)), []
+        for mask, tensor in self._masks_in:
+            keras_internals.set_mask(known[id(tensor)], known[id(mask)])
         StageLayers.under_way += 1
         try:
             for node in self._nodes:
@@ -54,7 +64,22 @@ class StageLayers:
                 added += keras_internals.added_losses(node.operation)
         finally:
             StageLayers.under_way -= 1
+        for number, tensor in self._masks_out.items():
+            known.setdefault(number, _mask_of(known[id(tensor)], tensor))
+        self._look_at_types(known)
         return known, added
+
+    def _look_at_types(self, known: dict[int, Any]) -> None:
+        """Note as a `problem` that a tensor that crosses is of another type than its layer has said."""
+        for tensor in self.outputs:
+            dtype = keras.backend.standardize_dtype(known[id(tensor)].dtype)
+            if dtype != tensor.dtype:
+                made = [node.operation.name for node in self._nodes if any(out is tensor for out in node.outputs)]
+                self.problem = (
+                    "what crosses a cut must be of the type that its layer says. Received: "
+                    f"{dtype} of layer '{made[0]}', which was to be {tensor.dtype}. Cut at another layer, or use "
+                    "`keras.ops` on tensors in the place of a `Lambda`"
+                )
 
     def _check_masks(self, node: Any, known: dict[int, Any]) -> None:
         """Raise `ValueError` if a layer keeps a mask that the graph does not know of, and another stage needs it.
@@ -86,14 +111,15 @@ class ForwardPass:
     Attributes:
         inputs: List of the `KerasTensor`s that it takes.
         outputs: List of the `KerasTensor`s that other stages need; none of the last stage, which returns the loss.
+        layers: `StageLayers`.
         adds_loss: Bool. Whether its layers add to the loss, which a call has shown: then a number is its last output.
     """
 
     def __init__(self, cut: Cut, stage: int, loss: Loss, labels: int):
         self._part, self._loss, self._labels = cut.stages[stage], loss, labels
         self._graph, self._is_last = cut.graph, stage == len(cut.stages) - 1
-        self._layers = StageLayers(cut, stage)
-        self.inputs, self.outputs = self._layers.inputs, self._layers.outputs
+        self.layers = StageLayers(cut, stage)
+        self.inputs, self.outputs = self.layers.inputs, self.layers.outputs
         self.adds_loss = False
 
     def __call__(self, tensors: list) -> list:
@@ -105,13 +131,23 @@ class ForwardPass:
         """
         own, others = tensors[: len(self.inputs)], tensors[len(self.inputs) :]
         of_weights = weight_losses(self._part.trainable_variables)
-        known, of_layers = self._layers(own, training=True)
+        known, of_layers = self.layers(own, training=True)
         added = summed([*of_weights, *of_layers])
         if self._is_last:
             *of_others, numbers = others[self._labels :]
             return [self._loss(outputs_of(self._graph, known), others[: self._labels], numbers, [*added, *of_others])]
         self.adds_loss = bool(added)
         return [*(known[id(tensor)] for tensor in self.outputs), *([sum(added)] if added else [])]
+
+
+def _mask_of(value: Any, tensor: Any) -> Any:
+    """Return the mask of a tensor that has one by the graph; if a layer of the user's own took it away, of all."""
+    mask = keras_internals.mask_of(value)
+    return (
+        keras.ops.ones(keras.ops.shape(value)[: len(keras_internals.mask_of(tensor).shape)], "bool")
+        if mask is None
+        else mask
+    )
 
 
 def weight_losses(variables: Sequence[keras.Variable]) -> list:

@@ -90,6 +90,8 @@ class Inference:
         came = self._calls(receive, [_samples(own)], specs) if specs else []
         added = came.pop() if takes_losses else 0.0
         known, of_layers = self._layers([*(own if self._is_first else ()), *came], training)
+        if self._layers.problem:
+            raise ValueError(self._layers.problem)
         if self.is_last:
             return outputs_of(self._cut.graph, known), added
         sent = [known[id(crossing.tensor)] for crossing in self._part.sends]

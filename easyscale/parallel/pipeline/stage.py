@@ -66,9 +66,11 @@ class Stage:
         self._adding: list[int] = []  # the other stages whose layers add to the loss
         if not self._is_last:
             self._passes = self._make_passes()
-        all_add = communicator.all_gather_object(self._forward.adds_loss)
+        told = communicator.all_gather_object([self._forward.adds_loss, self._forward.layers.problem])
+        if problem := next((problem for _, problem in told if problem), ""):
+            raise ValueError(problem)
         if self._is_last:
-            self._adding = [stage for stage, adds in enumerate(all_add) if adds]
+            self._adding = [stage for stage, (adds, _) in enumerate(told) if adds]
             self._passes = self._make_passes()
         self._under_way: list[tuple[Request, np.ndarray]] = []  # what is sent stays in memory until it has arrived
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -128,8 +129,10 @@ class PipelineSteps:
                 "`easyscale.shard`, and give all ranks of a pipeline the same"
             )
         inputs = []
-        if self._is_first:
-            inputs = [keras.ops.convert_to_numpy(array) for array in keras_internals.standardized(self.cut.graph, x)]
+        if self._is_first or self.count == 0:
+            given = keras_internals.standardized(self.cut.graph, x)
+            _check_shapes(given, self.cut.graph)
+            inputs = [keras.ops.convert_to_numpy(array) for array in given if self._is_first]
         stage = self._stage_for(labels, inputs) if self.count == 0 else self._begun
         whole = Batch(own, sum(samples[::ranks]), self._pipeline.microbatches)
         if self._divisors is not None:
@@ -233,6 +236,18 @@ class PipelineSteps:
         row = np.zeros(sum(int(np.prod(shape)) for shape in self._shapes.values()))
         self._communicator.receive(row, last)
         return _unpacked(row, self._shapes), []
+
+
+def _check_shapes(inputs: Sequence[Any], graph: keras_internals.Graph) -> None:
+    """Raise `ValueError` if an input has another shape than the model says."""
+    for array, tensor in zip(inputs, graph.inputs, strict=True):
+        shape = tuple(array.shape)
+        pairs = itertools.zip_longest(shape, tensor.shape, fillvalue=0)
+        if any(size is not None and size != own for own, size in pairs):
+            raise ValueError(
+                f"inputs must have the shape that the model says. Received: {shape}, which is to be "
+                f"{tuple(tensor.shape)}. Give `fit()` such data"
+            )
 
 
 def _unpacked(row: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
