@@ -44,7 +44,7 @@ def advise(ranks: Sequence[Recorded]) -> str:
     Args:
         ranks: What each rank has recorded.
     """
-    step = sum(rank.step for rank in ranks) / len(ranks)
+    step = max(rank.step for rank in ranks)  # of one that waits, if any does: then it has the waiting in it
     waits = waits_for(ranks)
     if not step:
         return "no step was recorded behind the first one, which is traced"
