@@ -11,7 +11,7 @@ import os
 import re
 import select
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from easyscale.cli.launch.logs import Logs
 from easyscale.cli.launch.streams import STANDARD
@@ -31,6 +31,7 @@ class Screen:
         chief: Callable that takes the bytes of the chief's stdout instead of showing them. Defaults to `None`.
         logs: `Logs`, which has all in files. Defaults to `None`.
         shown: The ranks whose output is shown. Defaults to `None`: those of all.
+        hosts: The host of each rank, to be shown beside its number. Defaults to none: all are on this one.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class Screen:
         chief: Callable[[bytes], None] | None = None,
         logs: Logs | None = None,
         shown: Collection[int] | None = None,
+        hosts: Sequence[str] = (),
     ):
-        self._chief, self._logs, self._shown_ranks = chief, logs, shown
+        self._chief, self._logs, self._shown_ranks, self._hosts = chief, logs, shown, hosts
         opened: dict[tuple[int, int, int], _Sink] = {}
         self._sinks = {}
         for stream, file in STANDARD.items():
@@ -71,10 +73,14 @@ class Screen:
             self._chief(data)
             return
         if (rank, stream) not in self._sources:
-            kind = _Chief if rank == 0 else _Other
-            self._sources[rank, stream] = kind(rank, self._sinks[stream], _Once(rank, self._shown))
+            sink, once = self._sinks[stream], _Once(rank, self._shown)
+            own: _Chief | _Other = _Chief(sink, once) if rank == 0 else _Other(self._mark(rank), sink, once)
+            self._sources[rank, stream] = own
         source = self._sources[rank, stream]
         source.feed(data) if data else source.end()
+
+    def _mark(self, rank: int) -> bytes:
+        return f"[{rank} {self._hosts[rank]}] ".encode() if rank < len(self._hosts) else f"[{rank}] ".encode()
 
     def tick(self) -> None:
         """Show what has waited long enough. To be called a few times a second."""
@@ -195,10 +201,8 @@ class _Once:
 class _Other:
     """A stream of a rank that is not the chief: whole lines, marked."""
 
-    def __init__(self, rank: int, sink: _Sink, once: _Once):
-        self._mark = f"[{rank}] ".encode()
-        self._sink = sink
-        self._once = once
+    def __init__(self, mark: bytes, sink: _Sink, once: _Once):
+        self._mark, self._sink, self._once = mark, sink, once
         self._partial = b""
 
     def feed(self, data: bytes) -> None:
@@ -220,7 +224,7 @@ class _Other:
 class _Chief:
     """A stream of the chief: every byte as it comes, but for what may be a repeated traceback."""
 
-    def __init__(self, rank: int, sink: _Sink, once: _Once):
+    def __init__(self, sink: _Sink, once: _Once):
         self._sink = sink
         self._once = once
         self._line = b""  # of the current line what has not been shown

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from easyscale import onednn
 from easyscale.cli.launch import rendezvous
-from easyscale.cli.launch.hosts import Host
+from easyscale.cli.launch.hosts import Host, place
 from easyscale.settings import Settings, variable, without
 
 if TYPE_CHECKING:
@@ -105,11 +105,12 @@ class LaunchPlan:
 
         assert self.runtime is not None
         told = self.settings
+        hosts = [host.name for host in place(list(self.hosts), self.ranks) for _ in range(host.slots)]
         needed = [0, *range(self.workers, self.ranks)] if told.servers else []
         return Job(
             self.runtime,
             list(self.command),
-            Screen(logs=logs, shown=self.shown),
+            Screen(logs=logs, shown=self.shown, hosts=hosts),
             on_this_host=not self.hosts,
             membership=Membership(self.workers, told.elastic, needed, has_spares=told.spares > 0),
             stalls=Stalls(told.stall_timeout, self.ranks),

@@ -54,6 +54,13 @@ def test_lines_of_other_ranks_do_not_wait_for_ever(capfdbinary, monkeypatch):
     assert capfdbinary.readouterr().out == b"\n[1] other\n"
 
 
+def test_lines_of_ranks_on_several_hosts_show_where_they_come_from(capfdbinary):
+    screen = output.Screen(hosts=["node0", "node0", "node1"])
+    for rank in (1, 2, 3):  # the last one is in the place of another
+        screen.feed(rank, "stdout", b"here\n")
+    assert capfdbinary.readouterr().out == b"[1 node0] here\n[2 node1] here\n[3] here\n"
+
+
 def test_a_progress_bar_of_another_rank_shows_its_last_state(shown):
     assert shown((1, "stdout", b"\r1/3"), (1, "stdout", b"\r2/3\r"), (1, "stdout", b"3/3\r\n"))[0] == b"[1] 3/3\n"
 

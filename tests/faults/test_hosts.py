@@ -39,9 +39,9 @@ def test_ranks_on_two_hosts_sum_up(tmp_path):
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
         assert sorted(output.splitlines()) == [
-            "[1] end of rank 1",
-            "[2] end of rank 2",
-            "[3] end of rank 3",
+            "[1 node0] end of rank 1",
+            "[2 node1] end of rank 2",
+            "[3 node1] end of rank 3",
             "end of rank 0",
         ]
         assert [hosts.shared_memory(number) for number in (0, 1)] == [[], []]
