@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import click
 
+from easyscale.cli.launch import allocations
 from easyscale.cli.launch import script as scripts
 from easyscale.cli.launch.hosts import Host
 from easyscale.cli.launch.plan import LaunchPlan
@@ -64,7 +65,11 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         LaunchError: If several ranks are to start, and there is no MPI.
     """
     cores = len(os.sched_getaffinity(0))
-    hosts = parse_hosts(options.hosts, options.hostfile)
+    hosts = counted = parse_hosts(options.hosts, options.hostfile)
+    more = "Give the hosts more slots"
+    if not hosts and (allocation := allocations.find()) is not None:
+        counted, more = allocation.hosts(), allocation.more
+        hosts = counted if len(counted) > 1 else []  # of one host, this is it
     said = Settings.read()
     bandwidth, latency = _network(options, said)
     replication, devices = _devices(options, said)
@@ -76,14 +81,14 @@ def plan(options: LaunchOptions) -> LaunchPlan:
                 f"one process that drives all devices is on one host and has no servers. Received: {given}. "
                 "Say how many devices each process drives: --devices D"
             )
-        devices, ranks = Devices(_workers(ranks, 0, hosts, cores)), 1
-    workers = _workers(ranks, options.servers, hosts, cores)
+        devices, ranks = Devices(_workers(ranks, 0, counted, cores, more)), 1
+    workers = _workers(ranks, options.servers, counted, cores, more)
     flag = options.replication or (None if said.replication else replication)
     ranks = workers + options.servers
     own = scripts.settings(said, options.exchange, flag, options.servers, devices, ranks, options.compression)
     own = replace(
         own,
-        elastic=_least(options, workers),
+        elastic=_least(options, workers, bool(hosts)),
         elastic_batch=_elastic_batch(options, said),
         spares=_spares(options, workers, bool(hosts)),
         stall_timeout=_stall_timeout(options, said),
@@ -165,7 +170,7 @@ def _devices(options: LaunchOptions, said: Settings) -> tuple[str | None, Device
     return replication, devices
 
 
-def _workers(workers: int | None, servers: int, hosts: list[Host], cores: int) -> int:
+def _workers(workers: int | None, servers: int, hosts: list[Host], cores: int, more: str) -> int:
     slots = sum(host.slots for host in hosts)
     if workers is None:
         workers = max(1, slots - servers) if hosts else cores
@@ -178,15 +183,14 @@ def _workers(workers: int | None, servers: int, hosts: list[Host], cores: int) -
         given = f"-n {workers}" + (f" --servers {servers}" if servers else "")
         raise click.UsageError(
             f"the hosts must have a slot for each rank. Received: {given} and {slots} slots on "
-            f"{', '.join(map(str, hosts))}. Give the hosts more slots, or -n {max(1, slots - servers)}"
+            f"{', '.join(map(str, hosts))}. {more}, or -n {max(1, slots - servers)}"
         )
     return workers
 
 
-def _least(options: LaunchOptions, workers: int) -> int | None:
+def _least(options: LaunchOptions, workers: int, has_hosts: bool) -> int | None:
     """Return with how many workers an elastic job goes on; `None` if all must."""
     least = options.min_workers
-    has_hosts = options.hosts is not None or options.hostfile is not None
     if least is not None and not (options.elastic or (options.restarts and has_hosts)):
         raise click.UsageError(
             "--min-workers is for --elastic, or for --restarts on several hosts. Received: "

@@ -50,6 +50,7 @@ FAULTS = {
     "exit3": lambda: sys.exit(3),
     "exit0": lambda: sys.exit(0),
     "memory": allocate_too_much,
+    "pauses": lambda: time.sleep(8),  # until somebody asks it to end
     "host": lambda: time.sleep(600),  # and is gone before
 }
 

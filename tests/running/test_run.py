@@ -1,5 +1,6 @@
 """`easyscale.run`: what it returns and raises, what workers find, what it refuses, and that nothing stays behind."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -184,7 +185,8 @@ def started(tmp_path):
         script.write_text(textwrap.dedent(SCRIPT).format(n=n, begin=begin))
         environment = {**marked.environment, "TMPDIR": str(tmp_path)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        processes.append(subprocess.Popen([sys.executable, str(script)], env=environment, **pipes))
+        heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where a shell has it ignored
+        processes.append(subprocess.Popen([sys.executable, str(script)], env=environment, preexec_fn=heard, **pipes))
         assert "works" in processes[0].stdout.readline()
         return processes[0]
 
