@@ -24,6 +24,7 @@ EPOCHS, STEPS = 3, 8
 BATCH = easyscale.local_batch(12)
 VICTIM = 0 if MOMENT == "checkpoint" else 1  # the chief writes
 HAS_FAILED, GOES_ON = FOLDER / "failed", FOLDER / "goes_on"
+IS_SECOND = HAS_FAILED.exists()  # the start of this job
 OF_THE_SCRIPT = ("callback", "exit3", "exit0")  # fails beside the thread that writes a checkpoint, and not in it
 WRITES = threading.Event()
 
@@ -69,7 +70,7 @@ class Failing(keras.callbacks.Callback):
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
-        if HAS_FAILED.exists() and easyscale.is_chief() and not GOES_ON.exists():
+        if IS_SECOND and easyscale.is_chief() and not GOES_ON.exists():
             GOES_ON.write_text(str(time.time()))
         if WRITES.is_set():
             fail_at("checkpoint")
