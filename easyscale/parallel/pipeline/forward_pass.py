@@ -65,7 +65,8 @@ class StageLayers:
         finally:
             StageLayers.under_way -= 1
         for number, tensor in self._masks_out.items():
-            known.setdefault(number, _mask_of(known[id(tensor)], tensor))
+            if number not in known:  # what layers take as a mask is, also that of a tensor of another stage
+                known[number] = _mask_of(known[id(tensor)], tensor)
         self._look_at_types(known)
         return known, added
 
