@@ -1,7 +1,8 @@
 """Which tensors of a model have masks when its layers are called.
 
-The graph of a model says which had one when it was built. When tensors go through the layers it may be fewer: attention
-takes the masks away from what it is given, so that a layer behind it which is given the same finds none.
+The graph of a model says which had one when it was built. When tensors go through the layers it may be fewer:
+`MultiHeadAttention` takes the masks away from what it is given, so that a layer behind it which is given the same finds
+none.
 """
 
 import importlib
@@ -10,8 +11,7 @@ from typing import Any
 
 __all__ = ["mask_of", "masked_before", "set_mask"]
 
-_TAKE_AWAY = ("MultiHeadAttention", "GroupedQueryAttention", "GroupQueryAttention")
-_TAKEN = ("query", "value", "key")
+_TAKEN = ("query", "value", "key")  # what `MultiHeadAttention` takes the masks away from, unlike other attention
 
 
 def mask_of(tensor: Any) -> Any:
@@ -59,7 +59,7 @@ def _follow(node: Any, masked: set[int], inner: Callable[[Any], tuple[list, list
         *_, behind = masked_before(nodes, inner, {id(own) for own, tensor in pairs if id(tensor) in masked})
         masked -= {id(tensor) for own, tensor in pairs if id(own) not in behind}
         masked |= {id(out) for own, out in zip(outputs, node.outputs, strict=False) if id(own) in behind}
-    elif type(layer).__name__ in _TAKE_AWAY:
+    elif isinstance(layer, keras.layers.MultiHeadAttention):
         has_mask = id(first) in masked
         masked -= {id(tensor) for tensor in [*args[: len(_TAKEN)], *(kwargs.get(name) for name in _TAKEN)]}
         masked |= {id(tensor) for tensor in node.outputs[:1] if has_mask}

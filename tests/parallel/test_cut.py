@@ -258,3 +258,19 @@ def test_what_cannot_be_cut_is_told_in_one_line(build, options, message):
     with pytest.raises(ValueError, match=message) as raised:
         cut_model(build(), **options)
     assert "\n" not in str(raised.value)
+
+
+class Own(keras.layers.MultiHeadAttention):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("attend", "is_masked"), [(Own(2, 4), False), (keras.layers.GroupQueryAttention(4, 2, 1), True)]
+)
+def test_what_is_added_to_attention_has_a_mask_if_that_leaves_it(attend, is_masked):
+    inputs = keras.Input((5,), dtype="int32")
+    x = keras.layers.Embedding(10, 8, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Add()([attend(x, x), x]))
+    assert [mask is not None for mask in cut_model(model, stages=1).graph.masks] == [is_masked]
+    found = keras_internals.mask_of(model(np.ones((2, 5), "int32")))
+    assert (found is not None) == is_masked  # as it is when Keras calls it

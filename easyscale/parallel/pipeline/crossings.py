@@ -21,14 +21,15 @@ class Crossing:
         source: Int. The stage that makes it. The first one has the model's inputs.
         target: Int. A stage that needs it. The last one needs the model's outputs.
         has_gradient: Bool. Whether its gradient comes back: some weight before it is trained.
-        masks: `KerasTensor` that crosses as well, whose mask it is. `None` if it is none, or only what a layer takes.
+        masks: Tuple of `KerasTensor`s that come to the same stage, whose mask it is. If it crosses for them alone, it
+            comes from where the first is made. Empty if it is no mask, or only what a layer takes.
     """
 
     tensor: Any
     source: int
     target: int
     has_gradient: bool
-    masks: Any = None
+    masks: tuple[Any, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,20 +94,18 @@ def crossings_of(graph: Graph, stage_of: list[int], stages: int) -> list[Crossin
 def _with_masks(graph: Graph, stage_of: list[int], crossings: list[Crossing]) -> list[Crossing]:
     """Return crossings with those of masks: a layer reads the mask of a tensor that it is given from the tensor.
 
-    One that crosses anyway, as what a layer of that stage takes, does not cross twice.
+    One that crosses anyway, as what a layer of that stage takes, does not cross twice; nor does one of several tensors.
     """
     found = {(id(crossing.tensor), crossing.target): crossing for crossing in crossings}
     for crossing in crossings:
-        before = stage_of.index(crossing.target) if crossing.target in stage_of else len(graph.nodes)
-        if id(crossing.tensor) not in graph.masked[before]:
+        if id(crossing.tensor) not in graph.masked[stage_of.index(crossing.target)]:
             continue
         mask = mask_of(crossing.tensor)
         key = id(mask), crossing.target
-        if key in found:
-            found[key] = dataclasses.replace(found[key], masks=crossing.tensor)
-        else:
+        if key not in found:
             mark = keras.KerasTensor(mask.shape, mask.dtype, name=f"mask_of_{crossing.tensor.name}")
-            found[id(mark), crossing.target] = Crossing(mark, crossing.source, crossing.target, False, crossing.tensor)
+            found[key] = Crossing(mark, crossing.source, crossing.target, False)
+        found[key] = dataclasses.replace(found[key], masks=(*found[key].masks, crossing.tensor))
     return list(found.values())
 
 

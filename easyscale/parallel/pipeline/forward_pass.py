@@ -39,10 +39,10 @@ class StageLayers:
         self.outputs = list({id(crossing.tensor): crossing.tensor for crossing in cut.stages[stage].sends}.values())
         self.problem = ""
         self._masks_in = [
-            (crossing.tensor, crossing.masks) for crossing in cut.stages[stage].receives if crossing.masks is not None
+            (crossing.tensor, tensor) for crossing in cut.stages[stage].receives for tensor in crossing.masks
         ]
         self._masks_out = {
-            id(crossing.tensor): crossing.masks for crossing in cut.stages[stage].sends if crossing.masks is not None
+            id(crossing.tensor): crossing.masks[0] for crossing in cut.stages[stage].sends if crossing.masks
         }
         self._crosses = {id(tensor) for tensor in [*self.inputs, *self.outputs, *keras.tree.flatten(cut.graph.outputs)]}
 
@@ -72,15 +72,16 @@ class StageLayers:
 
     def _look_at_types(self, known: dict[int, Any]) -> None:
         """Note as a `problem` that a tensor that crosses is of another type than its layer has said."""
-        for tensor in self.outputs:
-            dtype = keras.backend.standardize_dtype(known[id(tensor)].dtype)
-            if dtype != tensor.dtype:
-                made = [node.operation.name for node in self._nodes if any(out is tensor for out in node.outputs)]
-                self.problem = (
-                    "what crosses a cut must be of the type that its layer says. Received: "
-                    f"{dtype} of layer '{made[0]}', which was to be {tensor.dtype}. Cut at another layer, or use "
-                    "`keras.ops` on tensors in the place of a `Lambda`"
-                )
+        sent = set(map(id, self.outputs))
+        for node in self._nodes:
+            for tensor in [output for output in node.outputs if id(output) in sent]:
+                dtype = keras.backend.standardize_dtype(known[id(tensor)].dtype)
+                if dtype != tensor.dtype:
+                    self.problem = (
+                        "what crosses a cut must be of the type that its layer says. Received: "
+                        f"{dtype} of layer '{node.operation.name}', which was to be {tensor.dtype}. Cut at another "
+                        "layer, or use `keras.ops` on tensors in the place of a `Lambda`"
+                    )
 
     def _check_masks(self, node: Any, known: dict[int, Any]) -> None:
         """Raise `ValueError` if a layer keeps a mask that the graph does not know of, and another stage needs it.
@@ -142,13 +143,11 @@ class ForwardPass:
 
 
 def _mask_of(value: Any, tensor: Any) -> Any:
-    """Return the mask of a tensor that has one by the graph; if a layer of the user's own took it away, of all."""
-    mask = keras_internals.mask_of(value)
-    return (
-        keras.ops.ones(keras.ops.shape(value)[: len(keras_internals.mask_of(tensor).shape)], "bool")
-        if mask is None
-        else mask
-    )
+    """Return the mask of a tensor, in the type of the graph; if a layer of the user's own took it away, of all."""
+    found, said = keras_internals.mask_of(value), keras_internals.mask_of(tensor)
+    if found is None:
+        return keras.ops.ones(keras.ops.shape(value)[: len(said.shape)], said.dtype)
+    return keras.ops.cast(found, said.dtype)
 
 
 def weight_losses(variables: Sequence[keras.Variable]) -> list:
