@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -9,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from easyscale.errors import unknown
 
-__all__ = ["Registry", "classes_in", "import_all"]
+__all__ = ["Registry", "classes_in", "import_all", "kinds_in"]
 
 T = TypeVar("T")
 
@@ -25,6 +26,11 @@ def classes_in(package: str) -> list[type]:
     """Return the classes that the modules of a package have, each once, in the order of modules."""
     found = [value for module in import_all(package) for value in vars(module).values()]
     return list({value: None for value in found if isinstance(value, type)})
+
+
+def kinds_in(package: str, base: type) -> list[type[Any]]:
+    """Return those of `classes_in` that are of a base class and can be made."""
+    return [kind for kind in classes_in(package) if issubclass(kind, base) and not inspect.isabstract(kind)]
 
 
 class Registry(Generic[T]):

@@ -6,21 +6,16 @@ kubernetes   the launcher of an MPIJob of Kubeflow's
 A new one is a new file in this folder, with a subclass of `Allocation`; nothing else names it.
 """
 
-import inspect
 import os
 from collections.abc import Mapping
 
 from easyscale.cli.launch.allocations.allocation import Allocation
-from easyscale.discovery import classes_in
+from easyscale.discovery import kinds_in
 
 __all__ = ["Allocation", "find"]
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Allocation | None:
     """Return the allocation in which this process runs; `None` if there is none."""
-    for kind in classes_in(__name__):
-        if issubclass(kind, Allocation) and not inspect.isabstract(kind):
-            found = kind.detect(environment)
-            if found is not None:
-                return found
-    return None
+    found = (kind.detect(environment) for kind in kinds_in(__name__, Allocation))
+    return next(filter(None, found), None)

@@ -9,13 +9,12 @@ A new one is a new file in this folder, with a subclass of `Runtime`; nothing el
 
 import functools
 import importlib.util
-import inspect
 import os
 import subprocess
 import sys
 
 from easyscale.cli.launch.runtimes.runtime import INSTALL, Runtime
-from easyscale.discovery import classes_in
+from easyscale.discovery import kinds_in
 from easyscale.errors import LaunchError
 
 __all__ = ["INSTALL", "Runtime", "available", "find"]
@@ -24,9 +23,7 @@ __all__ = ["INSTALL", "Runtime", "available", "find"]
 @functools.cache
 def available() -> tuple[type[Runtime], ...]:
     """Return all kinds of runtime that are known, installed or not."""
-    return tuple(
-        runtime for runtime in classes_in(__name__) if issubclass(runtime, Runtime) and not inspect.isabstract(runtime)
-    )
+    return tuple(kinds_in(__name__, Runtime))
 
 
 def find() -> Runtime:
