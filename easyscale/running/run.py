@@ -61,11 +61,11 @@ def run(function: Callable[..., Any], *args: Any, n: int | None = None, **option
         )
     _refuse_in_worker()
     line = of_launch.arguments(n, options)
-    workers = of_launch.planned(line, _WORKER).workers
+    plan = of_launch.planned(line, _WORKER)
     name = getattr(function, "__qualname__", repr(function))
     is_quiet = not (options.get("elastic") or options.get("restarts") or options.get("log_dir"))
     call = Call(list(map(_absolute, sys.path)), os.getcwd(), _backend(), is_quiet, name, _pickled(function, args, name))
-    shared = os.getcwd() if options.get("hosts") or options.get("hostfile") else None
+    shared = os.getcwd() if plan.hosts else None  # also those of a cluster's job
     with tempfile.TemporaryDirectory(prefix=".easyscale-run-", dir=shared, ignore_cleanup_errors=True) as path:
         folder = Folder(path)
         folder.give(call)
@@ -74,7 +74,7 @@ def run(function: Callable[..., Any], *args: Any, n: int | None = None, **option
             code = _show(job)
         failures, result = folder.failures, folder.result
     if code and failures:
-        _raise(failures[0], workers)
+        _raise(failures[0], plan.workers)
     if code:
         raise WorkerError(f"all workers must come to the end of `function`. Received: {_ending(code, job.errors)}")
     return _loaded(result)

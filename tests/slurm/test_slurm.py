@@ -50,6 +50,19 @@ def test_ranks_are_the_tasks_of_the_job_on_all_of_its_nodes(cluster, ranks):
     assert where(cluster.wait(job)) == ["0 of 3 node1", "1 of 3 node1", "2 of 3 node2"]
 
 
+def test_a_function_travels_by_a_folder_that_all_nodes_of_the_job_see(cluster, tmp_path):
+    script = tmp_path / "runs.py"
+    script.write_text(
+        "from pathlib import Path\nimport easyscale\n\n"
+        "def folder():\n"
+        "    command = Path('/proc/self/cmdline').read_text().rstrip(chr(0))\n"
+        "    return easyscale.size(), str(Path(command.split(chr(0))[-1]).parent)\n\n"
+        "print('found', *easyscale.run(folder))\n"
+    )
+    job = cluster.submit(["#SBATCH --nodes=2 --ntasks=3", f"cd {tmp_path} && {shlex.quote(sys.executable)} {script}"])
+    assert f"found 3 {tmp_path}" in cluster.wait(job)
+
+
 def test_without_tasks_ranks_are_the_processors_of_the_job(cluster, ranks):
     job = cluster.submit(["#SBATCH --nodes=1 --exclusive", f"{LAUNCH} {ranks}"])
     found = where(cluster.wait(job))
