@@ -4,6 +4,7 @@ Names load when they are first used, so that `import easyscale` needs neither Te
 """
 
 import importlib
+import os
 import typing
 
 __version__ = "0.1.0"
@@ -36,7 +37,8 @@ __all__ = ["__version__", *_MODULES, *_WHERE]
 
 importlib.import_module("easyscale.keras_backend").watch()
 importlib.import_module("easyscale.logical_devices").watch()
-if importlib.import_module("easyscale.launchers").detect() is not None:  # one of several ranks
+if (_launcher := importlib.import_module("easyscale.launchers").detect()) is not None:  # one of several ranks
+    importlib.import_module("easyscale.visible_gpus").divide(_launcher, os.environ)
     importlib.import_module("easyscale.errors").show_in_one_line()
     importlib.import_module("easyscale.separate").watch()
 

@@ -37,6 +37,7 @@ class HostCalls(Protocol):
         function: Callable[..., Any],
         inputs: Sequence[Any],
         results: Sequence[tuple[Sequence[int | None], np.dtype]],
+        stay: int = 0,
     ) -> list[Any]:
         """Call `function` with NumPy arrays; return the tensors of what it returns.
 
@@ -48,6 +49,9 @@ class HostCalls(Protocol):
             function: Function. Takes an array for each input, and returns a list of arrays; any value for no `results`.
             inputs: Tensors, variables, or numbers, of which a float travels as a float64.
             results: Shape and dtype of each array that it returns; `None` stands for a length that may vary.
+            stay: Int. So many of the last inputs come, if they are on a GPU, as arrays of CuPy's there, and such an
+                array that is returned is a tensor there without a copy. Only where `Backend.computes_on_gpus`. Defaults
+                to 0.
         """
 
 
@@ -168,6 +172,10 @@ class Backend(abc.ABC):
     def advice(self) -> str | None:
         """Return what would have this process compute faster, for the user; `None` if nothing is known."""
         return None
+
+    def computes_on_gpus(self) -> bool:
+        """Return whether tensors are on a GPU, and `HostCalls` can leave them there."""
+        return False
 
     def require(self, feature: Feature) -> None:
         """Raise `ValueError` if it does not have this."""

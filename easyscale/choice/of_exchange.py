@@ -74,7 +74,7 @@ def choose(exchange: Exchange, specs: Sequence[Spec], fixed: bool, bucket_bytes:
                 EasyScaleWarning,
                 stacklevel=2,
             )
-    if bucket_bytes is None and len(exchange.communicator.nodes) > 1 and nbytes >= SHORT_BYTES:
+    if bucket_bytes is None and len(exchange.communicator.nodes) > 1 and nbytes >= SHORT_BYTES and not exchange.on_gpus:
         sizes = [size for size in BUCKETS if size < nbytes]
         pieces = [_measure(exchange, specs, size) for size in [*sizes, None]]
         timings = [*pieces, *(timing for timing in timings if timing.exchange != exchange.name)]

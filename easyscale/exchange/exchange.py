@@ -65,6 +65,7 @@ class Exchange(abc.ABC):
         is_exact: Bool. Whether `gather` brings every number as it is.
         passes_sums_on: Bool. Whether sums of some ranks travel, as around a ring: half types are rounded at each.
         travels_by: String. `"messages"`, which may have another form, the node's `"memory"`, or a `"library"`.
+        on_gpus: Bool. Whether the vectors that it lends are in the memory of GPUs. See `on_gpus.py`.
         communicator: The `Communicator` that it is connected to.
     """
 
@@ -76,6 +77,7 @@ class Exchange(abc.ABC):
     is_exact: bool = True
     passes_sums_on: bool = False
     travels_by: Literal["messages", "memory", "library"] = "messages"
+    on_gpus: bool = False
     _communicator: Communicator | None = None
 
     @functools.cached_property

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from easyscale.communicator import Communicator, Wait
-from easyscale.errors import DesyncError
+from easyscale.communicator import Communicator
 from easyscale.exchange.lending import loan
-from easyscale.exchange.vectors import DTYPES, capacity
+from easyscale.exchange.meetings import FLAGS_BYTES, Meetings, form_of
+from easyscale.exchange.vectors import capacity
 from easyscale.layout.bucket import ALIGNMENT
 
 __all__ = ["SHORT_BYTES", "NodeMemory"]
@@ -17,19 +17,13 @@ __all__ = ["SHORT_BYTES", "NodeMemory"]
 BLOCK_BYTES = 1 << 17  # of each rank's vector at a time: what is summed up stays in the second-level cache
 SHORT_BYTES = 1 << 16  # vectors up to this length are summed up by every rank: that takes one meeting instead of three
 
-_FLAGS_BYTES = 128
-_DTYPE_BITS = 4  # of what a rank says of its vector, for the place of its dtype in `DTYPES`
-_CODES = {dtype: place for place, dtype in enumerate(DTYPES)}
-_LOOKS = 200  # at the other ranks' flags, before the core is given away
-
 Divide = Callable[[int], list[slice]]
 
 
 class NodeMemory:
     """The windows of the ranks of one node, and what they do with them. All ranks call each method alike.
 
-    Ranks meet by flags: each counts up a number in its own memory and waits until the others' have come as far. Beside
-    it stands what the rank is about to do, so that vectors of different lengths are an error and not a sum.
+    They meet as `Meetings` says.
 
     Args:
         communicator: The `Communicator`. Its ranks on this node take part.
@@ -39,10 +33,8 @@ class NodeMemory:
         self._communicator = communicator
         self._own, self._size = communicator.local_rank, communicator.local_size
         self._others = [rank for rank in range(self._size) if rank != self._own]
-        self._control = communicator.allocate_shared(_FLAGS_BYTES + 2 * SHORT_BYTES)
-        # For each rank: how often it has met the others; what it does, in even meetings and in odd ones.
-        self._flags = [part[:_FLAGS_BYTES].data.cast("q") for part in self._control.parts]
-        self._meetings = 0
+        self._control = communicator.allocate_shared(FLAGS_BYTES + 2 * SHORT_BYTES)
+        self._meetings = Meetings(communicator, self._control)
         self._shorts = 0  # which of two slots the last short vector was in
         self._short_views: dict[tuple, tuple] = {}
         self._windows: list[_Pooled] = []
@@ -78,8 +70,8 @@ class NodeMemory:
         fits = [
             pooled for pooled in self._windows if pooled.common == common and nbytes <= pooled.nbytes <= 2 * nbytes
         ][:62]
-        self._meet(nbytes, sum(pooled.free << bit for bit, pooled in enumerate(fits)))
-        free = functools.reduce(operator.and_, self._words)
+        self._meetings.meet(nbytes, sum(pooled.free << bit for bit, pooled in enumerate(fits)))
+        free = functools.reduce(operator.and_, self._meetings.words)
         window = fits[(free & -free).bit_length() - 1] if free else self._add_window(capacity(nbytes), common)
         window.free = False
         return loan(window.parts[window.own][:nbytes].view(dtype), functools.partial(setattr, window, "free", True))
@@ -105,7 +97,7 @@ class NodeMemory:
         for block in self._sum_blocks(buffer, views, spans):
             for rank in self._others:
                 views[rank][block] = buffer[block]
-        self._meet()
+        self._meetings.meet()
 
     def reduce(self, buffer: np.ndarray, divide: Divide) -> None:
         """Overwrite this rank's span of `buffer` with its sum over the node."""
@@ -117,7 +109,7 @@ class NodeMemory:
             return self._sum_staged(buffer, spans, publish=False)
         for _ in self._sum_blocks(buffer, views, spans):
             pass
-        self._meet()
+        self._meetings.meet()
 
     def gather(self, buffer: np.ndarray, divide: Divide) -> None:
         """Overwrite the other ranks' spans of `buffer` with what they hold."""
@@ -128,13 +120,13 @@ class NodeMemory:
         if views is None:
             own = spans[self._own]
             self._staged(buffer)[self._own][own] = buffer[own]
-            self._meet()
+            self._meetings.meet()
             return self._collect(buffer, spans)
         if len(views) == 1:  # common to all
             return
         for rank in self._others:
             buffer[spans[rank]] = views[rank][spans[rank]]
-        self._meet()
+        self._meetings.meet()
 
     def _sum_blocks(self, buffer: np.ndarray, views: list[np.ndarray], spans: list[slice]) -> Iterator[slice]:
         """Sum up this rank's span; yield each block when it is done and still in the cache."""
@@ -151,7 +143,7 @@ class NodeMemory:
     def _sum_short(self, buffer: np.ndarray, part: slice | None = None) -> None:
         own, first, second, rest = self._views_of_short(buffer)
         np.copyto(own, buffer)
-        self._meet(_form(buffer))
+        self._meetings.meet(form_of(buffer.nbytes, buffer.dtype))
         total = buffer
         if part is not None:
             total, first, second, *rest = (view[part] for view in (buffer, first, second, *rest))
@@ -169,7 +161,7 @@ class NodeMemory:
         if key not in self._short_views:
             if len(self._short_views) > 100:
                 self._short_views.clear()
-            span = slice(start := _FLAGS_BYTES + turn * SHORT_BYTES, start + buffer.nbytes)
+            span = slice(start := FLAGS_BYTES + turn * SHORT_BYTES, start + buffer.nbytes)
             views = [part[span].view(buffer.dtype) for part in self._control.parts]
             self._short_views[key] = views[self._own], views[0], views[1], views[2:]
         return self._short_views[key]
@@ -181,12 +173,12 @@ class NodeMemory:
         own = views[self._own]
         for rank in self._others:
             own[spans[rank]] = buffer[spans[rank]]
-        self._meet()
+        self._meetings.meet()
         for block in self._sum_blocks(buffer, views, spans):
             if publish:
                 own[block] = buffer[block]
         if publish:
-            self._meet()
+            self._meetings.meet()
 
     def _collect(self, buffer: np.ndarray, spans: list[slice]) -> None:
         views = self._staged(buffer)
@@ -204,13 +196,8 @@ class NodeMemory:
     def _meet_over(self, buffer: np.ndarray) -> list[np.ndarray] | None:
         """Meet, and return the vectors of all ranks if each is at the same offset of a window, else `None`."""
         offset, views = self._find(buffer)
-        self._meet(_form(buffer), offset)
-        return views if offset and all(other == offset for other in self._words) else None
-
-    @property
-    def _words(self) -> list[int]:
-        """What each rank said in the last meeting."""
-        return [flags[2 + 2 * (self._meetings & 1)] for flags in self._flags]
+        self._meetings.meet(form_of(buffer.nbytes, buffer.dtype), offset)
+        return views if offset and all(other == offset for other in self._meetings.words) else None
 
     def _find(self, buffer: np.ndarray) -> tuple[int, list[np.ndarray]]:
         address = _address(buffer)
@@ -221,46 +208,6 @@ class NodeMemory:
                 return (number + 1 << 48) + offset, views
         return 0, []
 
-    def _meet(self, form: int = 0, word: int = 0) -> None:
-        """Return when all ranks of the node have come here. Then `_words` are what they have said.
-
-        Raises:
-            DesyncError: If they come with vectors of different lengths or dtypes.
-        """
-        self._meetings = number = self._meetings + 1
-        told = 1 + 2 * (number & 1)
-        flags, sync = self._flags[self._own], self._control.sync
-        flags[told] = form
-        flags[told + 1] = word
-        sync()
-        flags[0] = number
-        sync()
-        for rank in self._others:
-            others = self._flags[rank]
-            looks = _LOOKS
-            while others[0] < number:
-                if looks == 0:
-                    self._wait_for(rank, number)
-                looks -= 1
-            sync()
-            if others[told] != form:
-                raise DesyncError(
-                    "all ranks must pass vectors of the same length and dtype. Received: "
-                    f"{_described(form)} on {self._name(self._own)}, {_described(others[told])} on {self._name(rank)}. "
-                    "Run one script on all ranks"
-                )
-
-    def _wait_for(self, local_rank: int, meeting: int) -> None:
-        flags, rank = self._flags[local_rank], self._node[local_rank]
-        self._communicator.poll(lambda: flags[0] >= meeting, Wait(f"waits for rank {rank}", lambda: [rank]))
-
-    @property
-    def _node(self) -> list[int]:
-        return next(node for node in self._communicator.nodes if self._communicator.rank in node)
-
-    def _name(self, local_rank: int) -> str:
-        return f"rank {self._node[local_rank]}"
-
 
 class _Pooled:
     """A window whose memory is lent."""
@@ -269,15 +216,6 @@ class _Pooled:
         self.parts, self.own, self.common = parts, own, common
         self.nbytes, self.address = parts[own].size, _address(parts[own])
         self.free = True  # as far as this rank knows
-
-
-def _form(buffer: np.ndarray) -> int:
-    """The bytes of a vector and its dtype in one number."""
-    return buffer.nbytes << _DTYPE_BITS | _CODES[buffer.dtype]
-
-
-def _described(form: int) -> str:
-    return f"{form >> _DTYPE_BITS} bytes of {DTYPES[form & (1 << _DTYPE_BITS) - 1].name}"
 
 
 def _aligned(part: np.ndarray, nbytes: int) -> np.ndarray:

@@ -7,12 +7,26 @@ from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
 from easyscale.discovery import Registry
 from easyscale.exchange.exchange import Exchange
+from easyscale.exchange.on_gpus import OnGpus
+from easyscale.gpus.cuda import Cuda
+from easyscale.gpus.ranks import gpus_of
 from easyscale.settings import Settings
 
-__all__ = ["asked", "available", "candidates", "check", "get", "has_servers", "register", "with_options"]
+__all__ = [
+    "asked",
+    "available",
+    "between_gpus",
+    "candidates",
+    "check",
+    "get",
+    "has_servers",
+    "register",
+    "with_options",
+]
 
 DEFAULT = "auto"
 _AUTO = ("shared_memory", "hierarchical")  # what "auto" stands for on one node, and on several
+_ON_GPUS = ("nccl", "cuda_ipc")  # what it stands for where each rank has a GPU, and where ranks of a node share some
 _WITH_SERVERS = "parameter_server"
 _ELASTIC = "ring"
 
@@ -31,25 +45,29 @@ def register(name: str) -> Callable[[type[Exchange]], type[Exchange]]:
 
 
 def available() -> list[str]:
-    """Return the names of all exchanges, sorted.
+    """Return the names of all exchanges that this machine can have, sorted.
 
     Example:
 
     >>> "ring" in easyscale.exchange.available()
     True
     """
-    return list(_registry.classes())
+    return list(_usable())
+
+
+def _usable() -> dict[str, type[Exchange]]:
+    return {name: cls for name, cls in _registry.classes().items() if not (issubclass(cls, OnGpus) and cls.why_not())}
 
 
 def with_options() -> list[str]:
-    """Return the names of all exchanges and, behind a colon, their options: all that `--exchange` takes, sorted.
+    """Return the names of `available` exchanges and, behind a colon, their options: what `--exchange` takes, sorted.
 
     Example:
 
     >>> [name for name in easyscale.exchange.with_options() if name.startswith("hier")]
     ['hierarchical', 'hierarchical:ring', 'hierarchical:tree']
     """
-    classes = _registry.classes()
+    classes = _usable()
     return sorted([*classes, *(f"{name}:{option}" for name, cls in classes.items() for option in cls.options)])
 
 
@@ -61,7 +79,7 @@ def has_servers(name: str) -> bool:
 def candidates(communicator: Communicator) -> list[Exchange]:
     """Return one exchange of each kind and option that "auto" may choose for these ranks, connected."""
     made = []
-    for cls in _registry.classes().values():
+    for cls in _usable().values():
         goes_on = cls.is_elastic or not communicator.membership.is_elastic or communicator.servers
         if goes_on and cls.suits(communicator) and (cls.has_servers or not communicator.servers):
             made += [exchange for exchange in (cls(), *map(cls, cls.options)) if exchange.is_synchronous]
@@ -106,6 +124,20 @@ def get(
         make = _registry.find(name)
     exchange = make if isinstance(make, Exchange) else make()
     return exchange.connect(communicator)
+
+
+def between_gpus(usual: Exchange) -> Exchange:
+    """Return the exchange that "auto" stands for where tensors of all ranks are on GPUs, if there is a usual other one.
+
+    All ranks must call this alike.
+    """
+    communicator, memory = usual.communicator, Cuda()
+    if communicator.size == 1 or communicator.servers or communicator.membership.is_elastic:
+        return usual
+    if any(communicator.all_gather_object(memory.why_not())):
+        return usual
+    shares = any(len(ranks) > 1 for ranks in gpus_of(communicator, memory).values())
+    return usual if shares and len(communicator.nodes) > 1 else get(_ON_GPUS[shares], communicator)
 
 
 def _resolve(identifier: str | Exchange | type[Exchange] | None) -> Exchange | Callable[[], Exchange] | None:

@@ -48,6 +48,8 @@ def connect(
     kind = replications.get(name)
     asked = exchanges.asked(exchange)
     connected = exchanges.get(kind.between_processes(asked), communicator)
+    if asked == "auto" and compression is None and backend.computes_on_gpus():
+        connected = exchanges.between_gpus(connected)
     _require(backend, connected)
     _check_form(compression, connected)
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
@@ -63,12 +65,20 @@ def connect(
             "Received: "
             f"{chosen[0]} on rank 0, {chosen[differs]} on rank {differs}. Start all ranks with one command"
         )
+    if backend.computes_on_gpus():
+        connected = exchanges.for_gpus(connected)
     return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name, compression, update))
 
 
 def _require(backend: Backend, exchange: Exchange) -> None:
     """Raise `ValueError` if the backend has no such workers."""
     communicator = exchange.communicator
+    if isinstance(exchange, exchanges.OnGpus) and communicator.size > 1 and not backend.computes_on_gpus():
+        raise ValueError(
+            f"the exchange '{exchange.name}' needs tensors on GPUs, of the backend torch or JAX. Received: "
+            f"KERAS_BACKEND={backend.name}, which computes elsewhere here. Use 'auto', or look whether nvidia-smi and "
+            "the backend see a GPU"
+        )
     for feature, is_asked in (
         (Feature.SERVED, not exchange.is_synchronous),
         (Feature.SERVERS, communicator.servers > 0),
@@ -128,7 +138,7 @@ def _assemble(
     else:
         sums = sums_in(compression)
     # What is measured for "auto" is how long gradients take as they are, so it says nothing of another form.
-    fixed = asked is not None or sums is not None
+    fixed = asked is not None or sums is not None or exchange.on_gpus
     gradients = Gradients(Way(exchange, bucket_bytes, fixed, sums, forms), shared, densify, compiled)
     steps = Steps(communicator, shared, gradients)
     return Replication(communicator, gradients, replicas.batch(shared), steps, replicas, step)

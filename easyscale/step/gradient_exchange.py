@@ -215,6 +215,7 @@ class GradientExchange:
         """
         results, watched, known = self._results(), len(losses), len(losses) + len(data)
         inputs, timeline = [weight, *losses, *data, *([] if came is None else [came])], self._timeline
+        stay = self._exchange.on_gpus
 
         def agree(weight: np.ndarray, *arrays: np.ndarray) -> Agreed:
             return self._agree(float(weight), arrays[:watched], arrays[watched:known])
@@ -231,10 +232,11 @@ class GradientExchange:
             return results
 
         if not self._overlaps:
-            return self._shared.call(step, [due, *inputs, *tensors], results)
+            return self._shared.call(step, [due, *inputs, *tensors], results, len(tensors) if stay else 0)
         self._shared.call(begin, inputs, [])
         for number, route in reversed(list(enumerate(self._routes))):
-            self._shared.call(functools.partial(self._send, number), route.select(tensors), [])
+            selected = route.select(tensors)
+            self._shared.call(functools.partial(self._send, number), selected, [], len(selected) if stay else 0)
         count = len(self.specs.dense + self.specs.moving)
         return self._shared.call(self._finish, tensors[count:], results)
 

@@ -138,14 +138,15 @@ class Gradients(GradientSync):
         late: LateGather | None = None,
     ) -> None:
         if late is None:
-            owned_parts.gather(self.communicator, self._shared, shards, parts, variables)
+            owned_parts.gather(self.communicator, self._shared, shards, parts, variables, self.exchange.on_gpus)
         else:
             late.send(parts)
 
     def late_gather(self, shards: Shards, variables: Sequence[Variable]) -> LateGather | None:
         communicator = self.communicator
         goes_on = communicator.membership.is_elastic  # without a worker that has failed, or a server's weights
-        if self.bucket_bytes is None or len(shards.buckets) <= 1 or goes_on or communicator.servers:
+        is_one = self.bucket_bytes is None or len(shards.buckets) <= 1 or self.exchange.on_gpus
+        if is_one or goes_on or communicator.servers:
             return None
         return LateGather(self._shared, shards, variables)
 

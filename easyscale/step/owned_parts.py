@@ -21,8 +21,12 @@ def gather(
     shards: Shards,
     parts: Mapping[int, Variable],
     variables: Sequence[Variable],
+    stay: bool = False,
 ) -> None:
-    """Give all workers the parts of `variables` that each has computed, in a step; see `GradientSync.gather`."""
+    """Give all workers the parts of `variables` that each has computed, in a step; see `GradientSync.gather`.
+
+    What is on a GPU stays there with `stay`, if the exchange of `shards` is for that.
+    """
     numbers, assign = list(parts), shared.backend.assign
     if communicator.size == 1:
         for number, part in parts.items():
@@ -37,7 +41,7 @@ def gather(
         return whole + [wholes[number].reshape(-1)[shards.parts[number]] for number in numbers]
 
     assigned = [*(variables[number] for number in numbers), *parts.values()]
-    values = shared.call(collect, list(parts.values()), specs_of(assigned))
+    values = shared.call(collect, list(parts.values()), specs_of(assigned), len(parts) if stay else 0)
     for variable, value in zip(assigned, values, strict=True):
         assign(variable, value)
 

@@ -40,7 +40,11 @@ class PythonCalls:
             self.rehearses = False
 
     def __call__(
-        self, function: Callable, inputs: Sequence, results: Sequence[tuple[Sequence[int | None], np.dtype]]
+        self,
+        function: Callable,
+        inputs: Sequence,
+        results: Sequence[tuple[Sequence[int | None], np.dtype]],
+        stay: int = 0,
     ) -> list:
         """Call `function` with NumPy arrays from a step; return the tensors that it returns. See `HostCalls`."""
 
@@ -57,7 +61,7 @@ class PythonCalls:
                 self.failure = error
                 raise
 
-        return self._host_calls(guarded, inputs, results)
+        return self._host_calls(guarded, inputs, results, stay)
 
     @contextlib.contextmanager
     def explained(self, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:

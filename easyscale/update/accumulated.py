@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from easyscale.backend import value_of, view_of
+from easyscale.exchange import for_host
 from easyscale.keras_internals import accumulated_gradients, counter_of
 from easyscale.optimizers.nested import all_variables
 from easyscale.step.accumulation import Accumulation
@@ -73,7 +74,7 @@ class AccumulatedGradients:
         for variable in self._variables:
             own = value_of(variable)
             buffer = own.astype(np.promote_types(own.dtype, "float32")).reshape(-1)
-            self._replication.exchange.allreduce(buffer)
+            for_host(self._replication.exchange).allreduce(buffer)
             wholes.append(buffer.reshape(own.shape).astype(own.dtype))
         return wholes
 

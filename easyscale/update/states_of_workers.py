@@ -7,6 +7,7 @@ import numpy as np
 
 from easyscale.backend import view_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
+from easyscale.exchange import for_host
 from easyscale.layout.bucket import lend, plan
 from easyscale.layout.specs import Spec, specs_of
 from easyscale.optimizers.nested import all_variables
@@ -34,7 +35,7 @@ class StatesOfWorkers:
 
     def means(self) -> list[np.ndarray]:
         """Return the mean over workers of each; the largest where it counts something. All must call this."""
-        communicator, exchange = self._replication.communicator, self._replication.exchange
+        communicator, exchange = self._replication.communicator, for_host(self._replication.exchange)
         values = [np.array(view_of(variable)) for variable in self.variables]
         scalars = [index for index, value in enumerate(values) if value.ndim == 0 or not _is_float(value.dtype)]
         by_rank = zip(*communicator.all_gather_object([values[index].tolist() for index in scalars]), strict=True)

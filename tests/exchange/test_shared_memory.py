@@ -191,12 +191,12 @@ def test_a_short_vector_that_was_lent_takes_one_meeting(run_ranks, size):
         exchange, memory = exchanges.get("shared_memory", comm), node_memory.NodeMemory.of(comm)
         met = []
         for number in range(4):
-            before = memory._meetings
+            before = memory._meetings.count
             vector = exchange.lend(node_memory.SHORT_BYTES // 4)
             vector[:] = number + comm.rank
             exchange.allreduce(vector)
             assert (vector == size * number + size * (size - 1) / 2).all()
-            met.append(memory._meetings - before)
+            met.append(memory._meetings.count - before)
             del vector
         return met
 

@@ -17,10 +17,9 @@ TOLERANCE = 1e-5
 IN_GRAPH = ["parameter_server", "ring", "tree"]  # the exchanges between devices that need no GPU
 REPLICATION = easyscale.replication.check(None)
 easyscale.scope()  # makes the devices, before anything else
-# Each exchange; one worker has nothing to exchange.
-EXCHANGES = (
-    IN_GRAPH if REPLICATION == "in_graph" else easyscale.exchange.available()[: None if easyscale.size() > 1 else 1]
-)
+# Each exchange; one worker has nothing to exchange. Those that are only on GPUs have checks of their own.
+_ON_CPUS = [name for name in easyscale.exchange.available() if name not in ("cuda_ipc", "nccl")]
+EXCHANGES = IN_GRAPH if REPLICATION == "in_graph" else _ON_CPUS[: None if easyscale.size() > 1 else 1]
 _turns = itertools.cycle(EXCHANGES)
 # Processes, and devices of each, over which cases are spread.
 _SHAPES = [(1, 2), (1, 4), (2, 2)] if REPLICATION == "in_graph" else [(3, 0), (2, 0), (4, 0)]

@@ -2,6 +2,7 @@
 
 backend             the `Backend`
 host_calls          where steps call Python with arrays
+on_gpus             arrays on GPUs, on their way to the CPU's memory and back
 variables           arrays of NumPy and of JAX of the same memory; values of variables
 tensors             what the exchange of gradients does with arrays
 compiled_update     the update by their mean, compiled

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from easyscale.backend.base import Backend, Feature
-from easyscale.backend.jax import keras_functions, variables
+from easyscale.backend.jax import keras_functions, on_gpus, variables
 from easyscale.backend.jax.between_graph import BetweenGraph
 from easyscale.backend.jax.compiled_update import CompiledUpdate
 from easyscale.backend.jax.host_calls import HostCalls
@@ -37,6 +37,9 @@ class Jax(Backend):
         Feature.VERIFY: "Compare the weights yourself",
         Feature.BENCH: "Use `easyscale bench exchange`",
     }
+
+    def computes_on_gpus(self) -> bool:
+        return on_gpus.is_gpu()
 
     def host_calls(self) -> HostCalls:
         return HostCalls()

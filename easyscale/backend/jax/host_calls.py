@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from easyscale.backend.jax.variables import array_of, tensor_of
+from easyscale.backend.jax import on_gpus
 
 __all__ = ["HostCalls"]
 
@@ -22,8 +22,10 @@ class HostCalls:
         function: Callable[..., Any],
         inputs: Sequence[Any],
         results: Sequence[tuple[Sequence[int | None], np.dtype]],
+        stay: int = 0,
     ) -> list[jax.Array]:
-        returned = function(*map(array_of, inputs))
+        go, left = inputs[: len(inputs) - stay], inputs[len(inputs) - stay :]
+        returned = function(*on_gpus.staged(go), *map(on_gpus.array_of, left))
         if not results:
             return []
-        return [tensor_of(np.asarray(value, dtype)) for value, (_, dtype) in zip(returned, results, strict=True)]
+        return on_gpus.tensors_of(returned, [dtype for _, dtype in results])

@@ -33,6 +33,7 @@ class HostCalls:
         function: Callable[..., Any],
         inputs: Sequence[Any],
         results: Sequence[tuple[Sequence[int | None], np.dtype]],
+        stay: int = 0,
     ) -> list[tf.Tensor]:
         tensors = [tf.convert_to_tensor(value, tf.float64 if isinstance(value, float) else None) for value in inputs]
 

@@ -2,9 +2,11 @@
 
 backend             the `Backend`
 host_calls          where steps call Python with arrays
+on_gpus             tensors on GPUs, on their way to the CPU's memory and back
 variables           tensors and arrays of the same memory; values of variables
 tensors             what the exchange of gradients does with tensors
 compiled_update     the update by their mean
+randomness          the states of PyTorch's generators
 fused               kernels for that of some optimizers
 whole_batch         numbers that depend on the batches of all workers
 data                the batches of a `fit()`

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from easyscale.backend.base import Backend, Feature
-from easyscale.backend.torch import data, variables
+from easyscale.backend.torch import data, on_gpus, randomness, variables
 from easyscale.backend.torch.between_graph import BetweenGraph
 from easyscale.backend.torch.compiled_update import EagerUpdate
 from easyscale.backend.torch.host_calls import HostCalls
@@ -33,6 +33,9 @@ class Torch(Backend):
         Feature.VERIFY: "Compare the weights yourself",
         Feature.BENCH: "Use `easyscale bench exchange`",
     }
+
+    def computes_on_gpus(self) -> bool:
+        return on_gpus.device().type == "cuda"
 
     def host_calls(self) -> HostCalls:
         return HostCalls()
@@ -62,10 +65,10 @@ class Torch(Backend):
         return gradient * factor
 
     def random_state(self) -> list:
-        return torch.get_rng_state().tolist()
+        return [state.tolist() for state in randomness.states()]
 
     def set_random_state(self, state: list) -> None:
-        torch.set_rng_state(torch.tensor(state, dtype=torch.uint8))
+        randomness.set_states([torch.tensor(own, dtype=torch.uint8) for own in state])
 
     def differ(self, communicator: Communicator) -> None:
         state = zlib.crc32(torch.get_rng_state().numpy().tobytes())  # dropout without a seed draws by this generator

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from easyscale.backend.eager_replica import EagerReplica
+from easyscale.backend.torch import randomness
 from easyscale.backend.torch.variables import native_of, view_of
 from easyscale.backend.torch.whole_batch import BatchOfWorkers
 from easyscale.layout.specs import Variable
@@ -37,12 +38,12 @@ class BetweenGraph(EagerReplica):
 
     def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:
         batch = iterator.peek()
-        state, before = torch.get_rng_state(), [(variable, view_of(variable)) for variable in variables]
+        state, before = randomness.states(), [(variable, view_of(variable)) for variable in variables]
         try:
             with Shared.of(self.communicator, self._backend).call.rehearsing():
                 step(batch)
         finally:
-            torch.set_rng_state(state)
+            randomness.set_states(state)
             for variable, value in before:
                 variable.assign(value)
                 native_of(variable).grad = None

@@ -57,21 +57,34 @@ def _replaced(step: Callable[..., None], original: Callable[..., None]) -> Calla
     def parallel_update_step(
         optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Variable], learning_rate: Any
     ) -> None:
-        fused = getattr(_here, "fused", False) and has_kernel(optimizer) and _are_plain(grads, variables)
-        (step if fused else original)(optimizer, grads, variables, learning_rate)
+        filled = [(grad, variable) for grad, variable in zip(grads, variables, strict=True) if grad.numel()]
+        own = [grad for grad, _ in filled], [variable for _, variable in filled]  # a kernel wants no empty tensors
+        if filled and getattr(_here, "fused", False) and has_kernel(optimizer) and _are_plain(*own):
+            step(optimizer, *own, learning_rate)
+        else:
+            original(optimizer, grads, variables, learning_rate)
 
     return parallel_update_step
 
 
 def _are_plain(grads: Sequence[torch.Tensor], variables: Sequence[Variable]) -> bool:
-    """Whether all is of one type for which the kernel rounds as Keras's operations do, and on a CPU."""
-    dtypes = {tensor.dtype for tensor in (*grads, *map(native_of, variables))}
-    return len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64} and all(grad.is_cpu for grad in grads)
+    """Whether all is on one device and of one type for which the kernel rounds as Keras's operations do."""
+    kinds = {(tensor.dtype, tensor.device) for tensor in (*grads, *map(native_of, variables))}
+    dtype, device = next(iter(kinds))
+    return len(kinds) == 1 and dtype in (torch.float32, torch.float64) and device.type in ("cpu", "cuda")
+
+
+@functools.cache
+def _steps_done(device: torch.device) -> torch.Tensor:
+    return torch.tensor(_STEPS_DONE, device=device)
 
 
 def _adam(optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Variable], learning_rate: Any) -> None:
     weights = [native_of(variable) for variable in variables]
-    one, step = torch.ones((), dtype=weights[0].dtype), keras.ops.cast(optimizer.iterations + 1, weights[0].dtype)
+    one, step = (
+        torch.ones((), dtype=weights[0].dtype, device=weights[0].device),
+        keras.ops.cast(optimizer.iterations + 1, weights[0].dtype),
+    )
     powers = [keras.ops.power(one * beta, step) for beta in (optimizer.beta_1, optimizer.beta_2)]
     rate = keras.ops.cast(learning_rate, weights[0].dtype)  # in the type, and the order, in which Keras computes it
     alpha = rate * torch.sqrt(1 - powers[1]) / (1 - powers[0])
@@ -81,12 +94,12 @@ def _adam(optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Var
         slots_of(optimizer, "_momentums", variables),
         slots_of(optimizer, "_velocities", variables),
         slots_of(optimizer, "_velocity_hats", variables) if optimizer.amsgrad else [],
-        [torch.tensor(_STEPS_DONE) for _ in weights],
+        [_steps_done(weights[0].device)] * len(weights),
         fused=True,
         amsgrad=optimizer.amsgrad,
         beta1=optimizer.beta_1,
         beta2=optimizer.beta_2,
-        lr=float(alpha),
+        lr=alpha if alpha.is_cuda else float(alpha),  # which would wait for a GPU
         weight_decay=0.0,
         eps=optimizer.epsilon,
         maximize=False,

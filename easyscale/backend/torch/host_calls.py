@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from easyscale.backend.torch.variables import array_of, tensor_of
+from easyscale.backend.torch import on_gpus
+from easyscale.backend.torch.variables import array_of
 
 __all__ = ["HostCalls"]
 
@@ -19,8 +20,11 @@ class HostCalls:
         function: Callable[..., Any],
         inputs: Sequence[Any],
         results: Sequence[tuple[Sequence[int | None], np.dtype]],
+        stay: int = 0,
     ) -> list[torch.Tensor]:
-        returned = function(*map(array_of, inputs))
+        go, left = inputs[: len(inputs) - stay], inputs[len(inputs) - stay :]
+        with on_gpus.in_order(left):
+            returned = function(*map(array_of, on_gpus.staged(go)), *map(on_gpus.array_of, left))
         if not results:
             return []
-        return [tensor_of(np.asarray(value, dtype)) for value, (_, dtype) in zip(returned, results, strict=True)]
+        return on_gpus.tensors_of(returned, [dtype for _, dtype in results], on_gpus.device(inputs))

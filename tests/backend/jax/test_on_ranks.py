@@ -39,3 +39,8 @@ def test_what_is_the_backends_own(check):
 @over_ranks(SHARED / "optimizers_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[1, 3, 4], group="jax")
 def test_optimizers_take_the_steps_of_one_process(check):
     check()
+
+
+@over_ranks(SHARED / "on_gpus_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[1, 3, 4], group="jax")
+def test_gradients_that_stay_on_gpus_take_the_steps_of_one_process(check):
+    check()

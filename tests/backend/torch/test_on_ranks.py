@@ -46,6 +46,11 @@ def test_workers_step_alone_between_rounds(check):
     check()
 
 
+@over_ranks(SHARED / "on_gpus_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
+def test_gradients_that_stay_on_gpus_take_the_steps_of_one_process(check):
+    check()
+
+
 @over_ranks(HERE / "resuming_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
 def test_training_goes_on_from_a_checkpoint(check):
     check()

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from easyscale import communicator as communicators
-from easyscale import logical_devices
+from easyscale import logical_devices, visible_gpus
 from easyscale.backend.tensorflow import internals
 from easyscale.backend.tensorflow.in_graph import devices as device_exchanges
 from easyscale.backend.tensorflow.in_graph.device_exchange import DeviceExchange
@@ -229,8 +229,9 @@ def _devices() -> list[str]:
     kind, count = (setting.kind, setting.count) if setting is not None else ("", 0)
     comm = communicators.get()
     gpus = tf.config.list_physical_devices("GPU")
-    count = count or max(1, len(gpus) // comm.local_size)
-    first = comm.local_rank * count
+    is_share = visible_gpus.are_divided()
+    count = count or max(1, len(gpus) if is_share else len(gpus) // comm.local_size)
+    first = 0 if is_share else comm.local_rank * count
     if kind != "cpu" and len(gpus) >= first + count:
         return [f"/GPU:{number}" for number in range(first, first + count)]
     if kind == "gpu":

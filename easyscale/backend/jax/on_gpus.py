@@ -1,0 +1,47 @@
+"""Arrays of JAX on GPUs: their way to the CPU's memory and back, and arrays of the same memory there."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from easyscale.backend.jax import variables
+from easyscale.gpus import cuda
+
+__all__ = ["array_of", "is_gpu", "staged", "tensors_of"]
+
+
+def is_gpu() -> bool:
+    """Return whether JAX computes on a GPU."""
+    return jax.default_backend() == "gpu"
+
+
+def staged(values: Sequence[Any]) -> list[np.ndarray]:
+    """Return values as arrays of NumPy: from a GPU all are on their way before the first is waited for."""
+    for value in values:
+        native = getattr(value, "value", value)
+        if isinstance(native, jax.Array) and not isinstance(native, jax.core.Tracer):
+            native.copy_to_host_async()
+    return [variables.array_of(value) for value in values]
+
+
+def array_of(value: Any) -> Any:
+    """Return an array of JAX's, or a variable, as an array of the same memory, on a GPU if it is there."""
+    native = getattr(value, "value", value)
+    if isinstance(native, jax.core.Tracer) or next(iter(native.devices())).platform != "gpu":
+        return variables.array_of(value)
+    pointer = jax.block_until_ready(native).unsafe_buffer_pointer()
+    return cuda.array_at(pointer, native.shape, np.dtype(native.dtype), native)
+
+
+def tensors_of(values: Sequence[Any], dtypes: Sequence[np.dtype]) -> list[jax.Array]:
+    """Return arrays of NumPy's, or on a GPU, as JAX's own, with memory of their own."""
+    tensors = []
+    for value, dtype in zip(values, dtypes, strict=True):
+        if isinstance(value, np.ndarray) or not hasattr(type(value), "__cuda_array_interface__"):
+            tensors.append(variables.tensor_of(np.asarray(value, dtype)))
+        else:
+            tensors.append(jnp.array(jax.dlpack.from_dlpack(value), copy=True))
+    return jax.block_until_ready(tensors)  # the memory that they were copied from may be written to next

@@ -1,0 +1,164 @@
+"""Memory of NVIDIA's GPUs, by CuPy, whose arrays take NumPy's functions and those of other frameworks' memory."""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.gpus.memory import GpuVector
+
+__all__ = ["Cuda", "array_at", "on_stream", "whole_memory"]
+
+
+@functools.cache
+def _cupy() -> Any:
+    return importlib.import_module("cupy")
+
+
+def array_at(pointer: int, shape: Sequence[int], dtype: np.dtype, owner: Any) -> GpuVector:
+    """Return memory on the GPU as an array, which keeps its owner. Whoever computes with it waits for who wrote it.
+
+    Raises:
+        ValueError: If CuPy has no such type, as bfloat16.
+    """
+    cuda, nbytes = _cupy().cuda, math.prod(shape) * dtype.itemsize
+    if dtype.kind not in "biuf":
+        raise ValueError(
+            f"gradients that stay on GPUs must be of a type that CuPy has. Received: {dtype.name}. Use the exchange "
+            "'shared_memory' or 'hierarchical', which go through the CPU's memory"
+        )
+    if nbytes == 0:
+        return _cupy().empty(shape, dtype)
+    return _cupy().ndarray(shape, dtype, cuda.MemoryPointer(cuda.UnownedMemory(pointer, nbytes, owner), 0))
+
+
+def whole_memory(array: GpuVector) -> GpuVector:
+    """Return all elements of the memory that an array is a view of, and whose owner it keeps."""
+    memory = array.data.mem
+    start = _cupy().cuda.MemoryPointer(memory, 0)
+    return _cupy().ndarray((memory.size // array.itemsize,), array.dtype, start)
+
+
+def on_stream(pointer: int) -> contextlib.AbstractContextManager:
+    """Return a context in which this thread's work is put behind that of a framework's stream."""
+    return _cupy().cuda.ExternalStream(pointer) if pointer else _cupy().cuda.Stream.null
+
+
+class Cuda:
+    """The memory of the GPU that CuPy uses in this process: the first that is visible. See `GpuMemory`.
+
+    Memory that other processes see stays until the process ends: freed while another still has it would be undefined.
+
+    Reference: NVIDIA, "CUDA C++ programming guide", section "Interprocess communication".
+    """
+
+    def why_not(self) -> str | None:
+        if importlib.util.find_spec("cupy") is None:
+            return "CuPy is not installed. Run: pip install cupy-cuda12x, or cupy-cuda13x as your driver is"
+        try:
+            count = _cupy().cuda.runtime.getDeviceCount()
+        except Exception as error:  # of CUDA's, without a driver
+            return f"CUDA finds no GPU ({error}). Look at nvidia-smi"
+        return None if count else "CUDA finds no GPU. Look at CUDA_VISIBLE_DEVICES"
+
+    def has(self, vector: GpuVector) -> bool:
+        return not isinstance(vector, np.ndarray) and hasattr(type(vector), "__cuda_array_interface__")
+
+    def shared(self, communicator: Communicator, nbytes: int) -> list[GpuVector]:
+        runtime = _cupy().cuda.runtime
+        own = runtime.malloc(max(nbytes, 1))
+        said = [os.getpid(), own, runtime.ipcGetMemHandle(own).hex()]
+        pointers = []
+        for process, pointer, handle in communicator.all_gather_object(said):
+            pointers.append(pointer if process == os.getpid() else runtime.ipcOpenMemHandle(bytes.fromhex(handle)))
+        return [array_at(pointer, (nbytes,), np.dtype("uint8"), None) for pointer in pointers]
+
+    def loan(self, memory: GpuVector, dtype: np.dtype, come_back: Callable[[], None]) -> GpuVector:
+        token = _Token()  # all views of the vector keep it
+        weakref.finalize(token, come_back)
+        return array_at(self.address(memory), (memory.nbytes // dtype.itemsize,), dtype, token)
+
+    def zeros(self, length: int, dtype: np.dtype) -> GpuVector:
+        return _cupy().zeros(length, dtype)
+
+    def of_host(self, vector: np.ndarray) -> GpuVector:
+        return _cupy().asarray(vector)
+
+    def to_host(self, vector: GpuVector, out: np.ndarray) -> None:
+        vector.get(out=out)
+
+    def address(self, vector: GpuVector) -> int:
+        return int(vector.data.ptr)
+
+    def settle(self) -> None:
+        _cupy().cuda.Device().synchronize()
+
+    def identity(self) -> str:
+        runtime = _cupy().cuda.runtime
+        return str(runtime.deviceGetPCIBusId(runtime.getDevice()))
+
+    def library(self, communicator: Communicator) -> "_Nccl":
+        return _Nccl(communicator)
+
+
+class _Token:
+    """What a loan is held by."""
+
+
+class _Nccl:
+    """NVIDIA's library over the ranks of a communicator. See `Library`.
+
+    Its unique id comes from the first rank by the communicator. Calls that stand in one group are begun together.
+
+    Reference: NVIDIA, "NVIDIA Collective Communication Library (NCCL) documentation", section "Group calls".
+    """
+
+    def __init__(self, communicator: Communicator):
+        self._nccl = importlib.import_module("cupy.cuda.nccl")
+        own = self._nccl.get_unique_id()  # bytes, or a tuple of signed numbers in CuPy before 14
+        unique = type(own)(communicator.all_gather_object(list(own))[0])
+        self._communicator = self._nccl.NcclCommunicator(communicator.size, unique, communicator.rank)
+        self._types = {np.dtype(name): getattr(self._nccl, constant) for name, constant in _TYPES.items()}
+
+    def reduce(self, parts: Sequence[GpuVector]) -> None:
+        with self._group():
+            for root, part in enumerate(parts):
+                if part.size:
+                    where = part.data.ptr, part.data.ptr, part.size, self._types[part.dtype]
+                    self._communicator.reduce(*where, self._nccl.NCCL_SUM, root, _stream())
+
+    def gather(self, parts: Sequence[GpuVector]) -> None:
+        with self._group():
+            for root, part in enumerate(parts):
+                if part.size:
+                    where = part.data.ptr, part.data.ptr, part.size, self._types[part.dtype]
+                    self._communicator.broadcast(*where, root, _stream())
+
+    @contextlib.contextmanager
+    def _group(self) -> Iterator[None]:
+        self._nccl.groupStart()
+        try:
+            yield
+        finally:
+            self._nccl.groupEnd()
+
+
+_TYPES = {
+    "float16": "NCCL_FLOAT16",
+    "float32": "NCCL_FLOAT32",
+    "float64": "NCCL_FLOAT64",
+    "int32": "NCCL_INT32",
+    "int64": "NCCL_INT64",
+}
+
+
+def _stream() -> int:
+    return int(_cupy().cuda.get_current_stream().ptr)
