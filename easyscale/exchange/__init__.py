@@ -1,12 +1,12 @@
 """How a vector is summed over ranks: ring, tree and the others, behind one base class. NumPy only."""
 
+from easyscale.exchange.between_gpus import between_gpus
 from easyscale.exchange.exchange import Cost, Exchange
 from easyscale.exchange.on_gpus import OnGpus, for_gpus, for_host
 from easyscale.exchange.parameter_server import ParameterServer
 from easyscale.exchange.registry import (
     asked,
     available,
-    between_gpus,
     candidates,
     check,
     get,

@@ -20,6 +20,11 @@ class _ByLibrary(GpuSums):
         known = vars(communicator)  # it goes when the communicator goes
         if "_nccl" not in known:
             shared = next((ranks for ranks in gpus_of(communicator, memory).values() if len(ranks) > 1), None)
+            problem = memory.why_no_library()
+            if any(communicator.all_gather_object(problem)):
+                raise ValueError(
+                    f"all ranks need NVIDIA's library for the exchange 'nccl'. Received: {problem or 'one without it'}"
+                )
             if shared:
                 raise ValueError(
                     f"each rank needs a GPU of its own for the exchange 'nccl'. Received: one for the ranks {shared}. "

@@ -8,14 +8,11 @@ from easyscale.communicator import Communicator
 from easyscale.discovery import Registry
 from easyscale.exchange.exchange import Exchange
 from easyscale.exchange.on_gpus import OnGpus
-from easyscale.gpus.cuda import Cuda
-from easyscale.gpus.ranks import gpus_of
 from easyscale.settings import Settings
 
 __all__ = [
     "asked",
     "available",
-    "between_gpus",
     "candidates",
     "check",
     "get",
@@ -26,7 +23,6 @@ __all__ = [
 
 DEFAULT = "auto"
 _AUTO = ("shared_memory", "hierarchical")  # what "auto" stands for on one node, and on several
-_ON_GPUS = ("nccl", "cuda_ipc")  # what it stands for where each rank has a GPU, and where ranks of a node share some
 _WITH_SERVERS = "parameter_server"
 _ELASTIC = "ring"
 
@@ -124,20 +120,6 @@ def get(
         make = _registry.find(name)
     exchange = make if isinstance(make, Exchange) else make()
     return exchange.connect(communicator)
-
-
-def between_gpus(usual: Exchange) -> Exchange:
-    """Return the exchange that "auto" stands for where tensors of all ranks are on GPUs, if there is a usual other one.
-
-    All ranks must call this alike.
-    """
-    communicator, memory = usual.communicator, Cuda()
-    if communicator.size == 1 or communicator.servers or communicator.membership.is_elastic:
-        return usual
-    if any(communicator.all_gather_object(memory.why_not())):
-        return usual
-    shares = any(len(ranks) > 1 for ranks in gpus_of(communicator, memory).values())
-    return usual if shares and len(communicator.nodes) > 1 else get(_ON_GPUS[shares], communicator)
 
 
 def _resolve(identifier: str | Exchange | type[Exchange] | None) -> Exchange | Callable[[], Exchange] | None:

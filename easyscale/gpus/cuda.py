@@ -78,7 +78,13 @@ class Cuda:
         said = [os.getpid(), own, runtime.ipcGetMemHandle(own).hex()]
         pointers = []
         for process, pointer, handle in communicator.all_gather_object(said):
-            pointers.append(pointer if process == os.getpid() else runtime.ipcOpenMemHandle(bytes.fromhex(handle)))
+            try:
+                pointers.append(pointer if process == os.getpid() else runtime.ipcOpenMemHandle(bytes.fromhex(handle)))
+            except runtime.CUDARuntimeError as error:
+                raise ValueError(
+                    "the processes of a node must see each other's memory of GPUs for the exchange 'cuda_ipc'. "
+                    f"Received: {error}. Use 'nccl' or 'shared_memory'"
+                ) from error
         return [array_at(pointer, (nbytes,), np.dtype("uint8"), None) for pointer in pointers]
 
     def loan(self, memory: GpuVector, dtype: np.dtype, come_back: Callable[[], None]) -> GpuVector:
@@ -105,15 +111,27 @@ class Cuda:
         runtime = _cupy().cuda.runtime
         return str(runtime.deviceGetPCIBusId(runtime.getDevice()))
 
-    def library(self, communicator: Communicator) -> "_Nccl":
-        return _Nccl(communicator)
+    def why_no_library(self) -> str | None:
+        try:
+            found = getattr(_nccl(), "available", False)
+        except ImportError:
+            found = False
+        return None if found else "CuPy does not find libnccl. Run: pip install nvidia-nccl-cu12, or -cu13"
+
+    def library(self, communicator: Communicator) -> "_Library":
+        return _Library(communicator)
 
 
 class _Token:
     """What a loan is held by."""
 
 
-class _Nccl:
+@functools.cache
+def _nccl() -> Any:
+    return importlib.import_module("cupy.cuda.nccl")
+
+
+class _Library:
     """NVIDIA's library over the ranks of a communicator. See `Library`.
 
     Its unique id comes from the first rank by the communicator. Calls that stand in one group are begun together.
@@ -122,7 +140,7 @@ class _Nccl:
     """
 
     def __init__(self, communicator: Communicator):
-        self._nccl = importlib.import_module("cupy.cuda.nccl")
+        self._nccl = _nccl()
         own = self._nccl.get_unique_id()  # bytes, or a tuple of signed numbers in CuPy before 14
         unique = type(own)(communicator.all_gather_object(list(own))[0])
         self._communicator = self._nccl.NcclCommunicator(communicator.size, unique, communicator.rank)

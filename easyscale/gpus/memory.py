@@ -23,7 +23,11 @@ class GpuMemory(Protocol):
         """Return whether a vector is in such memory, and not in the CPU's."""
 
     def shared(self, communicator: Communicator, nbytes: int) -> list[GpuVector]:
-        """Return bytes of each of the ranks, all on one node, which all of them see. They call this alike."""
+        """Return bytes of each of the ranks, all on one node, which all of them see. They call this alike.
+
+        Raises:
+            ValueError: On the rank that cannot see another's.
+        """
 
     def loan(self, memory: GpuVector, dtype: np.dtype, come_back: Callable[[], None]) -> GpuVector:
         """Return bytes as a vector of a dtype; call `come_back()` when neither it nor a view of it is left."""
@@ -45,6 +49,9 @@ class GpuMemory(Protocol):
 
     def identity(self) -> str:
         """Return what tells this process's GPU from all others."""
+
+    def why_no_library(self) -> str | None:
+        """Return why there is no library that sums over GPUs, and the remedy; `None` if there is."""
 
     def library(self, communicator: Communicator) -> "Library":
         """Return the library that sums over GPUs, for these ranks. They call this alike."""

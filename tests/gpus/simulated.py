@@ -10,10 +10,12 @@ class SimulatedMemory:
 
     Args:
         shares: Bool. Whether all ranks share one GPU.
+        sees: Bool. Whether this rank can see the others' memory.
+        has_library: Bool. Whether there is a library.
     """
 
-    def __init__(self, rank, shares=True):
-        self._rank, self._shares = rank, shares
+    def __init__(self, rank, shares=True, sees=True, has_library=True):
+        self._rank, self._shares, self._sees, self._has_library = rank, shares, sees, has_library
         self._known = []  # addresses, from where to where
         self.settled = 0
 
@@ -29,7 +31,10 @@ class SimulatedMemory:
         return any(first <= start and start + vector.nbytes <= last for first, last, _ in self._known)
 
     def shared(self, communicator, nbytes):
-        return [self._remember(part) for part in communicator.allocate_shared(nbytes).parts]
+        parts = communicator.allocate_shared(nbytes).parts
+        if not self._sees:
+            raise ValueError("it does not see")
+        return [self._remember(part) for part in parts]
 
     def loan(self, memory, dtype, come_back):
         return loan(memory, come_back).view(dtype)
@@ -51,6 +56,9 @@ class SimulatedMemory:
 
     def identity(self):
         return "0" if self._shares else str(self._rank)
+
+    def why_no_library(self):
+        return None if self._has_library else "there is none"
 
     def library(self, communicator):
         return SimulatedLibrary(communicator)

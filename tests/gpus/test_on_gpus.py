@@ -7,7 +7,7 @@ import pytest
 from gpus.simulated import SimulatedMemory
 
 from easyscale import exchange as exchanges
-from easyscale.errors import DesyncError
+from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.exchange.cuda_ipc import CudaIpc
 from easyscale.exchange.nccl import Nccl
 from easyscale.gpus.cuda import Cuda
@@ -109,6 +109,38 @@ def test_nccl_wants_a_gpu_for_each_rank(run_ranks):
         return sorted(gpus_of(comm, SimulatedMemory(comm.rank, shares=False)).values())
 
     assert run_ranks(2, on_rank) == [[[0], [1]]] * 2
+
+
+@pytest.mark.parametrize(
+    "nodes, memory, expected",
+    [
+        ([2], {"shares": False}, "nccl"),
+        ([1, 1], {"shares": False}, "nccl"),
+        ([2], {"shares": True}, "cuda_ipc"),
+        ([2], {"shares": False, "has_library": False}, "cuda_ipc"),
+        ([1, 1], {"shares": False, "has_library": False}, "ring"),
+        ([1, 1], {"shares": True}, "ring"),
+    ],
+)
+def test_auto_takes_what_the_gpus_can_do(run_ranks, nodes, memory, expected):
+    def on_rank(comm):
+        # Ranks of several nodes share GPUs by name only.
+        own = SimulatedMemory(comm.rank, **memory)
+        usual = exchanges.get("ring", comm)
+        if len(nodes) > 1 and memory.get("shares"):
+            comm.host = "one"
+        return exchanges.between_gpus(usual, own).name
+
+    assert run_ranks(2, on_rank, nodes=nodes) == [expected] * 2
+
+
+def test_auto_takes_the_usual_where_one_rank_does_not_see_the_others_memory(run_ranks):
+    def on_rank(comm):
+        memory = SimulatedMemory(comm.rank, shares=True, sees=comm.rank == 0)
+        return exchanges.between_gpus(exchanges.get("ring", comm), memory).name
+
+    with pytest.warns(EasyScaleWarning, match="the exchange 'ring' is used: it does not see"):
+        assert run_ranks(2, on_rank) == ["ring", "ring"]
 
 
 def test_cuda_ipc_stays_on_one_node(run_ranks):
