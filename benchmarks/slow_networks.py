@@ -179,7 +179,7 @@ def diloco_row(options: argparse.Namespace) -> dict:
 
 def stream_row(options: argparse.Namespace) -> dict:
     """Samples per second, and what is sent in a second at most, at 100 Mbit/s and 20 ms."""
-    order = {"what": "stream", "ways": ["alone", "diloco", "diloco:4"], "rounds": options.rounds}
+    order = {"what": "stream", "ways": ["alone", "diloco", "diloco:4", "diloco:5"], "rounds": options.rounds}
     order |= {"rounds": 1, "cycles": 1, "batch": 2} if options.quick else {"cycles": 2, "batch": 32}
     found = ours(order, ["--bandwidth", "100Mbit", "--latency", "20ms"])
     alone, whole = found["alone"]["samples"], found["diloco"]["bytes"]
