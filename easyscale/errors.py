@@ -36,7 +36,13 @@ __all__ = [
 
 
 class EasyScaleError(Exception):
-    """Base class of the errors that are EasyScale's own."""
+    """Base class of the errors that are EasyScale's own.
+
+    Example:
+
+    >>> issubclass(LaunchError, EasyScaleError), issubclass(EasyScaleWarning, EasyScaleError)
+    (True, False)
+    """
 
 
 class LaunchError(EasyScaleError):
@@ -52,6 +58,11 @@ class PeerError(EasyScaleError):
 
     Attributes:
         left: Int. The rank, if it has left; else `None`.
+
+    Example:
+
+    >>> PeerError("rank 2 has ended", left=2).left
+    2
     """
 
     def __init__(self, message: str, left: int | None = None):
@@ -75,6 +86,11 @@ class WorkerError(EasyScaleError):
 
     Attributes:
         rank: Int. The worker; `None` if it is not known.
+
+    Example:
+
+    >>> WorkerError("rank 1 of 2 raised OSError", rank=1).rank
+    1
     """
 
     def __init__(self, message: str, rank: int | None = None):
@@ -83,7 +99,13 @@ class WorkerError(EasyScaleError):
 
 
 class EasyScaleWarning(UserWarning):
-    """Something works, but hardly as meant."""
+    """Something works, but hardly as meant.
+
+    Example:
+
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", EasyScaleWarning)  # or "error"
+    """
 
 
 @functools.cache

@@ -43,12 +43,24 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Return this worker's number among those of its node, from 0 to `local_size() - 1`."""
+    """Return this worker's number among those of its node, from 0 to `local_size() - 1`.
+
+    Example:
+
+    >>> easyscale.local_rank()  # without a launcher
+    0
+    """
     return communicator.get().local_rank * _devices()
 
 
 def local_size() -> int:
-    """Return the number of workers on this node."""
+    """Return the number of workers on this node.
+
+    Example:
+
+    >>> easyscale.local_size()  # without a launcher
+    1
+    """
     return communicator.get().local_size * _devices()
 
 

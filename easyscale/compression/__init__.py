@@ -53,8 +53,11 @@ __all__ = [
     "serialize",
 ]
 
-AUTO: Final = "auto"  # a form, or none, that is chosen by measuring
+AUTO: Final = "auto"
+"""A form, or none, that is chosen by measuring."""
+
 Form: TypeAlias = Compression | Literal["auto"] | None
+"""What `given` returns: a form, `"auto"`, or `None` where gradients travel as they are."""
 
 _KEEPS = "error_feedback"  # of a form in a file: whether there is some around it
 
@@ -125,7 +128,13 @@ def given(identifier: Any) -> Form:
 
 
 def asked(identifier: Any) -> Form:
-    """Return what `given` does; for `None` the form that `EASYSCALE_COMPRESSION` says, if it says one."""
+    """Return what `given` does; for `None` the form that `EASYSCALE_COMPRESSION` says, if it says one.
+
+    Example:
+
+    >>> asked("fp16")
+    FP16()
+    """
     if identifier is not None:
         return given(identifier)
     said = Settings.read().compression

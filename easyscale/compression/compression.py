@@ -20,6 +20,11 @@ class Span(NamedTuple):
         start: Int. Its first element.
         stop: Int. The element behind its last.
         shape: Tuple of ints. The gradient's.
+
+    Example:
+
+    >>> Span(number=3, start=10, stop=22, shape=(4, 3))
+    Span(number=3, start=10, stop=22, shape=(4, 3))
     """
 
     number: int
@@ -35,6 +40,11 @@ class StepOfForm(NamedTuple):
         number: Int. How many steps there were: the same on all ranks.
         spans: `Span` of each gradient in the vector. What is between them is zero.
         factors: Dict. What the form keeps from step to step for a variable, by its number: the same on all ranks.
+
+    Example:
+
+    >>> StepOfForm(number=0, spans=[Span(0, 0, 12, (4, 3))], factors={}).spans[0].shape
+    (4, 3)
     """
 
     number: int
@@ -68,6 +78,11 @@ class Compression(abc.ABC):
         name: String. By which users ask for it, as in `Distribute(compression="int8")`.
         keeps_error: Bool. Whether what a step leaves out of a gradient is added to the next one, as with
             `ErrorFeedback`. Without it what is left out is lost.
+
+    Example:
+
+    >>> isinstance(easyscale.compression.get("int8"), Compression)
+    True
     """
 
     name: str

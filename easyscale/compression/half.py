@@ -31,7 +31,15 @@ class Half(Packing):
 
 
 class FP16(Half):
-    """float16: 11 bits of mantissa, and none beyond 65,504."""
+    """float16: 11 bits of mantissa, and none beyond 65,504.
+
+    Example:
+
+    >>> form, back = FP16(), np.zeros(3, "float32")
+    >>> form.unpack(form.pack(np.array([0.1, 1, 70_000], "float32")), back)
+    >>> back
+    array([0.09997559, 1.        ,        inf], dtype=float32)
+    """
 
     name = "fp16"
     error = 2.0**-11
@@ -40,6 +48,13 @@ class FP16(Half):
 
 class BF16(Half):
     """bfloat16: 8 bits of mantissa, and as large as float32 has them.
+
+    Example:
+
+    >>> form, back = BF16(), np.zeros(3, "float32")
+    >>> form.unpack(form.pack(np.array([0.1, 1, 70_000], "float32")), back)
+    >>> back.tolist()
+    [0.10009765625, 1.0, 70144.0]
 
     Reference: Kalamkar et al., "A study of BFLOAT16 for deep learning training", 2019.
     """

@@ -21,6 +21,13 @@ class Int8(Packing):
     A vector of `S` bytes travels as `S / 4 + S / 512`, 0.252 of it. A number is off by half a step at most: by 1/254 of
     the largest of its block, or by 6e-39. A block with a number that is not finite has none that is.
 
+    Example:
+
+    >>> form, back = Int8(), np.zeros(3, "float32")
+    >>> form.unpack(form.pack(np.array([127, -1.4, 2.6], "float32")), back)
+    >>> back
+    array([127.,  -1.,   3.], dtype=float32)
+
     References: Dettmers, "8-bit approximations for parallelism in deep learning", 2016; Alistarh et al., "QSGD:
     communication-efficient SGD via gradient quantization and encoding", 2017, section 4, for the blocks.
     """

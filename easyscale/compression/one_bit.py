@@ -20,6 +20,13 @@ class OneBit(Packing):
     on the rank as its residual and comes later; see `ErrorFeedback`. A block with a number that is not finite has none
     that is.
 
+    Example:
+
+    >>> form, back = OneBit(), np.zeros(4, "float32")
+    >>> form.unpack(form.pack(np.array([1, -2, 3, -2], "float32")), back)
+    >>> back
+    array([ 2., -2.,  2., -2.], dtype=float32)
+
     References: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed
     training of speech DNNs", 2014; Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression
     schemes", 2019, for the scale; Zheng et al., "Communication-efficient distributed blockwise momentum SGD with

@@ -67,6 +67,12 @@ class PackedMessages(Communicator):
         rounds: Bool. Whether what is sent becomes, on this rank too, what the others unpack. Then who passes on what
             has come, in the same pieces, sends the message in which it came. Defaults to `False`.
         left_out: `LeftOut`. Takes what messages leave out. Defaults to `None`: it is lost.
+
+    Example:
+
+    >>> comm = easyscale.communicator.get()
+    >>> PackedMessages(comm, easyscale.compression.BF16()).size
+    1
     """
 
     def __init__(self, communicator: Communicator, form: Form, rounds: bool = False, left_out: LeftOut | None = None):

@@ -25,6 +25,22 @@ class Packing(Compression):
     Attributes:
         error: Float. How far, at most, a number is from itself when it was packed and unpacked, as a part of the
             largest in the vector.
+
+    Example:
+
+    >>> class Signs(Packing):
+    ...     error = 2.0  # and `name = "signs"`, by which others know it
+    ...
+    ...     def nbytes(self, length):
+    ...         return length
+    ...
+    ...     def pack(self, vector):
+    ...         return np.sign(vector).astype("int8").view("uint8")
+    ...
+    ...     def unpack(self, message, vector):
+    ...         vector[:] = message.view("int8")
+    >>> Signs().pack(np.array([3, 0, 7], "float32"))
+    array([1, 0, 1], dtype=uint8)
     """
 
     error: ClassVar[float]

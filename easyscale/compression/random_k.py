@@ -23,6 +23,13 @@ class RandomK(Compression):
         share: Float, above 0, at most 1. Defaults to `0.01`.
         seed: Int. The same on all ranks. Defaults to `0`.
 
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+
+    >>> distribute = easyscale.callbacks.Distribute("ring", compression=RandomK(0.01))
+
     References: Wangni et al., "Gradient sparsification for communication-efficient distributed optimization", 2018;
     Stich et al., "Sparsified SGD with memory", 2018.
     """

@@ -26,6 +26,11 @@ class Cost(NamedTuple):
         steps: Int. Messages that have to follow one another: a rank sends one at a time, and receives one at a time.
         messages: Int. Messages that the rank sends.
         bytes: Int. Bytes that the rank sends.
+
+    Example:
+
+    >>> easyscale.exchange.get("ring").cost(8, 100_000_000)
+    Cost(steps=14, messages=14, bytes=175000000)
     """
 
     steps: int
@@ -54,8 +59,6 @@ class Exchange(abc.ABC):
     to every rank. A subclass provides these two as `_reduce` and `_gather` and, if not every rank owns its part,
     `owned`. It is made without a communicator and connected to one by `easyscale.exchange.get`.
 
-    Example: `examples/custom_exchange.py`.
-
     Attributes:
         name: String. By which `get`, the command line and error messages know it.
         options: What may stand behind the name and a colon, as in `"hierarchical:tree"`; it is the class's argument.
@@ -67,6 +70,11 @@ class Exchange(abc.ABC):
         travels_by: String. `"messages"`, which may have another form, the node's `"memory"`, or a `"library"`.
         on_gpus: Bool. Whether the vectors that it lends are in the memory of GPUs. See `on_gpus.py`.
         communicator: The `Communicator` that it is connected to.
+
+    Example; a whole one is `examples/custom_exchange.py`:
+
+    >>> easyscale.exchange.get("ring").owned(10)  # with one rank
+    slice(0, 10, None)
     """
 
     name: str = ""

@@ -68,12 +68,24 @@ def with_options() -> list[str]:
 
 
 def has_servers(name: str) -> bool:
-    """Return whether the exchange of this name may have ranks that only serve."""
+    """Return whether the exchange of this name may have ranks that only serve.
+
+    Example:
+
+    >>> has_servers("parameter_server:async"), has_servers("ring")
+    (True, False)
+    """
     return name == DEFAULT or _registry.find(name.partition(":")[0]).has_servers
 
 
 def candidates(communicator: Communicator) -> list[Exchange]:
-    """Return one exchange of each kind and option that "auto" may choose for these ranks, connected."""
+    """Return one exchange of each kind and option that "auto" may choose for these ranks, connected.
+
+    Example:
+
+    >>> "ring" in [exchange.name for exchange in candidates(easyscale.communicator.get("local"))]
+    True
+    """
     made = []
     for cls in _usable().values():
         goes_on = cls.is_elastic or not communicator.membership.is_elastic or communicator.servers
@@ -85,12 +97,26 @@ def candidates(communicator: Communicator) -> list[Exchange]:
 
 
 def asked(identifier: str | Exchange | type[Exchange] | None) -> str | Exchange | type[Exchange]:
-    """Return `identifier`; for `None` what `EASYSCALE_EXCHANGE` says, else `"auto"`."""
+    """Return `identifier`; for `None` what `EASYSCALE_EXCHANGE` says, else `"auto"`.
+
+    Example:
+
+    >>> asked("ring"), asked(None)
+    ('ring', 'auto')
+    """
     return identifier if identifier is not None else Settings.read().exchange or DEFAULT
 
 
 def check(identifier: str | Exchange | type[Exchange] | None) -> None:
-    """Raise what `get` would raise for this identifier, before anything is connected."""
+    """Raise what `get` would raise for this identifier, before anything is connected.
+
+    Raises:
+        ValueError: If there is no exchange of this name.
+
+    Example:
+
+    >>> check("hierarchical:tree")
+    """
     _resolve(identifier)
 
 

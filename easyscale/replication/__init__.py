@@ -41,5 +41,14 @@ def check(identifier: str | None) -> str:
 
 
 def get(identifier: str | None = None) -> Any:
-    """Return the class of a replication. `None` stands for what `easyscale launch --replication` said."""
+    """Return the class of a replication. `None` stands for what `easyscale launch --replication` said.
+
+    Raises:
+        ValueError: If there is no replication of this name.
+
+    Example:
+
+    >>> with easyscale.replication.get("between_graph").scope():
+    ...     model = build_model()
+    """
     return backends.get().replicas(check(identifier))

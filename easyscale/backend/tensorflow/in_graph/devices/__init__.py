@@ -14,12 +14,24 @@ __all__ = ["available", "get"]
 
 
 def available() -> list[str]:
-    """Return the names of all exchanges between devices, sorted."""
+    """Return the names of all exchanges between devices, sorted.
+
+    Example:
+
+    >>> available()
+    ['nccl', 'parameter_server', 'ring', 'tree']
+    """
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def get(name: str) -> "type[DeviceExchange] | None":
-    """Return the `DeviceExchange` of this name, or `None` if there is none."""
+    """Return the `DeviceExchange` of this name, or `None` if there is none.
+
+    Example:
+
+    >>> get("hierarchical") is None
+    True
+    """
     if name not in available():
         return None
     module = importlib.import_module(f"{__name__}.{name}")
