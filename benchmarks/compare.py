@@ -3,7 +3,8 @@
     python benchmarks/compare.py [sums] [mlp-adam] [mlp-momentum] [resnet50]
 
 All that is compared runs at the same time, but only one group of processes works while the others sleep. Results go to
-benchmarks/results/ as JSON, with every single time, and as plots; the tables go to README.md. It takes half an hour.
+benchmarks/results/ as JSON, with every single time, and as plots; tables go to docs/alternatives.md. It takes half an
+hour.
 """
 
 import contextlib

@@ -17,7 +17,7 @@ from turns import Group
 from workloads import WORKLOADS
 
 HERE = Path(__file__).parent
-PAGES = [HERE.parent / "docs" / "replication.md", HERE.parent / "README.md"]
+PAGES = [HERE.parent / "docs" / "replication.md", HERE.parent / "docs" / "alternatives.md"]
 BETWEEN, IN_GRAPH, MIRRORED = "between-graph, 2 processes", "in-graph, 2 devices", "MirroredStrategy, 2 devices"
 
 

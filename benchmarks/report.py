@@ -1,6 +1,7 @@
-"""What `compare.py` writes: JSON with every time, plots, and the tables of README.md."""
+"""What `compare.py` writes: JSON with every time, plots, and the tables of README.md and docs/alternatives.md."""
 
 import json
+import os
 import statistics
 from pathlib import Path
 
@@ -21,7 +22,8 @@ __all__ = [
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-README = HERE.parent / "README.md"
+ALTERNATIVES = HERE.parent / "docs" / "alternatives.md"
+PAGES = {"sums": [ALTERNATIVES], "training": [ALTERNATIVES, HERE.parent / "README.md"]}
 
 SUMS = ["shared_memory", "ring", "MPI_Allreduce", "Gloo"]
 STACKS = {"EasyScale": "Keras 3", "MultiWorkerMirroredStrategy": "tf_keras", "PyTorch DDP": "PyTorch"}
@@ -34,11 +36,13 @@ def read(name: str) -> list[dict]:
 
 
 def write(name: str, rows: list[dict], table: list[str], machine: dict, rounds: int) -> None:
-    """Write rows as JSON, and their table to README.md."""
+    """Write rows as JSON, and their table to its pages."""
     write_rows(name, rows, machine)
     where = f"{machine['cores']} cores ({machine['cpu']})"
-    source = f"On {where}, medians of {rounds} turns: [{name}.json](benchmarks/results/{name}.json)."
-    replace(README, name, [*table, "", source])
+    for page in PAGES[name]:
+        link = os.path.relpath(RESULTS / f"{name}.json", page.parent)
+        source = f"On {where}, medians of {rounds} turns: [{name}.json]({link})."
+        replace(page, name, [*table, "", source])
     print("\n".join(table))
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import documents
 import keras
 import numpy as np
 
@@ -114,10 +115,13 @@ def check_a_hybrid_learns_digits_with_fully_connected_layers_in_slices():
     assert not CHIEF or (min(accuracies) > 0.8 and max(accuracies) - min(accuracies) <= 0.01)
 
 
-def check_python_in_the_readme_runs():
+def check_python_in_the_readme_and_in_pages_runs():
     if 256 % SIZE:
         return  # the README's global batch
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+    text = "".join((ROOT / page).read_text() for page in ("README.md", *documents.PAGES))
+    blocks = dict.fromkeys(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    assert len(blocks) > 10
+    for block in blocks:
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -125,7 +129,7 @@ def check_python_in_the_readme_runs():
         names = {"keras": keras, "np": np, "model": model, "x": x, "y": x.sum(axis=1, keepdims=True)}
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)  # it saves a model
-            exec(compile(block, "README.md", "exec"), names)
+            exec(compile(block, block, "exec"), names)  # an error names it
             os.chdir(ROOT)
         weights = [weight.tolist() for weight in model.get_weights()]
         all_ranks = easyscale.communicator.get().all_gather_object(weights)

@@ -1,4 +1,4 @@
-"""What README.md and CONTRIBUTING.md tell people to type exists. Their Python is run by `examples_on_ranks.py`."""
+"""What documents tell people to type exists. Their Python is run by `examples_on_ranks.py`."""
 
 import configparser
 import re
@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import documents
 import pytest
 from launches import run
 
@@ -14,12 +15,15 @@ from easyscale import exchange
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+PAGES = "".join((ROOT / path).read_text() for path in documents.PAGES)
+COMMANDS = re.findall(r"```console\n(.*?)```", README + CONTRIBUTING + PAGES, re.DOTALL)
+TABLES = ["README.md", "docs/exchanges.md"]
 
 
 def _typed(*programs):
-    """The commands in the documents' console blocks that begin with one of these programs."""
-    blocks = re.findall(r"```console\n(.*?)```", README + CONTRIBUTING, re.DOTALL)
-    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    """The commands in the documents' console blocks that begin with one of these programs, without variables."""
+    lines = [line.removeprefix("$ ") for block in COMMANDS for line in block.splitlines() if line.startswith("$ ")]
+    lines = [re.sub(r"^(\w+=\S+ )+", "", line) for line in lines]
     found = [line for line in lines if Path(shlex.split(line)[0]).name in programs]
     assert found, f"no command of {programs} in the documents"
     return list(dict.fromkeys(found))
@@ -30,10 +34,9 @@ def _easyscale(*arguments):
 
 
 def test_every_program_in_the_documents_is_tested_here():
-    _typed("make", "pip", "easyscale", "mpirun", "srun", "pytest", "ruff")
-    blocks = "\n".join(re.findall(r"```console\n(.*?)```", README + CONTRIBUTING, re.DOTALL))
-    programs = {Path(line.split()[1]).name for line in blocks.splitlines() if line.startswith("$ ")}
-    assert programs <= {"make", "pip", "easyscale", "mpirun", "srun", "pytest", "ruff"}
+    known = {"make", "pip", "easyscale", "mpirun", "srun", "pytest", "ruff", "python"}
+    lines = [line for block in COMMANDS for line in block.splitlines() if line.startswith("$ ")]
+    assert len(_typed(*known)) == len({re.sub(r"^\$ (\w+=\S+ )*", "", line) for line in lines})
 
 
 @pytest.mark.parametrize("line", _typed("make"))
@@ -81,10 +84,17 @@ def test_other_launchers_start_the_same_script(line):
     assert f"$ easyscale launch -n 4 {shlex.join(python[1:])}\n" in README
 
 
-def test_the_table_of_exchanges_says_what_they_cost():
-    rows = re.findall(r"^\| `([a-z_]+)` \|.*?\|.*?\| *(.*?) *\|", README, re.MULTILINE)
+@pytest.mark.parametrize("line", _typed("python"))
+def test_python_starts_a_script_that_is_there_or_is_launched_as_well(line):
+    script = shlex.split(line)[1]
+    assert (ROOT / script).exists() or f"$ easyscale launch -n 2 {script}\n" in PAGES
+
+
+@pytest.mark.parametrize("page", TABLES)
+def test_the_table_of_exchanges_says_what_they_cost(page):
+    rows = re.findall(r"^\| `([a-z_]+)` \|.*?\|.*?\| *(.*?) *\|", (ROOT / page).read_text(), re.MULTILINE)
     missing = sorted({*exchange.available()} ^ {name for name, _ in rows})
-    assert not missing, f"README's table of exchanges must have a row for each. Received: other ones of {missing}"
+    assert not missing, f"{page}'s table of exchanges must have a row for each. Received: other ones of {missing}"
     for name, example in rows:
         cost = exchange.get(name).cost(8, 100_000_000)
         assert example == (f"{cost.steps} steps, {cost.bytes // 1_000_000} MB" if cost else "")

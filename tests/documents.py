@@ -1,0 +1,21 @@
+"""The pages of the site whose commands exist and whose Python runs in a test, beside README.md."""
+
+__all__ = ["PAGES"]
+
+PAGES = [
+    f"docs/{name}.md"
+    for name in (
+        "index",
+        "start",
+        "launch",
+        "verify",
+        "exchanges",
+        "alternatives",
+        "large_batch",
+        "from_horovod",
+        "from_multiworkermirrored",
+        "from_parameter_server_strategy",
+        "from_ddp",
+        "from_accelerate",
+    )
+]
