@@ -10,6 +10,8 @@
 #
 # `make bench` measures EasyScale beside others, which it installs into $(VENV)-bench.
 #
+# `make docs` makes the site of docs/, in build/site.
+#
 # `make keras-tests` runs Keras's own tests with EasyScale, and what they need, from $(VENV)-keras.
 
 VENV ?= .venv
@@ -37,12 +39,12 @@ $(subst $(RUN)python,$(@D)/bin/python,$(PIP)) $(1)
 @touch $@
 endef
 
-.PHONY: demo test test-all lint types fuzz bench keras-tests clean
+.PHONY: demo test test-all lint types docs fuzz bench keras-tests clean
 
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
 
-test: $(VENV)/.test $(MPIS:%=$(VENV)/mpis/%/.done) $(BACKENDS:%=$(VENV)/backends/%/.done) lint
+test: $(VENV)/.test $(VENV)/docs/.done $(MPIS:%=$(VENV)/mpis/%/.done) $(BACKENDS:%=$(VENV)/backends/%/.done) lint
 	$(RUN)pytest --numprocesses 3 --dist loadgroup
 
 test-all: test
@@ -57,6 +59,10 @@ types: $(VENV)/.test
 	@rm -rf $(VENV)/types && mkdir -p $(VENV)/types/easyscale
 	@ln -s $(CURDIR)/easyscale/* $(CURDIR)/callbacks $(CURDIR)/cli $(VENV)/types/easyscale/
 	MYPYPATH=$(VENV)/types $(RUN)mypy -p easyscale
+
+docs: $(VENV)/docs/.done
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict
+	@echo "The site is in build/site. To read it: python3 -m http.server --directory build/site"
 
 fuzz: $(VENV)/.test
 	PYTHONPATH=tests $(RUN)python -m fuzz --seed $(SEED) --minutes $(MINUTES)
@@ -96,6 +102,12 @@ $(VENV)/.demo: $(VENV)/bin/python setup.cfg constraints.txt
 $(VENV)/.test: $(VENV)/bin/python setup.cfg constraints.txt
 	@echo "Installing EasyScale and what its tests need into $(VENV); this takes a minute or two."
 	$(PIP) --editable '.[tensorflow,mpi,examples,plot,test]'
+	@touch $@
+
+$(VENV)/docs/.done: $(VENV)/bin/python setup.cfg constraints.txt
+	@echo "Installing what makes the site into $(VENV)/docs; this takes half a minute."
+	$(RUN)python -m venv --clear $(@D)
+	$(subst $(RUN)python,$(@D)/bin/python,$(PIP)) --editable '.[docs]'
 	@touch $@
 
 $(VENV)/mpis/%/.done: $(VENV)/.test
