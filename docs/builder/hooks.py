@@ -1,5 +1,6 @@
 """What MkDocs asks while it builds the site: pages that are made of other files, links, names, and llms.txt."""
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,16 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 _DIRECTIVE = re.compile(r"^::: (easyscale[\w.]*)$", re.MULTILINE)
+_NAMED_BY_FILE = re.compile(r"\[(?:docs/)?([\w.]+\.md)\]\(([\w./]+\.md)((?:#[\w-]+)?)\)")
+# What users write subclasses of, or have objects of whose methods they call. Of others the arguments are shown.
+_WITH_METHODS = {
+    "easyscale.communicator.Communicator",
+    "easyscale.communicator.Request",
+    "easyscale.compression.Compression",
+    "easyscale.compression.Packing",
+    "easyscale.exchange.Exchange",
+    "easyscale.parallel.Pipeline",
+}
 _SHOWN = links.Shown(
     {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md", **tutorials.PLACES}
 )
@@ -64,13 +75,25 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     place = page.file.src_uri
     markdown = links.rewritten(markdown, _origins.get(place, f"docs/{place}"), place, _SHOWN)
+    markdown = _NAMED_BY_FILE.sub(lambda found: _named_by_title(found, place, files), markdown)
     return _DIRECTIVE.sub(lambda found: _documented(found[1]), markdown)
+
+
+def _named_by_title(link: re.Match[str], place: str, files: Files) -> str:
+    """A link whose text is the name of a file, as it is good on a code host, with the title of its page instead."""
+    to = posixpath.normpath(posixpath.join(posixpath.dirname(place), link[2]))
+    file = files.get_file_from_path(to)
+    if file is None:
+        return link[0]
+    return f"[{texts.title(file.content_string)}]({link[2]}{link[3]})"
 
 
 def _documented(name: str) -> str:
     """What mkdocstrings shows of a public name: what stands where it is defined, under the name that users know."""
     label = name.rpartition(".")[2]
     options = {"heading": name, "toc_label": label}
+    if name not in _WITH_METHODS:
+        options["members"] = "false"
     lines = [f"::: {names.definition_of(name)}", "    options:"]
     return "\n".join([*lines, *(f"      {option}: {value}" for option, value in options.items())])
 

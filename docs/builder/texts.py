@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-__all__ = ["glossary", "llms"]
+__all__ = ["glossary", "llms", "title"]
 
 _ROW = re.compile(r"^\| (.+?) \| (.+?) \|$", re.MULTILINE)
 
@@ -17,26 +17,27 @@ def glossary(contributing: str) -> str:
     return head + "\n".join(lines) + "\n"
 
 
-def llms(title: str, summary: str, pages: Sequence[tuple[str, str, str]]) -> str:
+def title(text: str) -> str:
+    """Return the title of a page."""
+    found = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return found[1] if found else "?"
+
+
+def llms(name: str, summary: str, pages: Sequence[tuple[str, str, str]]) -> str:
     """Return the text of `llms.txt`: what there is to read, for programs that read; see llmstxt.org.
 
     Args:
-        title: String. Of the site.
+        name: String. Of the site.
         summary: String. One sentence.
         pages: The group, the address and the text of each page, in Markdown.
     """
-    lines, group = [f"# {title}", "", f"> {summary}"], ""
+    lines, group = [f"# {name}", "", f"> {summary}"], ""
     for own, address, text in pages:
         if own != group:
             group = own
             lines += ["", f"## {group}", ""]
-        lines.append(f"- [{_title(text)}]({address}){_first_sentence(text)}")
+        lines.append(f"- [{title(text)}]({address}){_first_sentence(text)}")
     return "\n".join(lines) + "\n"
-
-
-def _title(text: str) -> str:
-    found = re.search(r"^# (.+)$", text, re.MULTILINE)
-    return found[1] if found else "?"
 
 
 def _first_sentence(text: str) -> str:
