@@ -1,5 +1,6 @@
 """The page of the command line: every command of `easyscale`, as click knows it."""
 
+import inspect
 from collections.abc import Iterator
 
 import click
@@ -38,7 +39,7 @@ def _section(context: click.Context) -> list[str]:
     command = context.command
     usage = " ".join(command.collect_usage_pieces(context))
     lines = [f"## {context.command_path}", "", "```text", f"{context.command_path} {usage}", "```", ""]
-    lines += [(command.help or "").strip(), "", "| option | meaning |", "|---|---|"]
+    lines += [inspect.cleandoc(command.help or ""), "", "| option | meaning |", "|---|---|"]
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None:

@@ -196,7 +196,7 @@ for name, exchange in exchanges.items():
 left.set(xlabel="ranks", ylabel="steps", title="steps that follow one another")
 right.set(xlabel="ranks", ylabel="vectors", title="sent by the busiest rank")
 for axes in (left, right):
-    axes.set(xscale="log", yscale="log", xticks=sizes, xticklabels=sizes)
+    axes.set(xscale="log", xticks=sizes, xticklabels=sizes)
     axes.minorticks_off()
 left.legend()
 figure.savefig("write_an_exchange.svg")
