@@ -56,8 +56,9 @@ class DesyncError(EasyScaleError):
 class PeerError(EasyScaleError):
     """Another rank has left or failed while this one waits for it.
 
-    Attributes:
-        left: Int. The rank, if it has left; else `None`.
+    Args:
+        message: String.
+        left: Int. The rank, if it has left. Defaults to `None`. Also an attribute.
 
     Example:
 
@@ -84,8 +85,9 @@ class SharedMemoryError(EasyScaleError):
 class WorkerError(EasyScaleError):
     """A worker that `run` has started has raised an exception, or has ended. Raised by `run`, on no worker.
 
-    Attributes:
-        rank: Int. The worker; `None` if it is not known.
+    Args:
+        message: String.
+        rank: Int. The worker. Defaults to `None`: it is not known. Also an attribute.
 
     Example:
 

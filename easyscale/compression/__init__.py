@@ -117,6 +117,12 @@ def get(identifier: str | dict | Compression | type[Compression] | None) -> Comp
 def given(identifier: Any) -> Form:
     """Return what `get` does; and `"auto"`, or what a file says of it, as `"auto"`: the form is chosen later.
 
+    Args:
+        identifier: What `get` takes, or `"auto"`.
+
+    Raises:
+        ValueError: If there is no form of this name.
+
     Example:
 
     >>> given("auto"), given("bf16")
@@ -129,6 +135,12 @@ def given(identifier: Any) -> Form:
 
 def asked(identifier: Any) -> Form:
     """Return what `given` does; for `None` the form that `EASYSCALE_COMPRESSION` says, if it says one.
+
+    Args:
+        identifier: What `given` takes.
+
+    Raises:
+        ValueError: If there is no form of this name.
 
     Example:
 
@@ -145,6 +157,9 @@ def asked(identifier: Any) -> Form:
 
 def serialize(form: Form) -> dict[str, Any] | None:
     """Return what `get` makes the same form of, for a file.
+
+    Args:
+        form: What `given` has returned.
 
     Example:
 

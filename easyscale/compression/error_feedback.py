@@ -29,6 +29,9 @@ class ErrorFeedback(Compression):
     Args:
         form: `Compression`, or the name of one.
 
+    Raises:
+        ValueError: If it is `"auto"`, or has error feedback already.
+
     Example:
 
     >>> ErrorFeedback("int8")

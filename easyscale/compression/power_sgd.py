@@ -34,6 +34,9 @@ class PowerSGD(Compression):
         start_step: Int. Before so many steps gradients travel as they are: at the begin of a training they change too
             fast to be followed. Defaults to `0`.
 
+    Raises:
+        ValueError: If an argument is out of its range.
+
     Example:
 
     >>> PowerSGD(rank=2, start_step=100)

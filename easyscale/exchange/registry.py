@@ -32,6 +32,9 @@ _registry: Registry[Exchange] = Registry("exchange", __name__.rpartition(".")[0]
 def register(name: str) -> Callable[[type[Exchange]], type[Exchange]]:
     """Make a class known under `name`: to `get`, to `--exchange`, to the benchmark and to the tests.
 
+    Args:
+        name: String. It becomes the class's attribute `name`.
+
     Example:
 
     >>> @easyscale.exchange.register("star")
@@ -70,6 +73,9 @@ def with_options() -> list[str]:
 def has_servers(name: str) -> bool:
     """Return whether the exchange of this name may have ranks that only serve.
 
+    Args:
+        name: String, with an option or without.
+
     Example:
 
     >>> has_servers("parameter_server:async"), has_servers("ring")
@@ -80,6 +86,9 @@ def has_servers(name: str) -> bool:
 
 def candidates(communicator: Communicator) -> list[Exchange]:
     """Return one exchange of each kind and option that "auto" may choose for these ranks, connected.
+
+    Args:
+        communicator: The `Communicator` of the ranks.
 
     Example:
 
@@ -99,6 +108,9 @@ def candidates(communicator: Communicator) -> list[Exchange]:
 def asked(identifier: str | Exchange | type[Exchange] | None) -> str | Exchange | type[Exchange]:
     """Return `identifier`; for `None` what `EASYSCALE_EXCHANGE` says, else `"auto"`.
 
+    Args:
+        identifier: What `get` takes.
+
     Example:
 
     >>> asked("ring"), asked(None)
@@ -109,6 +121,9 @@ def asked(identifier: str | Exchange | type[Exchange] | None) -> str | Exchange 
 
 def check(identifier: str | Exchange | type[Exchange] | None) -> None:
     """Raise what `get` would raise for this identifier, before anything is connected.
+
+    Args:
+        identifier: What `get` takes.
 
     Raises:
         ValueError: If there is no exchange of this name.

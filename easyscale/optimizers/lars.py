@@ -47,6 +47,7 @@ class LARS(keras.optimizers.Optimizer):
         loss_scale_factor: Float.
         gradient_accumulation_steps: Int.
         name: String. Defaults to `"lars"`.
+        **kwargs: What else `keras.optimizers.Optimizer` takes.
 
     Raises:
         ValueError: If an argument is out of its range.

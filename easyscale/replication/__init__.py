@@ -41,7 +41,11 @@ def check(identifier: str | None) -> str:
 
 
 def get(identifier: str | None = None) -> Any:
-    """Return the class of a replication. `None` stands for what `easyscale launch --replication` said.
+    """Return the class of a replication.
+
+    Args:
+        identifier: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: what `easyscale launch --replication`
+            said, else `"between_graph"`.
 
     Raises:
         ValueError: If there is no replication of this name.

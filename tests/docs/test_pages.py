@@ -46,7 +46,7 @@ def _documented():
 
 
 def test_every_public_name_has_a_page_and_one_only():
-    assert sorted(_documented()) == sorted(NAMES)
+    assert sorted(_documented()) == sorted(NAMES), "docs/reference has a line `::: name` for each"
 
 
 def _docstring(name):
@@ -65,6 +65,29 @@ def _docstring(name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "easyscale.__version__"])
 def test_a_public_name_says_what_it_is(name):
     assert _docstring(name)
+
+
+def _arguments(name):
+    """The arguments of a function, or of a class; and whether it raises something itself."""
+    module, _, last = names.definition_of(name).rpartition(".")
+    for node in TREES[module].body:
+        is_class = isinstance(node, ast.ClassDef) and node.name == last
+        wanted = "__init__" if is_class else last
+        for function in node.body if is_class else [node]:
+            if isinstance(function, ast.FunctionDef) and function.name == wanted:
+                given = function.args
+                found = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+                raises = any(isinstance(inner, ast.Raise) for inner in ast.walk(function))
+                return [argument.arg for argument in found if argument and argument.arg != "self"], raises
+    return [], False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_says_what_its_arguments_are_and_that_it_raises_something(name):
+    said, (arguments, raises) = _docstring(name) or "", _arguments(name)
+    missing = [argument for argument in arguments if not re.search(rf"^ +\**{argument}: ", said, re.MULTILINE)]
+    assert not missing
+    assert "Raises:\n" in said or not raises
 
 
 def test_a_public_name_has_an_example():

@@ -27,6 +27,9 @@ def available() -> list[str]:
 def get(name: str) -> "type[DeviceExchange] | None":
     """Return the `DeviceExchange` of this name, or `None` if there is none.
 
+    Args:
+        name: String. One that `available` returns.
+
     Example:
 
     >>> get("hierarchical") is None
