@@ -13,6 +13,7 @@ from launches import environment, run
 ROOT = Path(__file__).parents[2]
 MKDOCS = Path(sys.prefix, "docs", "bin", "mkdocs")
 LIMIT = 240.0  # seconds
+pytestmark = pytest.mark.xdist_group("site")  # which is made once
 
 
 class Page(html.parser.HTMLParser):

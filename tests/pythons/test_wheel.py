@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 NAME = f"easyscale-{easyscale.__version__}"
 NOT_COPIED = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "shared")
 LIMIT = 120.0  # seconds
+pytestmark = pytest.mark.xdist_group("wheel")  # which is built once
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 
