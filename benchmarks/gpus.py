@@ -18,6 +18,7 @@ import numpy as np
 import easyscale
 from easyscale import backend as backends
 from easyscale.callbacks import Distribute
+from easyscale.exchange.on_gpus import for_gpus
 
 COMM = easyscale.communicator.get()
 STAGED = ["shared_memory", "ring"]
@@ -52,7 +53,7 @@ def exchanges() -> list[str]:
     usable = []
     for name in own:
         try:
-            easyscale.exchange.for_gpus(easyscale.exchange.get(name, COMM))
+            for_gpus(easyscale.exchange.get(name, COMM))
         except ValueError as error:
             if COMM.is_chief:
                 print(f"without {name}: {error}", flush=True)
@@ -66,7 +67,7 @@ def sums(rounds: int) -> list[dict]:
     calls = backends.get().host_calls()
     ways: dict[tuple[str, int], Callable[[], None]] = {}
     for name in exchanges():
-        exchange = easyscale.exchange.for_gpus(easyscale.exchange.get(name, COMM))
+        exchange = for_gpus(easyscale.exchange.get(name, COMM))
         for nbytes in SIZES:
             tensor = keras.ops.ones((nbytes // 4,), "float32")
 

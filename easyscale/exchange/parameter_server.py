@@ -56,16 +56,14 @@ class ParameterServer(Exchange):
     >>> easyscale.exchange.ParameterServer("bounded", staleness=2)
     <ParameterServer exchange>
 
-    Reference: Li et al., "Scaling distributed machine learning with the parameter server", 2014; for the mode "async"
-    Dean et al., "Large scale distributed deep networks", 2012; for "bounded" Ho et al., "More effective distributed ML
-    via a stale synchronous parallel parameter server", 2013; for backup workers Chen et al., "Revisiting distributed
-    synchronous SGD", 2016; for delays Zheng et al., "Asynchronous stochastic gradient descent with delay compensation",
-    2017.
+    Reference: Li et al., "Scaling distributed machine learning with the parameter server", 2014; "async": Dean et al.,
+    "Large scale distributed deep networks", 2012; "bounded": Ho et al., "More effective distributed ML via a stale
+    synchronous parallel parameter server", 2013; backup workers: Chen et al., "Revisiting distributed synchronous SGD",
+    2016; delays: Zheng et al., "Asynchronous stochastic gradient descent with delay compensation", 2017.
     """
 
     options = MODES
     has_servers = True
-    is_elastic = False  # in modes that do not wait for all workers others see to it
 
     def __init__(
         self,

@@ -11,6 +11,8 @@ from easyscale.communicator import Communicator
 from easyscale.compression import Compression, Form
 from easyscale.errors import DesyncError
 from easyscale.exchange import Exchange
+from easyscale.exchange.between_gpus import between_gpus
+from easyscale.exchange.on_gpus import OnGpus, for_gpus
 from easyscale.replication.replication import Replication
 from easyscale.step.agreement import Purpose
 from easyscale.step.compressed_sums import CompressedSums
@@ -49,7 +51,7 @@ def connect(
     asked = exchanges.asked(exchange)
     connected = exchanges.get(kind.between_processes(asked), communicator)
     if asked == "auto" and compression is None and backend.computes_on_gpus():
-        connected = exchanges.between_gpus(connected)
+        connected = between_gpus(connected)
     _require(backend, connected)
     _check_form(compression, connected)
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
@@ -66,14 +68,14 @@ def connect(
             f"{chosen[0]} on rank 0, {chosen[differs]} on rank {differs}. Start all ranks with one command"
         )
     if backend.computes_on_gpus():
-        connected = exchanges.for_gpus(connected)
+        connected = for_gpus(connected)
     return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name, compression, update))
 
 
 def _require(backend: Backend, exchange: Exchange) -> None:
     """Raise `ValueError` if the backend has no such workers."""
     communicator = exchange.communicator
-    if isinstance(exchange, exchanges.OnGpus) and communicator.size > 1 and not backend.computes_on_gpus():
+    if isinstance(exchange, OnGpus) and communicator.size > 1 and not backend.computes_on_gpus():
         raise ValueError(
             f"the exchange '{exchange.name}' needs tensors on GPUs, of the backend torch or JAX. Received: "
             f"KERAS_BACKEND={backend.name}, which computes elsewhere here. Use 'auto', or look whether nvidia-smi and "

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from easyscale.backend import value_of, view_of
-from easyscale.exchange import for_host
+from easyscale.exchange.on_gpus import for_host
 from easyscale.keras_internals import accumulated_gradients, counter_of
 from easyscale.optimizers.nested import all_variables
 from easyscale.step.accumulation import Accumulation

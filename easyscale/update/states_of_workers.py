@@ -7,7 +7,7 @@ import numpy as np
 
 from easyscale.backend import view_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
-from easyscale.exchange import for_host
+from easyscale.exchange.on_gpus import for_host
 from easyscale.layout.bucket import lend, plan
 from easyscale.layout.specs import Spec, specs_of
 from easyscale.optimizers.nested import all_variables

@@ -8,6 +8,7 @@ from gpus.simulated import SimulatedMemory
 
 from easyscale import exchange as exchanges
 from easyscale.errors import DesyncError, EasyScaleWarning
+from easyscale.exchange.between_gpus import between_gpus
 from easyscale.exchange.cuda_ipc import CudaIpc
 from easyscale.exchange.nccl import Nccl
 from easyscale.gpus.cuda import Cuda
@@ -129,7 +130,7 @@ def test_auto_takes_what_the_gpus_can_do(run_ranks, nodes, memory, expected):
         usual = exchanges.get("ring", comm)
         if len(nodes) > 1 and memory.get("shares"):
             comm.host = "one"
-        return exchanges.between_gpus(usual, own).name
+        return between_gpus(usual, own).name
 
     assert run_ranks(2, on_rank, nodes=nodes) == [expected] * 2
 
@@ -137,7 +138,7 @@ def test_auto_takes_what_the_gpus_can_do(run_ranks, nodes, memory, expected):
 def test_auto_takes_the_usual_where_one_rank_does_not_see_the_others_memory(run_ranks):
     def on_rank(comm):
         memory = SimulatedMemory(comm.rank, shares=True, sees=comm.rank == 0)
-        return exchanges.between_gpus(exchanges.get("ring", comm), memory).name
+        return between_gpus(exchanges.get("ring", comm), memory).name
 
     with pytest.warns(EasyScaleWarning, match="the exchange 'ring' is used: it does not see"):
         assert run_ranks(2, on_rank) == ["ring", "ring"]

@@ -52,7 +52,7 @@ def view_of(variable: Variable) -> np.ndarray:
 
 
 def assign(variable: Variable, value: Any) -> None:
-    """Copy a tensor of as many elements to a variable."""
-    native = native_of(variable)
+    """Copy a tensor, or an array, of as many elements to a variable."""
+    native, value = native_of(variable), tensor_of(value) if isinstance(value, np.ndarray) else value
     with torch.no_grad():
         native.copy_(value.reshape(native.shape))

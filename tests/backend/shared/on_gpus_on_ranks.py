@@ -22,6 +22,7 @@ comm = easyscale.communicator.get()
 IS_REAL = backends.get().computes_on_gpus()
 # NCCL takes ranks with a GPU each: of one machine with one GPU it cannot be tried.
 EXCHANGES = ["cuda_ipc"] if IS_REAL else [CudaIpc(SimulatedMemory(comm.rank)), Nccl(SimulatedMemory(comm.rank, False))]
+ONE = EXCHANGES[:1]  # where it does not matter which
 
 
 @contextlib.contextmanager
@@ -62,7 +63,7 @@ def check_a_replicated_update_takes_the_steps_of_one_process():
 
 
 def check_vectors_in_pieces():
-    for exchange in EXCHANGES:
+    for exchange in ONE:
         for update in ("sharded", "replicated"):
             train(dense(keras.optimizers.Adam), update, exchange, bucket_bytes=4096)
 
@@ -71,12 +72,12 @@ def check_moving_averages_and_accumulation():
     def build():
         return classify(conv_net(), keras.optimizers.Adam(0.01, gradient_accumulation_steps=2))
 
-    for exchange in EXCHANGES:
+    for exchange in ONE:
         train(build, None, exchange)
 
 
 def check_rounds_of_local_steps_of_one():
-    for exchange in EXCHANGES:
+    for exchange in ONE:
         train(dense(keras.optimizers.SGD), easyscale.update.LocalSGD(every=1), exchange, count=96)
 
 
