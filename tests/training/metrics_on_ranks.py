@@ -342,3 +342,29 @@ def check_evaluating_after_fit_needs_no_other_rank():
     if easyscale.is_chief():
         model.evaluate(xs, ys, verbose=0)
         model.predict(xs, verbose=0)
+
+
+def check_what_is_exchanged_is_among_the_metrics_if_asked():
+    model = classify(conv_net(), keras.optimizers.SGD(0.1))
+    x, y = easyscale.shard(*digits(96))
+    seen = []
+    callbacks = [
+        easyscale.callbacks.Distribute("ring", update="replicated"),
+        easyscale.callbacks.ExchangeMetrics(),
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(dict(logs))),
+    ]
+    batch = easyscale.local_batch(24)
+    history = model.fit(x, y, batch, epochs=3, verbose=0, validation_data=(x, y), callbacks=callbacks).history
+    names = ["exchange_messages", "exchange_bytes", "exchange_ms", "wait_ms", "data_ms"]
+    assert [{name: logs[name] for name in names} for logs in seen] == [
+        {name: history[name][epoch] for name in names} for epoch in range(3)
+    ]
+    size, nbytes = easyscale.size(), 4 * model.count_params()
+    assert "val_loss" in history and min(map(min, (history[name] for name in names))) >= 0
+    if size == 1:
+        assert {*history["exchange_bytes"], *history["exchange_ms"]} == {0.0}
+        return
+    sent = 2 * nbytes * (size - 1) / size  # by the ring; a little more to agree on steps, and for gaps
+    assert all(0.95 * sent <= value <= 1.2 * sent + 2000 for value in history["exchange_bytes"]), (history, sent)
+    assert all(value >= 2 * (size - 1) for value in history["exchange_messages"])
+    assert history["exchange_ms"][-1] > 0

@@ -1,0 +1,72 @@
+"""What the steps of an epoch have exchanged, among its metrics."""
+
+from typing import Any
+
+import keras
+
+from easyscale import communicator as communicators
+from easyscale.communicator import Communicator
+from easyscale.timeline import Part
+
+__all__ = ["ExchangeMetrics"]
+
+_TIMES = {"exchange_ms": (Part.EXCHANGE, Part.GATHER), "wait_ms": (Part.WAIT,), "data_ms": (Part.DATA,)}
+
+
+class ExchangeMetrics(keras.callbacks.Callback):
+    """Add to the logs of each epoch what its training steps have exchanged: for `History`, `CSVLogger`, `TensorBoard`.
+
+    - `exchange_messages`, `exchange_bytes`: what this worker has sent in a step, on average. What workers of one node
+      read in each other's memory is not sent.
+    - `exchange_ms`: milliseconds of a step in which gradients and weights travel.
+    - `wait_ms`: milliseconds in which this worker waits for others, which have not come as far.
+    - `data_ms`: milliseconds in which it waits for its own data.
+
+    Steps that are traced, or compiled, are in no time. What is exchanged while the backward pass goes on is in no
+    time either. With one worker all are 0. The chief's `History` has those of the chief. All workers must have this
+    callback, before those that write the logs; recording the times takes less than 2 % of a step.
+
+    Args:
+        communicator: What `easyscale.communicator.get` takes: the one that `Distribute` has. Defaults to `None`.
+
+    Example:
+
+    >>> callbacks = [easyscale.callbacks.Distribute(), easyscale.callbacks.ExchangeMetrics()]
+    >>> history = model.fit(x, y, verbose=0, callbacks=callbacks)
+    >>> history.history["exchange_bytes"]  # with one worker
+    [0.0]
+    """
+
+    def __init__(self, communicator: str | Communicator | None = None):
+        super().__init__()
+        self._communicator = communicators.get(communicator)
+        self._steps = self._counted = 0
+        self._sent, self._now = (0, 0), (0, 0)
+        self._times: dict[str, int] = {}
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self._communicator.timeline.is_on = True  # before `fit()` begins, on all workers
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        timeline = self._communicator.timeline
+        self._steps, self._counted, self._times = 0, timeline.steps, dict(timeline.times)
+        self._sent = self._now = self._traffic()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        self._steps, self._now = batch + 1, self._traffic()  # a validation follows, and metrics are merged
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        if logs is None:
+            return
+        timeline, steps = self._communicator.timeline, max(1, self._steps)
+        names = "exchange_messages", "exchange_bytes"
+        logs |= {name: (now - before) / steps for name, now, before in zip(names, self._now, self._sent, strict=True)}
+        counted = max(1, timeline.steps - self._counted)
+        for name, parts in _TIMES.items():
+            spent = sum(timeline.times[part] - self._times.get(part, 0) for part in parts)
+            logs[name] = 1e-6 * spent / counted
+
+    def _traffic(self) -> tuple[int, int]:
+        sent = self._communicator.sent
+        return sent.messages, sent.bytes
