@@ -7,6 +7,7 @@ get()           "mpi" where a launcher started several ranks, "local" otherwise
 
 import functools
 import os
+import sys
 
 from easyscale import launchers, quantities
 from easyscale.communicator import local
@@ -14,7 +15,7 @@ from easyscale.communicator.communicator import Communicator, Request, Traffic
 from easyscale.communicator.local import run_ranks
 from easyscale.communicator.throttled import Line, Throttled
 from easyscale.communicator.wait import Wait
-from easyscale.errors import show_in_one_line, unknown
+from easyscale.errors import LaunchError, show_in_one_line, unknown
 from easyscale.settings import Settings
 from easyscale.timeline import Timeline
 
@@ -30,7 +31,8 @@ def get(identifier: str | Communicator | None = None) -> Communicator:
 
     Raises:
         ValueError: If there is no such communicator, or an environment variable of EasyScale's is wrong.
-        LaunchError: If the ranks cannot meet: mpi4py is missing, or does not know the launcher.
+        LaunchError: If the ranks cannot meet: mpi4py is missing, does not know the launcher, or torchrun has started
+            them.
 
     Example:
 
@@ -48,6 +50,8 @@ def get(identifier: str | Communicator | None = None) -> Communicator:
             raise
         if start is not None or told.launched == os.getpid():
             show_in_one_line()
+        if own.size == 1 and start is None and told.launched is None:
+            _check_not_torchrun()
         identifier = "mpi" if own.size == 1 and start is not None and start.size > 1 else "local"
     if identifier == "local":
         return local.current()
@@ -55,6 +59,17 @@ def get(identifier: str | Communicator | None = None) -> Communicator:
         show_in_one_line()
         return _world()
     raise ValueError(unknown("communicator", identifier, ["local", "mpi"], " or a `Communicator`"))
+
+
+def _check_not_torchrun() -> None:
+    """Raise `LaunchError` if torchrun has started several processes, each of which would train alone."""
+    size = os.environ.get("WORLD_SIZE", "")
+    if "TORCHELASTIC_RUN_ID" in os.environ and size.isdigit() and int(size) > 1:
+        show_in_one_line()
+        raise LaunchError(
+            "ranks must be started by `easyscale launch`, mpirun or srun, to know each other. Received: torchrun, with "
+            f"{size} processes. Run: easyscale launch -n {size} {os.path.basename(sys.argv[0]) or 'train.py'}"
+        )
 
 
 @functools.cache

@@ -3,6 +3,7 @@ import pytest
 
 from easyscale import communicator
 from easyscale.communicator import Communicator
+from easyscale.errors import LaunchError
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +62,15 @@ def test_an_unknown_identifier_is_named_with_the_nearest_match(identifier, hint)
         "`communicator` must be one of ['local', 'mpi'] or a `Communicator`. "
         f"Received: communicator={identifier!r}{hint}"
     )
+
+
+def test_processes_of_torchrun_are_told_that_they_cannot_meet(monkeypatch, run_ranks):
+    monkeypatch.setattr("sys.argv", ["/somewhere/train.py"])
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert communicator.get().size == 1
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(LaunchError, match="Received: torchrun, with 4 processes. Run: easyscale launch -n 4 train.py"):
+        communicator.get()
+    assert communicator.get("local").size == 1
+    assert run_ranks(2, lambda comm: communicator.get().size) == [2, 2]
