@@ -24,7 +24,7 @@ seconds = []
 call = Shared.call
 
 
-def timed_call(self, function, inputs, results):
+def timed_call(self, function, inputs, results, stay=0):
     def timed(*arrays):
         communicator.barrier()
         start = time.perf_counter()
@@ -32,7 +32,7 @@ def timed_call(self, function, inputs, results):
         seconds.append(time.perf_counter() - start)
         return result
 
-    return call(self, timed, inputs, results)
+    return call(self, timed, inputs, results, stay)
 
 
 Shared.call = timed_call

@@ -50,8 +50,8 @@ def check_one_exchange_a_step():
 def check_a_step_calls_python_once_and_once_more_where_weights_come_back():
     made, called = HostCalls.__call__, []
 
-    def counted(calls, function, inputs, results):
-        return made(calls, lambda *arrays: called.append(1) or function(*arrays), inputs, results)
+    def counted(calls, function, inputs, results, stay=0):
+        return made(calls, lambda *arrays: called.append(1) or function(*arrays), inputs, results, stay)
 
     with mock.patch.object(HostCalls, "__call__", counted):
         for update, times in (("replicated", 1), ("sharded", 2)):
