@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from easyscale import communicator as communicators
+from easyscale import replication
 from easyscale.communicator import Communicator
 from easyscale.timeline import Part
 
@@ -22,9 +23,10 @@ class ExchangeMetrics(keras.callbacks.Callback):
     - `wait_ms`: milliseconds in which this worker waits for others, which have not come as far.
     - `data_ms`: milliseconds in which it waits for its own data.
 
-    Steps that are traced, or compiled, are in no time. What is exchanged while the backward pass goes on is in no
-    time either. With one worker all are 0. The chief's `History` has those of the chief. All workers must have this
-    callback, before those that write the logs; recording the times takes less than 2 % of a step.
+    Steps that are traced, or compiled, are in no time. What is exchanged while the backward pass goes on is in no time
+    either. With one worker all are 0; times are with `--elastic`, `--servers` and in-graph. The chief's `History` has
+    those of the chief. All workers must have this callback, before those that write the logs; recording the times takes
+    less than 2 % of a step.
 
     Args:
         communicator: What `easyscale.communicator.get` takes: the one that `Distribute` has. Defaults to `None`.
@@ -41,12 +43,19 @@ class ExchangeMetrics(keras.callbacks.Callback):
         super().__init__()
         self._communicator = communicators.get(communicator)
         self._steps = self._counted = 0
+        self._was_on = False
         self._sent, self._now = (0, 0), (0, 0)
         self._times: dict[str, int] = {}
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
-        self._communicator.timeline.is_on = True  # before `fit()` begins, on all workers
+        communicator, in_graph = self._communicator, replication.check(None) == "in_graph"
+        self._was_on = communicator.timeline.is_on
+        records = not (communicator.membership.is_elastic or communicator.servers or in_graph)
+        communicator.timeline.is_on = records  # before `fit()` begins, on all workers
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        self._communicator.timeline.is_on = self._was_on  # another `fit()` may have no use for it
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         timeline = self._communicator.timeline

@@ -15,7 +15,7 @@ import numpy as np
 from easyscale.communicator import Communicator
 from easyscale.gpus.memory import GpuVector
 
-__all__ = ["Cuda", "array_at", "on_stream", "whole_memory"]
+__all__ = ["Cuda", "array_at", "is_there", "on_stream", "whole_memory"]
 
 
 @functools.cache
@@ -47,6 +47,11 @@ def whole_memory(array: GpuVector) -> GpuVector:
     return _cupy().ndarray((memory.size // array.itemsize,), array.dtype, start)
 
 
+def is_there(array: Any) -> bool:
+    """Return whether an array is on a GPU, and not NumPy's."""
+    return not isinstance(array, np.ndarray) and hasattr(type(array), "__cuda_array_interface__")
+
+
 def on_stream(pointer: int) -> contextlib.AbstractContextManager:
     """Return a context in which this thread's work is put behind that of a framework's stream."""
     return _cupy().cuda.ExternalStream(pointer) if pointer else _cupy().cuda.Stream.null
@@ -70,7 +75,7 @@ class Cuda:
         return None if count else "CUDA finds no GPU. Look at CUDA_VISIBLE_DEVICES"
 
     def has(self, vector: GpuVector) -> bool:
-        return not isinstance(vector, np.ndarray) and hasattr(type(vector), "__cuda_array_interface__")
+        return is_there(vector)
 
     def shared(self, communicator: Communicator, nbytes: int) -> list[GpuVector]:
         runtime = _cupy().cuda.runtime

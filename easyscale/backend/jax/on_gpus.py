@@ -20,7 +20,7 @@ def is_gpu() -> bool:
 
 def staged(values: Sequence[Any]) -> list[np.ndarray]:
     """Return values as arrays of NumPy: from a GPU all are on their way before the first is waited for."""
-    for value in values:
+    for value in values if is_gpu() else ():
         native = getattr(value, "value", value)
         if isinstance(native, jax.Array) and not isinstance(native, jax.core.Tracer):
             native.copy_to_host_async()
@@ -40,8 +40,8 @@ def tensors_of(values: Sequence[Any], dtypes: Sequence[np.dtype]) -> list[jax.Ar
     """Return arrays of NumPy's, or on a GPU, as JAX's own, with memory of their own."""
     tensors = []
     for value, dtype in zip(values, dtypes, strict=True):
-        if isinstance(value, np.ndarray) or not hasattr(type(value), "__cuda_array_interface__"):
-            tensors.append(variables.tensor_of(np.asarray(value, dtype)))
+        if cuda.is_there(value):  # its memory may be written to next
+            tensors.append(jax.block_until_ready(jnp.array(jax.dlpack.from_dlpack(value), copy=True)))
         else:
-            tensors.append(jnp.array(jax.dlpack.from_dlpack(value), copy=True))
-    return jax.block_until_ready(tensors)  # the memory that they were copied from may be written to next
+            tensors.append(variables.tensor_of(np.asarray(value, dtype)))
+    return tensors

@@ -11,7 +11,7 @@ import torch
 from easyscale.backend.torch import variables
 from easyscale.gpus import cuda
 
-__all__ = ["array_of", "device", "in_order", "is_there", "moved", "staged", "tensors_of"]
+__all__ = ["array_of", "device", "in_order", "moved", "staged", "tensors_of"]
 
 _LARGE = 1 << 16  # bytes; what is smaller is copied at once
 
@@ -53,11 +53,6 @@ def moved(tensor: torch.Tensor, to: torch.device) -> torch.Tensor:
     return tensor.to(to)
 
 
-def is_there(value: Any) -> bool:
-    """Return whether an array is on a GPU."""
-    return not isinstance(value, np.ndarray) and hasattr(type(value), "__cuda_array_interface__")
-
-
 def array_of(value: Any) -> Any:
     """Return a tensor, or a variable, as an array of the same memory, on a GPU if it is there."""
     tensor = variables.native_of(value).detach()
@@ -73,7 +68,7 @@ def tensors_of(arrays: Sequence[Any], dtypes: Sequence[np.dtype], to: torch.devi
     wholes: dict[tuple[int, np.dtype], torch.Tensor] = {}  # many are views of one vector
     tensors = []
     for array, dtype in zip(arrays, dtypes, strict=True):
-        if not is_there(array):
+        if not cuda.is_there(array):
             tensors.append(moved(variables.tensor_of(np.asarray(array, dtype)), to))
             continue
         memory = array.data.mem
