@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from gpus.simulated import SimulatedMemory
+from simulated_gpus import SimulatedMemory
 
 from easyscale import exchange as exchanges
 from easyscale.errors import DesyncError, EasyScaleWarning

@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import keras  # noqa: E402
-from gpus.simulated import SimulatedMemory  # noqa: E402
 from models import assert_as_one_process, classify, conv_net, dense, digits, sgd  # noqa: E402
+from simulated_gpus import SimulatedMemory  # noqa: E402
 
 import easyscale  # noqa: E402
 from easyscale import backend as backends  # noqa: E402
