@@ -110,7 +110,7 @@ class Mesh:
             everyone, ranks = self.communicator.duplicate(), self._ranks_along(first, last)
             if len(ranks) < everyone.size:  # else it has the collectives of its own
                 everyone = Group(everyone, ranks)
-            self._workers = DataAxis(self[first], self[last], everyone)
+            self._workers = DataAxis(self[first], self[last], self.beside(last), everyone)
         return self._workers
 
     def _ranks_along(self, *axes: str) -> list[int]:

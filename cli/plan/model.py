@@ -147,15 +147,28 @@ class Groups(NamedTuple):
             microbatches: Int. The parts of a batch, each of which has messages of its own. Defaults to `1`.
         """
         on_node = min(self.ranks, machine.ranks_per_node)
-        speed = machine.memory if machine.ranks_per_node >= self.ranks else machine.bandwidth / on_node
         messages = 4 * (self.ranks - 1) * self.pairs * microbatches
         sent = 2 * (self.ranks - 1) / self.ranks * self.within
         return machine._replace(
-            compute=machine.compute * self.part + messages * machine.latency + sent / speed,
+            compute=machine.compute * self.part + messages * machine.latency + sent / self._speed(machine),
             bandwidth=machine.bandwidth / on_node,
             memory=machine.memory / on_node,
             ranks_per_node=max(1, machine.ranks_per_node // self.ranks),
         )
+
+    def seconds_alike(self, nbytes: float, machine: Machine) -> float:
+        """Return how long ranks of a group give each other the same bits of what they own of other layers' gradients.
+
+        Args:
+            nbytes: Float. Size of the gradients of all layers, as far as a rank owns them.
+            machine: The `Machine`.
+        """
+        sent = (self.ranks - 1) / self.ranks * nbytes * (1 - self.share)
+        return (self.ranks - 1) * machine.latency + sent / self._speed(machine) if sent else 0.0
+
+    def _speed(self, machine: Machine) -> float:
+        on_node = min(self.ranks, machine.ranks_per_node)
+        return machine.memory if machine.ranks_per_node >= self.ranks else machine.bandwidth / on_node
 
 
 class Step(NamedTuple):
@@ -216,25 +229,28 @@ def plan(
     """
     steps, alone = [], machine.compute
     of_worker, own, worker, name_of_one = 1, float(nbytes), machine, ONE_GROUP
+    stages = 1 if pipelines is None else pipelines.stages
     if groups is not None:
         microbatches = 1 if pipelines is None else pipelines.microbatches
         of_worker, own, worker = groups.ranks, own * groups.part, groups.machine(worker, microbatches)
     if pipelines is not None:
-        of_worker, own, name_of_one = of_worker * pipelines.stages, own / pipelines.stages, ONE_PIPELINE
+        of_worker, own, name_of_one = of_worker * stages, own / stages, ONE_PIPELINE
         worker = pipelines.machine(worker)
     for size in ranks:
         if size == 1:
             steps.append(Step(1, ALONE, alone, 0.0, 0.0, 0.0, 1.0, 1.0))
             continue
         workers = size // of_worker
+        alike = 0.0 if groups is None else groups.seconds_alike(nbytes / stages / workers, machine)
         if workers == 1 and of_worker > 1:
-            speedup = alone / worker.compute
-            steps.append(Step(size, name_of_one, worker.compute, 0.0, 0.0, 0.0, speedup, speedup / size))
+            step = worker.compute + alike
+            steps.append(Step(size, name_of_one, step, alike, 0.0, 0.0, alone / step, alone / step / size))
             continue
         for name, exchange in exchanges.items():
             taken = _seconds(name, exchange, workers, int(own), worker, seconds_of)
             if taken is None:
                 continue
+            taken += alike
             hidden = hidden_of(taken, worker) if pipelines is None else 0.0
             waiting = worker.compute * worker.spread * slowest(workers) * exchange.is_synchronous
             step = worker.compute + waiting + taken - hidden

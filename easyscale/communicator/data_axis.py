@@ -9,7 +9,7 @@ from easyscale.communicator.communicator import Communicator, Request, Window
 from easyscale.communicator.wait import Wait
 from easyscale.elastic.membership import FixedMembership, Membership
 
-__all__ = ["DataAxis", "everyone_of", "group_of"]
+__all__ = ["DataAxis", "everyone_of", "group_of", "make_alike"]
 
 
 class DataAxis(Communicator):
@@ -21,19 +21,22 @@ class DataAxis(Communicator):
             2 ------- 3
 
     Ranks of a group have the same number, that of their worker. What all of them must know, such as what they do next,
-    goes over `everyone`; gradients, and what follows from different batches, between these ranks.
+    goes over `everyone`; gradients, and what follows from different batches, between these ranks. What all ranks of a
+    group compute for themselves may differ in its last bits, by the order in which threads or a graph add up, or by
+    their processors: so of gradients each rank takes a part of those of each other.
 
     Args:
         along: `Communicator` of these ranks.
         group: `Communicator` of this rank's worker.
+        beside: Another `Communicator` of the same, for what a thread beside sends.
         everyone: `Communicator` of all ranks. Neighbours are a group.
 
     Attributes:
-        group, everyone: The same.
+        group, beside, everyone: The same.
     """
 
-    def __init__(self, along: Communicator, group: Communicator, everyone: Communicator):
-        self._along, self.group, self.everyone = along, group, everyone
+    def __init__(self, along: Communicator, group: Communicator, beside: Communicator, everyone: Communicator):
+        self._along, self.group, self.beside, self.everyone = along, group, beside, everyone
         self.sent, self.progress, self.nodes = along.sent, along.progress, along.nodes
         self.timeline = everyone.timeline
         self.rank, self.size = along.rank, along.size
@@ -74,3 +77,13 @@ def everyone_of(workers: Communicator) -> Communicator:
 def group_of(workers: Communicator) -> Communicator | None:
     """Return the ranks that are one worker with this one; `None` where each is one."""
     return workers.group if isinstance(workers, DataAxis) else None
+
+
+def make_alike(workers: Communicator, array: np.ndarray) -> None:
+    """Let ranks that are one worker have the same bits of an array that each has computed.
+
+    Each rank's part of it becomes that of all: `(G - 1) / G` of its bytes are sent by each of `G` ranks, in `G - 1`
+    messages. Where each worker is one rank this does nothing.
+    """
+    if isinstance(workers, DataAxis) and array.size:
+        workers.beside.all_gather(array.reshape(-1), np.linspace(0, array.size, workers.beside.size + 1).astype(int))

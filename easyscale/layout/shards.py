@@ -162,6 +162,12 @@ class Shards:
                     vector[self._spans[slot.index]] = parts[slot.index]
             yield bucket, vector
 
+    def alike(self) -> list[slice | None]:
+        """Return which part of each of `buckets` this rank has in common with the others of its group, if any."""
+        ranges = self.ranges[self._exchange.communicator.rank]
+        is_sliced = [any(slot.index in self.groups for slot in bucket.slots) for bucket in self.buckets]
+        return [None if sliced else own for sliced, own in zip(is_sliced, ranges, strict=True)]
+
     def gather_bucket(self, vector: np.ndarray) -> None:
         """Give all ranks the whole of a vector that `lay_out` has yielded. All must call this in the same order."""
         self._exchange.gather(vector)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from easyscale.communicator.data_axis import make_alike
 from easyscale.exchange import Exchange
 from easyscale.layout.bucket import Bucket, lend, plan
 from easyscale.layout.shards import Shards
@@ -72,6 +73,10 @@ class Owned(NamedTuple):
 
     shards: Shards
     numbers: list[int]
+
+    def sliced(self, numbers: Sequence[int]) -> set[int]:
+        """Return which of some variables, given by their numbers in `shards`, are slices of this rank in its group."""
+        return {index for index, number in enumerate(numbers) if number in self.shards.groups}
 
 
 class Route(NamedTuple):
@@ -161,27 +166,33 @@ class GradientExchange:
         routes: list[Route] = []
         first, groups = 0, [self.specs.dense + self.specs.moving]
 
-        def add(bucket: Bucket, positions: dict[int, int], move: Callable, take: Callable) -> None:
+        def add(bucket: Bucket, positions: dict[int, int], move: Callable, take: Callable, alike: slice | None) -> None:
             own = {slot.index: positions[slot.index] for slot in bucket.slots if slot.index in positions}
             if own:
                 is_moving = min(own.values()) >= len(self.specs.dense)
-                way = None if is_moving else self._compressed(bucket, own)
-                routes.append(Route(bucket, own, way or move, take, is_moving))
+                way = (None if is_moving else self._compressed(bucket, own)) or move
+                if alike is not None:
+                    way = functools.partial(self._move_alike, way, alike)
+                routes.append(Route(bucket, own, way, take, is_moving))
 
         if self._owned is not None:
             shards, numbers = self._owned
             positions = {number: position for position, number in enumerate(numbers)}
-            for bucket in shards.buckets:
-                add(bucket, positions, self._exchange.reduce, functools.partial(shards.own_parts, bucket))
+            for bucket, alike in zip(shards.buckets, shards.alike(), strict=True):
+                add(bucket, positions, self._exchange.reduce, functools.partial(shards.own_parts, bucket), alike)
             first, groups = len(numbers), [self.specs.moving]
         elif self.specs.accumulates or self._sums is not None:
             groups = [self.specs.dense, self.specs.moving]
         for group in groups:
             positions = {index: first + index for index in range(len(group))}
             for bucket in plan(group, self._bucket_bytes):
-                add(bucket, positions, self._exchange.allreduce, bucket.unpack)
+                add(bucket, positions, self._exchange.allreduce, bucket.unpack, slice(None))
             first += len(group)
         return routes
+
+    def _move_alike(self, move: Callable[[np.ndarray], None], alike: slice, vector: np.ndarray) -> None:
+        move(vector)
+        make_alike(self._exchange.communicator, vector[alike])
 
     def _compressed(self, bucket: Bucket, positions: Mapping[int, int]) -> Callable[[np.ndarray], None] | None:
         if self._sums is None:
@@ -340,12 +351,15 @@ class GradientExchange:
             return []
         self._timeline.to(Part.EXCHANGE)
         communicator = self._exchange.communicator
+        sliced = () if self._owned is None else self._owned.sliced(self.positions[len(self.specs.dense) :])
         counts = communicator.all_gather_rows(np.array([values.shape[0] for values in rows[::2]]))
         results = []
         for number, (shape, _) in enumerate(self.specs.sparse):
             values, indices = rows[2 * number], rows[2 * number + 1]
             wide = np.promote_types(values.dtype, "float32")
             values = np.multiply(values, share, dtype=wide).astype(values.dtype) if values.size else values
+            if number not in sliced:
+                make_alike(communicator, values)
             size, width = math.prod(shape), math.prod(shape[1:])  # the same on all ranks, also on one without rows
             whole = 2 * size * values.itemsize // communicator.size
             if self._densify and counts[:, number].max() * (width * values.itemsize + indices.itemsize) >= whole > 0:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from easyscale.backend.base import CompiledUpdate
+from easyscale.communicator.data_axis import everyone_of
 from easyscale.exchange import Exchange
 from easyscale.layout.shards import Shards
 from easyscale.layout.sliced import Sliced
@@ -80,7 +81,7 @@ class Gradients(GradientSync):
     ) -> list[Gradient]:
         tensors = self._tensors
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        if self.communicator.size == 1 or not present:
+        if everyone_of(self.communicator).size == 1 or not present:
             return list(gradients) if shards is None else list(map(tensors.part_of, gradients, shards.parts))
         self.choose(variables)
         slices = [index for index in present if variables[index] in self.slices]

@@ -62,13 +62,24 @@ def _given(rows, *widths):
     return times * rows * sum(widths) + 8 * (2 + 1) * (RANKS - 1)
 
 
-def _exchanged(numbers):
-    """What the ring between groups sends of a vector of slices, whose begins are aligned."""
+def _length(numbers):
+    """The length of a vector of arrays, whose begins are aligned."""
     bucket = Bucket(np.dtype("float32"))
     for count in numbers:
         bucket.reserve(0, (count,))
     bucket.round_up(GROUPS)
-    return 2 * (GROUPS - 1) / GROUPS * 4 * bucket.length
+    return bucket.length
+
+
+def _exchanged(numbers):
+    """What the ring between groups sends of a vector."""
+    return 2 * (GROUPS - 1) / GROUPS * 4 * _length(numbers)
+
+
+def _made_alike(numbers):
+    """What this rank sends to the others of its group, of the sum that it owns as they do."""
+    own = np.diff(np.linspace(0, _length(numbers) // GROUPS, RANKS + 1).astype(int))[comm.rank % RANKS]
+    return 4 * own * (RANKS - 1)
 
 
 def _sent_in_steps(layers, ways, rows=12):
@@ -101,13 +112,42 @@ def check_columns_followed_by_rows_send_nothing_between():
     assert sent == [expected] * 2
 
 
-def check_weights_that_are_not_split_send_nothing_within_a_group():
+def check_of_weights_that_are_not_split_the_owned_sum_is_sent_within_a_group():
     layers = [keras.layers.Dense(24, name="first"), keras.layers.Dense(48, name="fc"), keras.layers.Dense(12)]
     sent = _sent_in_steps([keras.Input((24,)), *layers], {"fc": "columns"})
     a, b = 4 * 12 * 24, 4 * 12 * 48
     expected = ColumnsWithin.cost(a, b, RANKS) + _given(12, 4 * 24, 8)
-    expected += _exchanged([24 * 24, 24, 48 * 12, 12]) + _exchanged([24 * 48 // RANKS, 48 // RANKS])
+    whole = [24 * 24, 24, 48 * 12, 12]
+    expected += _exchanged(whole) + _made_alike(whole) + _exchanged([24 * 48 // RANKS, 48 // RANKS])
     assert sent == [expected] * 2
+
+
+# What ranks compute in other ways
+
+
+class Rounds(keras.layers.Layer):
+    """Multiplies by what is nearly 1, by another number on each rank, as another order of additions would."""
+
+    def call(self, inputs):
+        return inputs * (1.0 + 1e-6 * (comm.rank % RANKS))
+
+
+def check_weights_stay_equal_where_ranks_of_a_group_round_in_their_own_ways():
+    """Of a table, whose gradient is rows, of statistics, of a kernel and of one that few bytes are sent of."""
+
+    def net():
+        x = inputs = keras.Input((6,), dtype="int32")
+        x = Rounds()(keras.layers.Embedding(4000, 8)(x))
+        x = keras.layers.BatchNormalization()(keras.layers.Flatten()(x))
+        x = Rounds()(keras.layers.Dense(22, activation="tanh", name="fc1")(Rounds()(x)))
+        return keras.Model(inputs, keras.layers.Dense(10)(Rounds()(keras.layers.Dense(13, name="fc2")(x))))
+
+    generator = np.random.default_rng(0)
+    data = generator.integers(0, 4000, (96, 6)), generator.integers(0, 10, 96)
+    model = build(classifier(adam, net))
+    fit(model, data=data, layers={"fc1": "columns", "fc2": "rows"})
+    sums = [float(np.sum(one, dtype="float64")) for one in [*model.get_weights(), *model.optimizer.variables]]
+    assert all(other == sums for other in comm.all_gather_object(sums))
 
 
 # Callbacks and files
