@@ -101,7 +101,7 @@ $(VENV)/.demo: $(VENV)/bin/python setup.cfg constraints.txt
 
 $(VENV)/.test: $(VENV)/bin/python setup.cfg constraints.txt
 	@echo "Installing EasyScale and what its tests need into $(VENV); this takes a minute or two."
-	$(PIP) --editable '.[tensorflow,mpi,examples,plot,test]'
+	$(PIP) --editable '.[tensorflow,mpi,examples,plot,ray,test]'
 	@touch $@
 
 $(VENV)/docs/.done: $(VENV)/bin/python setup.cfg constraints.txt

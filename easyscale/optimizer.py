@@ -174,6 +174,12 @@ class DistributedOptimizer(AroundAnother):
             self.workers.replicas.start_in_step(variables, state)
         self.updates.now.apply(context, grads, variables)
 
+    def stateless_apply(self, optimizer_variables: list, grads: list, trainable_variables: list) -> tuple[list, list]:
+        if self.workers.size > 1:
+            return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+        # Of one worker it is stock Keras's. Loss scaling has another way here than in `apply`.
+        return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)
+
     @property
     def is_sharded(self) -> bool:
         """Whether each worker has only its part of the inner optimizer's state now."""

@@ -53,6 +53,10 @@ class Failure(NamedTuple):
     traceback: str
     error: bytes | None
 
+    def order(self) -> tuple[bool, int]:
+        """Return by what failures are sorted: first what is no consequence of another one, then in time."""
+        return self.is_of_another, self.when
+
 
 def pickled(value: Any) -> bytes:
     """Return a value as bytes: functions and classes of a script or notebook, too. Raises whatever forbids it."""
@@ -119,7 +123,7 @@ class Folder:
     def failures(self) -> list[Failure]:
         """What the function has raised; first what is no consequence of another failure, then in time."""
         found = [Failure(*load(file.read_bytes())) for file in self._path.glob("failure-*") if not file.suffix]
-        return sorted(found, key=lambda failure: (failure.is_of_another, failure.when))
+        return sorted(found, key=Failure.order)
 
     def _write(self, name: str, data: bytes) -> None:
         """Write a file that is whole or not there."""

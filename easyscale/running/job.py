@@ -7,10 +7,15 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
 
-__all__ = ["Job"]
+from easyscale.running.folder import Folder
+
+__all__ = ["WORKER", "Job"]
+
+WORKER = "easyscale.running.worker"  # the module that each rank runs
 
 _QUIET_SECONDS = 0.5  # without output after the end: then only processes that workers have left behind keep it open
 _PATIENCE = 60.0  # seconds that a job has to end; the launcher itself gives it less
@@ -21,17 +26,20 @@ class Job:
     """A context in which workers run: at its end they are gone.
 
     Args:
-        folder: String. What is removed if this process is killed.
-        command: The command line of the launcher.
-        environment: Its environment variables.
+        folder: `Folder`. What the workers are to do. It is removed if this process is killed.
+        line: List of strings. The options of `easyscale launch`.
+        variables: Dict. Environment variables beside those of this process. Defaults to none.
 
     Attributes:
         errors: String. What was written to stderr last.
     """
 
-    def __init__(self, folder: str, command: Sequence[str], environment: Mapping[str, str]):
-        self._command = [sys.executable, "-m", "easyscale.running.guard", folder, *command]
-        self._environment = environment
+    def __init__(self, folder: Folder, line: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})):
+        launch = [sys.executable, "-m", "easyscale", "launch", *line, "-m", WORKER, str(folder)]
+        self._command = [sys.executable, "-m", "easyscale.running.guard", str(folder), *launch]
+        package = str(Path(__file__).parents[2])  # in which the launcher finds this
+        paths = [*filter(None, [os.environ.get("PYTHONPATH")]), package]
+        self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
         # At a second signal the launcher ends at once; a single worker, which it has become, by that one.
         self._interrupts = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
         self.errors = ""
@@ -39,7 +47,7 @@ class Job:
     def __enter__(self) -> "Job":
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(self._environment), start_new_session=True
+            self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=self._environment, start_new_session=True
         )
         return self
 
@@ -60,6 +68,19 @@ class Job:
 
     def show(self) -> int:
         """Write what the job writes to `sys.stdout` and `sys.stderr` until it ends; return its exit code."""
+        for name, text in self.output():
+            stream = getattr(sys, name)  # of a notebook: that of the cell that runs now
+            if stream is not None:
+                stream.write(text)
+                stream.flush()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Return the exit code when the job has ended."""
+        return self._process.wait()
+
+    def output(self) -> Iterator[tuple[str, str]]:
+        """Yield what the job writes until it ends: `"stdout"` or `"stderr"`, and some text."""
         with selectors.DefaultSelector() as selector:
             for name in ("stdout", "stderr"):
                 decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -71,18 +92,13 @@ class Job:
                 for key, _ in events:
                     data = os.read(key.fd, 1 << 16)
                     name, decoder = key.data
-                    self._write(name, decoder.decode(data, final=not data))
                     if not data:
                         selector.unregister(key.fileobj)
-        return self._process.wait()
-
-    def _write(self, name: str, text: str) -> None:
-        if name == "stderr":
-            self.errors = (self.errors + text)[-_KEPT:]
-        stream = getattr(sys, name)  # of a notebook: that of the cell that runs now
-        if stream is not None and text:
-            stream.write(text)
-            stream.flush()
+                    text = decoder.decode(data, final=not data)
+                    if name == "stderr":
+                        self.errors = (self.errors + text)[-_KEPT:]
+                    if text:
+                        yield name, text
 
     def interrupt(self) -> None:
         """Have the job end as by Ctrl-C in its terminal; at once if it was asked to before."""

@@ -9,7 +9,7 @@ from launches import run
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
-LONG = {"learning_curve", "several_devices", "too_large", "two_cities"}
+LONG = {"learning_curve", "on_a_cluster", "several_devices", "too_large", "two_cities"}
 # Those that print counts, the same each time. Of the others digits differ.
 EXACT = {"which_exchange", "write_an_exchange"}
 

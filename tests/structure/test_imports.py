@@ -34,6 +34,7 @@ LAYERS = [
     {"auto", "bench", "verify"},
     {"cli"},
     {"running"},
+    {"integrations"},
     {"__main__"},
 ]
 
@@ -74,6 +75,7 @@ ONLY_IN = {
         "easyscale.data.keras_dataset",
     ],
     "mpi4py": ["easyscale.communicator.mpi"],
+    "ray": ["easyscale.integrations.ray"],
 }
 
 

@@ -1,0 +1,28 @@
+"""What mpirun starts in the place of ssh: `python -m easyscale.integrations.ray.agent TOKEN HOST COMMAND...`.
+
+As ssh does, it has the command run by a shell on that host, here by the actor of Ray that is there.
+"""
+
+import logging
+import os
+import sys
+
+from easyscale.integrations.ray.node import Node
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Return the exit code of the command."""
+    import ray
+
+    token, host, *words = sys.argv[1:]
+    ray.init(os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=logging.ERROR)
+    node = ray.get_actor(Node.name_of(token, host), namespace=Node.NAMESPACE)
+    code, errors = ray.get(node.execute.remote(" ".join(words)))
+    sys.stderr.write(errors)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

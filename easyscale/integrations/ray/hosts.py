@@ -1,0 +1,137 @@
+"""What Ray has reserved: the nodes on which workers run, and an actor on each."""
+
+import contextlib
+import secrets
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from easyscale.errors import LaunchError
+from easyscale.integrations.ray.node import Node
+from easyscale.running.folder import Call, Failure
+
+__all__ = ["Hosts"]
+
+_CALLS = 16  # of an actor at a time: its node's launcher, an interrupt, and what mpirun starts
+
+
+class Hosts:
+    """A context in which CPUs of a cluster are reserved for workers, and their nodes have actors.
+
+    Nodes with one address, as Ray emulates them on one host, are one host.
+
+    Args:
+        ray: The module of Ray. It is connected to the cluster.
+        workers: Int. How many workers there are to be; `None` for as many as the cluster has CPUs for.
+        cpus: Int. The CPUs of each.
+        timeout: Float. Seconds to wait for CPUs that others have now.
+
+    Attributes:
+        workers: Int. How many workers there are.
+
+    Raises:
+        ValueError: If the cluster has not so many CPUs.
+        LaunchError: If they have not become free in time.
+    """
+
+    def __init__(self, ray: Any, workers: int | None, cpus: int, timeout: float):
+        self._ray, self._cpus, self._timeout = ray, cpus, timeout
+        self.workers = self._checked(workers)
+        self._token = secrets.token_hex(8)
+        self._slots: Counter[str] = Counter()
+        self._nodes: dict[str, Any] = {}  # by address; that of the first has the launcher
+
+    def _checked(self, workers: int | None) -> int:
+        for name, value in (("n", workers), ("cpus_per_worker", self._cpus)):
+            if isinstance(value, bool) or not isinstance(value, int | None) or (value is not None and value < 1):
+                raise ValueError(f"`{name}` must be a positive number of them. Received: {name}={value!r}")
+        nodes = [node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]]
+        room = sum(int(count // self._cpus) for count in nodes)
+        if room < (workers or 1):
+            raise ValueError(
+                "a Ray cluster must have CPUs for all workers. Received: "
+                f"n={workers} with {self._cpus} each, and {room} such on {len(nodes)} nodes. Lower `n` or "
+                "`cpus_per_worker`, or add nodes: ray start --address=..."
+            )
+        return workers or room
+
+    def __enter__(self) -> "Hosts":
+        ray = self._ray
+        self._group = ray.util.placement_group([{"CPU": self._cpus}] * self.workers, strategy="PACK")
+        try:
+            if not self._group.wait(self._timeout):
+                free = ray.available_resources().get("CPU", 0.0)
+                raise LaunchError(
+                    f"the CPUs of all workers must become free within {self._timeout:g} s. Received: "
+                    f"{self.workers} workers with {self._cpus} each, {free:g} free. End what has them (ray status), "
+                    "lower `n`, or raise `timeout`"
+                )
+            addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+            bundles = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+            places = [addresses[bundles[bundle]] for bundle in range(self.workers)]
+            self._slots = Counter(places)  # in the order of the first bundle of each
+            for bundle, address in enumerate(places):
+                if address not in self._nodes:
+                    self._nodes[address] = self._actor(bundle, address)
+            self._wait([node.ready.remote() for node in self._nodes.values()])
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for node in self._nodes.values():
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                self._ray.get(node.close.remote())
+            self._ray.kill(node)
+        self._ray.util.remove_placement_group(self._group)
+
+    def _actor(self, bundle: int, address: str) -> Any:
+        strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+            placement_group=self._group, placement_group_bundle_index=bundle
+        )
+        options = {"num_cpus": self._cpus, "max_concurrency": _CALLS, "scheduling_strategy": strategy}
+        options |= {"name": Node.name_of(self._token, address), "namespace": Node.NAMESPACE}
+        path = f"{tempfile.gettempdir()}/.easyscale-ray-{self._token}-{list(self._slots).index(address)}"
+        return self._ray.remote(Node).options(**options).remote(path, self._cpus)
+
+    def __str__(self) -> str:
+        """The hosts as `easyscale launch --hosts` has them."""
+        return ",".join(f"{address}:{slots}" for address, slots in self._slots.items())
+
+    def give(self, call: Call) -> None:
+        """Let workers know what they are to do."""
+        self._wait([node.give.remote(tuple(call)) for node in self._nodes.values()])
+
+    def check(self, line: list[str]) -> None:
+        """Raise what `easyscale launch` has against these options, on the node on which it will run."""
+        self._wait([self._first.check.remote(line)])
+
+    def start(self, line: list[str]) -> Iterator[Any]:
+        """Start the workers; return what yields references to what they write."""
+        return self._first.show.options(num_returns="streaming").remote(line, self._token)
+
+    def interrupt(self) -> None:
+        """Have the workers end as by Ctrl-C; at once if they were asked to before."""
+        self._first.interrupt.remote()
+
+    def outcome(self) -> tuple[int, list[Failure], bytes | None]:
+        """Return the exit code, what the function has raised, and what it has returned on the chief."""
+        found = self._wait([node.outcome.remote() for node in self._nodes.values()])
+        failures = sorted((Failure(*one) for _, own, _ in found for one in own), key=Failure.order)
+        results = [result for _, _, result in found if result is not None]
+        return found[0][0], failures, results[0] if results else None
+
+    @property
+    def _first(self) -> Any:
+        return next(iter(self._nodes.values()))
+
+    def _wait(self, references: list[Any]) -> list[Any]:
+        try:
+            return self._ray.get(references)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
