@@ -30,7 +30,17 @@ _WHERE = {
     "size": "easyscale.workers",
     "unshard": "easyscale.data",
 }
-_MODULES = ("callbacks", "communicator", "compression", "exchange", "optimizers", "parallel", "replication", "update")
+_MODULES = (
+    "callbacks",
+    "communicator",
+    "compression",
+    "exchange",
+    "integrations",
+    "optimizers",
+    "parallel",
+    "replication",
+    "update",
+)
 
 __all__ = ["__version__", *_MODULES, *_WHERE]
 

@@ -15,7 +15,6 @@ import ray
 from sklearn.datasets import load_digits
 
 import easyscale
-import easyscale.integrations.ray
 
 digits = load_digits()
 x = digits.data[:1440].astype("float32") / 16

@@ -54,11 +54,7 @@ def run(
 
     Example:
 
-    ```python
-    import easyscale.integrations.ray
-
-    accuracy = easyscale.integrations.ray.run(train, n=4, exchange="ring")
-    ```
+    >>> model = easyscale.integrations.ray.run(train, 3, n=4, exchange="ring")
 
     Reference: Moritz et al., "Ray: a distributed framework for emerging AI applications", 2018.
     """
