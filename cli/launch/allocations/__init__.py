@@ -1,7 +1,7 @@
 """What a cluster's scheduler has given to this job: which hosts, and how many ranks each is to run.
 
 slurm        a batch script, or a shell, of Slurm's
-kubernetes   the launcher of an MPIJob of Kubeflow's
+kubernetes   the launcher of an MPIJob or a TrainJob of Kubeflow's
 
 A new one is a new file in this folder, with a subclass of `Allocation`; nothing else names it.
 """

@@ -30,3 +30,10 @@ class Allocation(abc.ABC):
         Raises:
             LaunchError: If the scheduler does not say which they are.
         """
+
+    def is_here(self, host: Host) -> bool:
+        """Return whether a host, the only one of the allocation, is that of this process: ranks start without ssh then.
+
+        It is, where the scheduler starts the launcher on one of the hosts.
+        """
+        return True

@@ -1,6 +1,10 @@
-"""Kubernetes: the launcher pod of an MPIJob, for which the operator writes a file of the workers."""
+"""Kubernetes: the launcher pod of an MPIJob or a TrainJob, for which Kubeflow writes a file of the workers.
+
+Both mount it at `/etc/mpi/hostfile`, and name it in a variable of the job's MPI; Trainer does so for Open MPI only.
+"""
 
 import os
+import socket
 from collections.abc import Mapping
 
 from easyscale.cli.launch import hosts
@@ -14,13 +18,13 @@ _FILES = ("OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST
 
 
 class Kubernetes(Allocation):
-    """The workers of an MPIJob (Kubeflow's, v2beta1).
+    """The workers of an MPIJob (Kubeflow's MPI operator, v2beta1), or the nodes of a TrainJob (its Trainer, v1alpha1).
 
     Args:
         path: String. The file of hosts.
     """
 
-    more = "Give the MPIJob more workers, or `slotsPerWorker`"
+    more = "Give the MPIJob more workers, or `slotsPerWorker`; a TrainJob `numNodes`, or `numProcPerNode`"
 
     def __init__(self, path: str):
         self._path = path
@@ -35,3 +39,7 @@ class Kubernetes(Allocation):
             return hosts.read(self._path)
         except ValueError as error:
             raise LaunchError(str(error)) from None
+
+    def is_here(self, host: Host) -> bool:
+        # The launcher has a pod of its own, without ranks unless `runLauncherAsWorker` or `runLauncherAsNode` says so.
+        return host.name.partition(".")[0] == socket.gethostname().partition(".")[0]
