@@ -29,6 +29,8 @@ PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/co
 MPIS = mpich $(if $(filter x86_64,$(shell uname -m)),impi-rt)
 # The backends of Keras that are tested beside TensorFlow, each in such an environment.
 BACKENDS = torch jax
+# What reads the manifests and the Dockerfile of examples/kubernetes, in an environment that the tests ask.
+SCHEMAS = dockerfile-parse kubeflow-trainer-api pyyaml
 PACKAGES = -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 # A rule's environment, with these packages beside all of $(VENV).
@@ -44,7 +46,8 @@ endef
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
 
-test: $(VENV)/.test $(VENV)/docs/.done $(MPIS:%=$(VENV)/mpis/%/.done) $(BACKENDS:%=$(VENV)/backends/%/.done) lint
+test: $(VENV)/.test $(VENV)/docs/.done $(MPIS:%=$(VENV)/mpis/%/.done) $(BACKENDS:%=$(VENV)/backends/%/.done) \
+		$(VENV)/kubernetes/.done lint
 	$(RUN)pytest --numprocesses 3 --dist loadgroup
 
 test-all: test
@@ -115,3 +118,6 @@ $(VENV)/mpis/%/.done: $(VENV)/.test
 
 $(VENV)/backends/%/.done: $(VENV)/.test
 	$(call BESIDE,$*)
+
+$(VENV)/kubernetes/.done: $(VENV)/.test
+	$(call BESIDE,$(SCHEMAS))

@@ -14,7 +14,7 @@ __all__ = ["Shown", "rewritten", "targets"]
 ROOT = Path(__file__).parents[2]
 _FENCED = re.compile(r"^( *)(```+).*?^\1\2 *$\n?", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
-_LANGUAGES = {".py": "python", ".sbatch": "bash", ".cfg": "ini", ".toml": "toml", "": "text"}
+_LANGUAGES = {".py": "python", ".sbatch": "bash", ".cfg": "ini", ".toml": "toml", ".yaml": "yaml", "": "text"}
 
 
 class Shown:

@@ -73,6 +73,17 @@ def check_digits_compares_the_weights_of_all_ranks():
         assert printed[f"equal weights on all {SIZE} ranks"] == ("yes" if SIZE == 1 else "no")
 
 
+def check_the_example_for_kubernetes_goes_on_from_its_checkpoint():
+    communicator = easyscale.communicator.get()
+    with tempfile.TemporaryDirectory() as own:
+        folder = communicator.all_gather_object(own)[0]
+        for epochs in ("1", "2"):  # one epoch each time
+            printed, _ = _printed("kubernetes/train.py", "--epochs", epochs, "--checkpoints", folder)
+            assert (f"accuracy, trained by {SIZE} ranks" in printed) == CHIEF
+            assert len(re.findall(r"^\d+/\d+ - .*loss: ", _said[-1], re.MULTILINE)) == CHIEF
+        communicator.barrier()  # before the chief removes the folder
+
+
 def check_large_batch_trains_the_digits_where_nothing_can_be_downloaded():
     def fails():
         raise Exception("URL fetch failure")

@@ -1,4 +1,4 @@
-"""`easyscale launch` in the pod of a launcher, which runs no rank: pods are emulated hosts, with the names that they have."""
+"""`easyscale launch` in the pod of a launcher, which runs no rank. Pods are emulated hosts with the names of pods."""
 
 import subprocess
 import sys
