@@ -3,7 +3,6 @@
 finding      one line of what it says
 software     Python, Keras and its backend, MPI, settings: which are installed
 machine      cores, memory, /dev/shm, open files, the clock
-containers   what the control group of this process may have
 host         all of that on one host; the program that runs on another
 hosts        whether each host can be reached, and is like the others
 trial        ranks that measure what is between them, and train

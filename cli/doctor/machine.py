@@ -8,9 +8,9 @@ import time
 import psutil
 
 import easyscale
-from easyscale.cli.doctor.containers import ControlGroup
 from easyscale.cli.doctor.finding import Finding
 from easyscale.cli.launch import limits, shared_memory
+from easyscale.cli.launch.containers import ControlGroup
 from easyscale.errors import LaunchError
 
 __all__ = ["examine"]

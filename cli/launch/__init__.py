@@ -14,6 +14,7 @@ streams, output, logs       what the ranks write: where it comes from, how it is
 rendezvous           the variables that scripts written for other tools look for
 watch, stalls        on each host, and here: who waits for whom too long, and where that one is
 worker               what mpirun starts once per rank; it starts the script
+containers           what the control group of this process may have
 limits               whether this process may start others at all
 leftovers            ends what ranks have started and left behind
 loopback             has mpirun listen to this host alone

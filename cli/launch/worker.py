@@ -19,12 +19,13 @@ from collections.abc import Callable, Mapping
 
 from easyscale import launchers, onednn
 from easyscale.cli.launch import leftovers, rendezvous
+from easyscale.cli.launch.containers import ControlGroup
 from easyscale.cli.launch.messages import Message
 from easyscale.cli.launch.watch import Watch
 from easyscale.launchers import Launcher
 from easyscale.settings import Settings
 
-__all__ = ["MARK", "cores_of_rank", "thread_settings"]
+__all__ = ["MARK", "cores_of_rank", "thread_settings", "threads_of_rank"]
 
 MARK = "\x1eeasyscale "  # begins a line of stderr that is for the launcher, of a rank that cannot reach its socket
 
@@ -42,6 +43,22 @@ def cores_of_rank(cores: list[int], local_rank: int, local_size: int) -> list[in
     if len(cores) < local_size:
         return cores
     return cores[len(cores) * local_rank // local_size : len(cores) * (local_rank + 1) // local_size]
+
+
+def threads_of_rank(cores: int, quota: float | None, local_size: int) -> int:
+    """Return how many threads one of `local_size` ranks should run.
+
+    Args:
+        cores: Int. How many cores there are for all of them.
+        quota: Float. Of how many cores they get the time, in a container that may see more. `None`: of all.
+        local_size: Int. How many ranks there are.
+
+    Example:
+
+    >>> threads_of_rank(64, 4.0, 2)
+    2
+    """
+    return max(1, int(cores if quota is None else min(cores, quota)) // local_size)
 
 
 def thread_settings(environment: Mapping[str, str], threads: int, rank: int) -> dict[str, str]:
@@ -63,13 +80,13 @@ def _take_cores(launcher: Launcher | None, spares: int = 0, is_spare: bool = Fal
         spares: Int. The number of processes of this host that are no ranks. Defaults to 0.
         is_spare: Bool. Whether this is one of them: it gets its share when it replaces a rank. Defaults to `False`.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    cores, quota = sorted(os.sched_getaffinity(0)), ControlGroup().cores
     if launcher is None or launcher.local_rank is None or launcher.local_size is None:
-        return len(cores)
+        return threads_of_rank(len(cores), quota, 1)
     local_size = launcher.local_size - spares
     if not is_spare:
         os.sched_setaffinity(0, cores_of_rank(cores, launcher.local_rank, local_size))
-    return max(1, len(cores) // local_size)
+    return threads_of_rank(len(cores), quota, local_size)
 
 
 def _take_output(name: str, rank: int, is_spare: bool = False) -> socket.socket:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from easyscale.cli.launch.worker import cores_of_rank, thread_settings
+from easyscale.cli.launch.worker import cores_of_rank, thread_settings, threads_of_rank
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -17,6 +17,23 @@ def test_shares_are_contiguous_disjoint_and_complete(cores, size):
     else:
         assert sum(cores_of, []) == have
         assert min(map(len, cores_of)) == cores // size
+
+
+@pytest.mark.parametrize(
+    "cores, quota, size, threads",
+    [
+        (8, None, 2, 4),
+        (8, None, 3, 2),
+        (2, None, 4, 1),
+        (64, 4.0, 2, 2),  # a pod with a limit of 4 CPUs, on a node with 64
+        (64, 4.0, 1, 4),
+        (4, 8.0, 2, 2),
+        (64, 0.5, 2, 1),
+        (64, 3.5, 1, 3),
+    ],
+)
+def test_threads_are_no_more_than_the_cores_or_than_the_time_of_a_container(cores, quota, size, threads):
+    assert threads_of_rank(cores, quota, size) == threads
 
 
 def test_threads_follow_the_share_unless_the_user_has_set_them():

@@ -8,10 +8,10 @@ from collections import namedtuple
 import pytest
 
 from easyscale.cli.doctor import hosts, machine, report, software, trial
-from easyscale.cli.doctor.containers import ControlGroup
 from easyscale.cli.doctor.finding import Finding
 from easyscale.cli.doctor.started import Started
 from easyscale.cli.launch import shared_memory
+from easyscale.cli.launch.containers import ControlGroup
 
 Memory = namedtuple("Memory", "total available")
 
