@@ -80,7 +80,7 @@ class Job:
         self._on_this_host, self._processes = on_this_host, processes
         self._membership, self._stalls = membership or Membership(), stalls or Stalls(0, 0)
         self._settings = settings or Settings()
-        self._mpirun = Mpirun(command)
+        self._mpirun = Mpirun(command, reaches_others=runtime.passes_on and not on_this_host)
         self._shutdown = Shutdown(self._mpirun)
         self._supervisor = Supervisor(self._membership, self._stalls, self._shutdown, screen.say, on_this_host)
         self._output = MpirunOutput(runtime, self._membership.has_begun, self._hear_first, screen.feed)

@@ -1,9 +1,13 @@
 """What is said of a rank by the worker that has started it, and by the watchdog inside that: lines of JSON."""
 
 import json
+import signal
 from typing import Any, Literal, TypedDict, cast
 
-__all__ = ["Ended", "Farewell", "Message", "Moves", "Stands", "Started", "Step", "Wait", "decode"]
+__all__ = ["TO_END", "Ended", "Farewell", "Message", "Moves", "Stands", "Started", "Step", "Wait", "decode"]
+
+# What mpirun passes on to ranks of other hosts, whose workers make a SIGTERM of it: at that it would end them itself.
+TO_END = signal.SIGPWR
 
 
 class Started(TypedDict):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 
+from easyscale.cli.launch.messages import TO_END
 from easyscale.settings import without
 
 __all__ = ["Mpirun", "end_with_parent"]
@@ -20,10 +21,11 @@ class Mpirun:
 
     Args:
         command: Its command line.
+        reaches_others: Bool. Whether it passes `TO_END` on to ranks of other hosts. Defaults to `False`.
     """
 
-    def __init__(self, command: list[str]):
-        self._command = command
+    def __init__(self, command: list[str], reaches_others: bool = False):
+        self._command, self._reaches_others = command, reaches_others
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, variables: Mapping[str, str]) -> int:
@@ -63,6 +65,12 @@ class Mpirun:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+    def ask_others(self) -> bool:
+        """Have the ranks of other hosts get a SIGTERM; return whether they do."""
+        if self._reaches_others:
+            self.send_signal(TO_END)
+        return self._reaches_others and not self.has_ended
 
     def kill(self) -> None:
         """Kill all that is in its process group."""

@@ -18,6 +18,8 @@ class _Mpirun(Protocol):
 
     def send_signal(self, number: int) -> None: ...
 
+    def ask_others(self) -> bool: ...
+
     def kill(self) -> None: ...
 
 
@@ -28,7 +30,8 @@ class _Rank(Protocol):
 class Shutdown:
     """Ends mpirun and the ranks of this host, step by step; each other host's end with its mpirun.
 
-        SIGTERM            ranks get it, and have 20 s; then mpirun gets it
+        SIGTERM            ranks get it, and have 20 s; then mpirun gets it. One rank is enough, as all end together:
+                           of this host, or else of others
         any other signal   mpirun gets SIGINT or SIGTERM, and has 5 s; then all are killed
         a second signal    all are killed
 
@@ -57,7 +60,8 @@ class Shutdown:
         self.signals.append(number)
         if len(self.signals) > 1:
             self.kill()
-        elif number == signal.SIGTERM and self._signal_ranks(number):  # mpirun would kill them a second later
+        elif number == signal.SIGTERM and (self._signal_ranks(number) or self._mpirun.ask_others()):
+            # At a SIGTERM of its own mpirun would kill them a second later.
             self._due = self._clock() + _LAST_STEP, self.stop
         else:
             self.stop(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)

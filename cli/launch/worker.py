@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from easyscale import launchers, onednn
 from easyscale.cli.launch import leftovers, rendezvous
 from easyscale.cli.launch.containers import ControlGroup
-from easyscale.cli.launch.messages import Message
+from easyscale.cli.launch.messages import TO_END, Message
 from easyscale.cli.launch.watch import Watch
 from easyscale.launchers import Launcher
 from easyscale.settings import Settings
@@ -137,6 +137,7 @@ def _start(
     pipes = {standard: os.pipe() for standard in (1, 2)} if by_lines else {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: None)  # for the script, which gets it too; `exec` undoes this
+    signal.signal(TO_END, signal.SIG_IGN)  # for this process; the script gets a SIGTERM
     pid = os.fork()
     if pid == 0:
         leftovers.die_with_parent()
@@ -149,6 +150,7 @@ def _start(
         os.execv(command[0], command)
     for _, writer in pipes.values():
         os.close(writer)
+    signal.signal(TO_END, lambda number, frame: os.kill(pid, signal.SIGTERM))
     if os.getpgrp() != os.getpid():  # a signal for this process is for the script, which does not get it
         signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, number))
     targets: dict[int, Callable[[bytes], None]] = {}

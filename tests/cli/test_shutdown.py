@@ -13,7 +13,11 @@ class Mpirun:
     has_ended = False
 
     def __init__(self, told):
-        self._told = told
+        self._told, self.reaches_others = told, False
+
+    def ask_others(self):
+        self._told.extend([("others", signal.SIGTERM)] * self.reaches_others)
+        return self.reaches_others
 
     def send_signal(self, number):
         self._told.append(("mpirun", number))
@@ -54,6 +58,14 @@ KILLED = [("mpirun", signal.SIGKILL), ("rank 0", signal.SIGKILL), ("rank 1", sig
 def test_nothing_ends_that_nobody_has_asked_to():
     job = Job(True, True)
     assert job.at(1e6) == [] and not job.shutdown.has_begun
+
+
+def test_ranks_that_are_all_on_other_hosts_have_time_for_a_checkpoint_if_mpirun_reaches_them():
+    job = Job()
+    job.mpirun.reaches_others = True
+    job.shutdown.take_signal(signal.SIGTERM)
+    assert job.told == [("others", signal.SIGTERM)]
+    assert job.at(19.9) == [] and job.at(20.1) == [("mpirun", signal.SIGTERM)]
 
 
 def test_ranks_have_time_for_a_checkpoint_after_a_sigterm_and_mpirun_kills_none_of_them_meanwhile():

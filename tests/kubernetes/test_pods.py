@@ -16,6 +16,20 @@ ranks = easyscale.communicator.get().all_gather_object(easyscale.rank())
 print("rank", easyscale.rank(), "of", len(ranks), "in", os.uname().nodename)
 """
 
+TRAIN = """
+import keras, numpy as np, easyscale
+
+class Says(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print("epoch", epoch, flush=True)
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+model.compile("adam", "mse")
+data = easyscale.shard(np.ones((64, 4), "float32"), np.ones((64, 2), "float32"))
+callbacks = [easyscale.callbacks.Distribute("ring", checkpoint="run", every="60min"), Says()]
+model.fit(*data, batch_size=easyscale.local_batch(8), epochs=10**6, verbose=0, callbacks=callbacks)
+"""
+
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(not Hosts.are_possible(), reason="needs root, and Linux's namespaces, iproute2 and util-linux"),
@@ -70,3 +84,19 @@ def test_ranks_run_on_the_workers_and_none_in_the_pod_of_the_launcher(tmp_path, 
     said = sorted(line[line.index("rank ") :] for line in output.splitlines() if " in train-" in line)
     size = 2 * len(names)
     assert said == [f"rank {rank} of {size} in {names[rank // 2].partition('.')[0]}" for rank in range(size)], output
+
+
+def test_ranks_of_other_pods_have_time_for_a_checkpoint_when_the_launcher_is_asked_to_end(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    names = ["train-worker-0.train.default.svc", "train-worker-1.train.default.svc"]
+    with Pods(names, tmp_path) as pods:
+        command = ["env", "-C", str(tmp_path), sys.executable, "-m", "easyscale", "launch", "-n", "2", str(script)]
+        process = pods.start(0, command, **pipes)
+        said = process.stdout.readline()
+        process.terminate()
+        output, errors = process.communicate(timeout=60)
+    assert "epoch 0" in said, said + errors
+    assert process.returncode == 75, output + errors
+    assert any((tmp_path / "run").iterdir()), "there is no checkpoint but the last one"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from easyscale.cli.launch.ending import Ending
 from easyscale.cli.launch.hosts import Host
+from easyscale.cli.launch.messages import TO_END
 from easyscale.cli.launch.rendezvous import PLACE
 from easyscale.cli.launch.runtimes.runtime import Runtime
 from easyscale.settings import variable
@@ -42,11 +43,17 @@ class OpenMpi(Runtime):
                 line += ["-x", name]
             for name, value in _KEEPALIVE.items():
                 line += ["--prtemca" if self._major >= 5 else "--mca", f"oob_tcp_keepalive_{name}", value]
+            if self.passes_on:
+                line += ["--forward-signals", TO_END.name]
         elif ranks > cores:
             line.append("--oversubscribe")
         for name, value in variables.items():
             line += ["-x", f"{name}={value}"]
         return line + start
+
+    @property
+    def passes_on(self) -> bool:
+        return self._major >= 5
 
     def elastic_flags(self) -> list[str]:
         return ["--with-ft", "ulfm"] if self._major >= 5 else super().elastic_flags()

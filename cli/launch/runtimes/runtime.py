@@ -55,6 +55,11 @@ class Runtime(abc.ABC):
             cores: Int. How many cores this process may use.
         """
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether ranks of other hosts get a `TO_END` that mpirun gets."""
+        return False
+
     @abc.abstractmethod
     def tagged(self, line: str, stream: str) -> tuple[int, str, str] | None:
         """Return rank, stream and text of a line that mpirun forwards from a rank, or `None` if the line is its own.
