@@ -1,5 +1,6 @@
 """The parts of a model's variables that each rank owns, and how they travel. NumPy only."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -183,13 +184,17 @@ class Shards:
             root: Int. The rank that wants it; what the others get is undefined. Defaults to `None`: all want it.
             memory: `SnapshotMemory`. Where it is. Defaults to `None`: in memory of its own.
         """
+        is_taker = root in (self._exchange.communicator.rank, None)
+        sliced = self.slices.get(index) or self.groups.get(index)
+        if sliced is None:
+            return self._unite(index, part, root, memory)
         if index in self.slices:
-            return self.slices[index].collect(part, root, memory).reshape(-1)
-        if index in self.groups:
-            sliced, own = self.groups[index], self._unite(index, part, root, None)
-            is_taker = root in (self._exchange.communicator.rank, None)  # and so are the others of its group
-            return sliced.collect(own.reshape(sliced.part_shape), memory=memory).reshape(-1) if is_taker else own
-        return self._unite(index, part, root, memory)
+            whole = sliced.collect(part, root, memory)
+        else:
+            whole = self._unite(index, part, root, None)
+            if is_taker:  # and so are the others of its group
+                whole = sliced.collect(whole.reshape(sliced.part_shape), memory=memory)
+        return whole.reshape(-1) if is_taker else np.empty(math.prod(sliced.shape), whole.dtype)
 
     def _unite(self, index: int, part: np.ndarray, root: int | None, memory: Memory | None) -> np.ndarray:
         """Do what `collect` does, of what is in a bucket."""
