@@ -174,11 +174,9 @@ class DistributedOptimizer(AroundAnother):
             self.workers.replicas.start_in_step(variables, state)
         self.updates.now.apply(context, grads, variables)
 
-    def stateless_apply(self, optimizer_variables: list, grads: list, trainable_variables: list) -> tuple[list, list]:
-        if self.workers.size > 1:
-            return super().stateless_apply(optimizer_variables, grads, trainable_variables)
-        # Of one worker it is stock Keras's. Loss scaling has another way here than in `apply`.
-        return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)
+    def stateless_apply(self, *args: list, **kwargs: list) -> tuple[list, list]:
+        # That of one worker is stock Keras's: loss scaling has another way there than in `apply`.
+        return (super() if self.workers.size > 1 else self.inner_optimizer).stateless_apply(*args, **kwargs)
 
     @property
     def is_sharded(self) -> bool:
@@ -192,10 +190,7 @@ class DistributedOptimizer(AroundAnother):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the other workers can go on when one has failed.
-
-        They cannot if each has a part of gradients that are still being summed up.
-        """
+        """Whether others can go on when a worker has failed: not if it had a part of gradients that are summed up."""
         inner = unscaled(self.inner_optimizer)
         accumulates = any(one.gradient_accumulation_steps for one in getattr(inner, "optimizers", [inner]))
         return self.workers.gradients.exchange.is_elastic and not accumulates
