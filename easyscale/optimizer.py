@@ -175,8 +175,8 @@ class DistributedOptimizer(AroundAnother):
         self.updates.now.apply(context, grads, variables)
 
     def stateless_apply(self, *args: list, **kwargs: list) -> tuple[list, list]:
-        # That of one worker is stock Keras's: loss scaling has another way there than in `apply`.
-        return (super() if self.workers.size > 1 else self.inner_optimizer).stateless_apply(*args, **kwargs)
+        inner = self.inner_optimizer.stateless_apply  # in which loss scaling has another way than in `apply`
+        return super().stateless_apply(*args, **kwargs) if self.workers.size > 1 else inner(*args, **kwargs)
 
     @property
     def is_sharded(self) -> bool:

@@ -10,12 +10,12 @@
        |    |                             |    |
     rank 0  rank 1                     rank 2  rank 3            which exchange gradients by MPI, not by Ray
 
-run         what one calls
+on_nodes    `run`, which one calls
 hosts       the placement group, and an actor on each of its nodes
 node        the actor: starts the launcher, or what mpirun wants to have started on its node
 agent       what mpirun starts in the place of ssh
 """
 
-from easyscale.integrations.ray.run import run
+from easyscale.integrations.ray.on_nodes import run
 
 __all__ = ["run"]

@@ -3,9 +3,11 @@
 As ssh does, it has the command run by a shell on that host, here by the actor of Ray that is there.
 """
 
+import importlib
 import logging
 import os
 import sys
+from typing import Any
 
 from easyscale.integrations.ray.node import Node
 
@@ -14,8 +16,7 @@ __all__ = ["main"]
 
 def main() -> int:
     """Return the exit code of the command."""
-    import ray
-
+    ray: Any = importlib.import_module("ray")
     token, host, *words = sys.argv[1:]
     ray.init(os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=logging.ERROR)
     node = ray.get_actor(Node.name_of(token, host), namespace=Node.NAMESPACE)

@@ -78,9 +78,9 @@ class Node:
 
     def execute(self, command: str) -> tuple[int, str]:
         """Run what mpirun wants to have run on this node; return its exit code and what it has written to stderr."""
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-        done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, errors="replace", **quiet)
-        return done.returncode, done.stderr
+        no, pipe = subprocess.DEVNULL, subprocess.PIPE
+        done = subprocess.run(command, shell=True, stdin=no, stdout=no, stderr=pipe)
+        return done.returncode, done.stderr.decode(errors="replace")
 
     def interrupt(self) -> None:
         """Have the workers end as by Ctrl-C; at once if they were asked to before."""

@@ -1,4 +1,4 @@
-"""`run`: a function on several workers of a Ray cluster."""
+"""A function on several workers of a Ray cluster."""
 
 import importlib
 import sys
