@@ -155,6 +155,7 @@ HOSTS = ["--hosts", "a:2,b:2"]
                 *("--prtemca", "oob_tcp_keepalive_time", "4"),
                 *("--prtemca", "oob_tcp_keepalive_intvl", "1"),
                 *("--prtemca", "oob_tcp_keepalive_probes", "4"),
+                *("--forward-signals", "SIGPWR"),
             ],
         ),
         ("MPICH", HOSTS, ["-prepend-rank", "-print-all-exitcodes", "-hosts", "a:2,b:2", "-n", "3"]),
