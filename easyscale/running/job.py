@@ -13,7 +13,7 @@ from types import MappingProxyType, TracebackType
 
 from easyscale.running.folder import Folder
 
-__all__ = ["WORKER", "Job"]
+__all__ = ["WORKER", "Job", "write"]
 
 WORKER = "easyscale.running.worker"  # the module that each rank runs
 
@@ -69,10 +69,7 @@ class Job:
     def show(self) -> int:
         """Write what the job writes to `sys.stdout` and `sys.stderr` until it ends; return its exit code."""
         for name, text in self.output():
-            stream = getattr(sys, name)  # of a notebook: that of the cell that runs now
-            if stream is not None:
-                stream.write(text)
-                stream.flush()
+            write(name, text)
         return self.wait()
 
     def wait(self) -> int:
@@ -106,3 +103,11 @@ class Job:
         number = self._interrupts.pop(0) if len(self._interrupts) > 1 else self._interrupts[0]
         with contextlib.suppress(OSError):  # it has ended
             os.write(self._process.stdin.fileno(), bytes([number]))
+
+
+def write(name: str, text: str) -> None:
+    """Write to `sys.stdout` or `sys.stderr`, by its name, what a job has written there."""
+    stream = getattr(sys, name)  # of a notebook: that of the cell that runs now
+    if stream is not None:
+        stream.write(text)
+        stream.flush()

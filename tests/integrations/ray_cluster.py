@@ -22,6 +22,10 @@ class Cluster:
         self._folder = tempfile.TemporaryDirectory()
         self._hosts = Hosts(2).__enter__()
         try:
+            self._own = Path(self._folder.name, "own")  # each node has its own files there
+            self._own.mkdir()
+            for keeper in self._hosts._keepers:
+                self._hosts._run(keeper, f"mount -t tmpfs tmpfs {self._own}")
             first = ["--head", "--port=6399", "--include-dashboard=false", "--disable-usage-stats"]
             self._start(0, [*first, f"--temp-dir={self._folder.name}"])
             self._start(1, [f"--address={ADDRESS}"])
@@ -47,7 +51,7 @@ class Cluster:
 
     def start(self, arguments, **options):
         """Start a process of Python on the first node."""
-        environment = {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": ADDRESS, **options.pop("env", {})}
+        environment = {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": ADDRESS, "TMPDIR": str(self._own)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return self._hosts.start(0, [sys.executable, *arguments], env=environment, **pipes, **options)
 

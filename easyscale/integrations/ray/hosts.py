@@ -96,7 +96,7 @@ class Hosts:
         )
         options = {"num_cpus": self._cpus, "max_concurrency": _CALLS, "scheduling_strategy": strategy}
         options |= {"name": Node.name_of(self._token, address), "namespace": Node.NAMESPACE}
-        path = f"{tempfile.gettempdir()}/.easyscale-ray-{self._token}-{list(self._slots).index(address)}"
+        path = f"{tempfile.gettempdir()}/.easyscale-ray-{self._token}"  # the command of all ranks names it
         return self._ray.remote(Node).options(**options).remote(path, self._cpus)
 
     def __str__(self) -> str:
@@ -105,7 +105,8 @@ class Hosts:
 
     def give(self, call: Call) -> None:
         """Let workers know what they are to do."""
-        self._wait([node.give.remote(tuple(call)) for node in self._nodes.values()])
+        for node in self._nodes.values():  # one by one: they may have a file system in common
+            self._wait([node.give.remote(tuple(call))])
 
     def check(self, line: list[str]) -> None:
         """Raise what `easyscale launch` has against these options, on the node on which it will run."""
@@ -119,12 +120,15 @@ class Hosts:
         """Have the workers end as by Ctrl-C; at once if they were asked to before."""
         self._first.interrupt.remote()
 
-    def outcome(self) -> tuple[int, list[Failure], bytes | None]:
-        """Return the exit code, what the function has raised, and what it has returned on the chief."""
+    def outcome(self) -> tuple[list[Failure], bytes | None]:
+        """Return what the function has raised, and what it has returned on the chief."""
         found = self._wait([node.outcome.remote() for node in self._nodes.values()])
-        failures = sorted((Failure(*one) for _, own, _ in found for one in own), key=Failure.order)
-        results = [result for _, _, result in found if result is not None]
-        return found[0][0], failures, results[0] if results else None
+        failures = sorted((Failure(*one) for own, _ in found for one in own), key=Failure.order)
+        return failures, next((result for _, result in found if result is not None), None)
+
+    def ending(self) -> tuple[int, str]:
+        """Return the exit code of the launcher, and what was written to stderr last."""
+        return self._wait([self._first.ending.remote()])[0]
 
     @property
     def _first(self) -> Any:

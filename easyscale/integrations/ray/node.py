@@ -28,7 +28,7 @@ class Node:
     """Starts workers, or a daemon of mpirun that does, on its node.
 
     Args:
-        path: String. A folder to make, for what workers are to do.
+        path: String. A folder to make, for what workers are to do. Nodes with one file system have it in common.
         cpus: Int. The CPUs of each worker.
     """
 
@@ -36,12 +36,11 @@ class Node:
 
     def __init__(self, path: str, cpus: int):
         os.environ.update(thread_settings(os.environ, cpus, rank=0))  # else they would share all cores of the node
-        os.mkdir(path, 0o700)
+        os.makedirs(path, 0o700, exist_ok=True)
         self._remover = subprocess.Popen(["sh", "-c", _REMOVER, path], stdin=subprocess.PIPE, start_new_session=True)
         self._remover.wait()
         self._folder = Folder(path)
         self._job: Job | None = None
-        self._code = 0
 
     @staticmethod
     def name_of(token: str, address: str) -> str:
@@ -64,7 +63,6 @@ class Node:
         """Start the launcher; yield what it and the workers write until they end."""
         with Job(self._folder, line, self._variables(token)) as self._job:
             yield from self._job.output()
-            self._code = self._job.wait()
 
     def _variables(self, token: str) -> dict[str, str]:
         import ray
@@ -87,9 +85,14 @@ class Node:
         if self._job is not None:
             self._job.interrupt()
 
-    def outcome(self) -> tuple[int, list[tuple], bytes | None]:
-        """Return the exit code, what the function has raised on workers of this node, and what it has returned."""
-        return self._code, list(map(tuple, self._folder.failures)), self._folder.result
+    def ending(self) -> tuple[int, str]:
+        """Return the exit code of the launcher, and what was written to stderr last."""
+        assert self._job is not None  # `show` has been called
+        return self._job.wait(), self._job.errors
+
+    def outcome(self) -> tuple[list[tuple], bytes | None]:
+        """Return what the function has raised on workers of this node, and what it has returned."""
+        return list(map(tuple, self._folder.failures)), self._folder.result
 
     def close(self) -> None:
         """Remove the folder."""

@@ -1,7 +1,6 @@
 """A function on several workers of a Ray cluster."""
 
 import importlib
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,11 +8,10 @@ from easyscale.errors import LaunchError, WorkerError
 from easyscale.integrations.ray.hosts import Hosts
 from easyscale.running import options as of_launch
 from easyscale.running.calling import call_of, check
+from easyscale.running.job import write
 from easyscale.running.outcome import result_of
 
 __all__ = ["run"]
-
-_KEPT = 1 << 14  # characters of what was written to stderr last
 
 
 def run(
@@ -70,16 +68,11 @@ def run(
     with Hosts(ray, n, cpus_per_worker, timeout) as hosts:
         hosts.give(call)
         line = ["-n", str(hosts.workers), "--hosts", str(hosts), *line]
-        errors = ""
         try:
             hosts.check(line)
             for name, text in _output(ray, hosts, line):
-                errors = (errors + text)[-_KEPT:] if name == "stderr" else errors
-                stream = getattr(sys, name)
-                if stream is not None:
-                    stream.write(text)
-                    stream.flush()
-            code, failures, result = hosts.outcome()
+                write(name, text)
+            (code, errors), (failures, result) = hosts.ending(), hosts.outcome()
         except ray.exceptions.RayActorError as error:
             raise WorkerError(
                 f"all workers must come to the end of `function`. Received: the end of a node's actor, "
