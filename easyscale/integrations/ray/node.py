@@ -75,7 +75,10 @@ class Node:
         return variables | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
 
     def execute(self, command: str) -> tuple[int, str]:
-        """Run what mpirun wants to have run on this node; return its exit code and what it has written to stderr."""
+        """Run what mpirun wants to have run on this node; return its exit code and what it has written to stderr.
+
+        As for ssh, that is a line for a shell.
+        """
         no, pipe = subprocess.DEVNULL, subprocess.PIPE
         done = subprocess.run(command, shell=True, stdin=no, stdout=no, stderr=pipe)
         return done.returncode, done.stderr.decode(errors="replace")
