@@ -7,7 +7,15 @@ import importlib
 import os
 import typing
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+"""The version of this package.
+
+Example:
+
+>>> import easyscale
+>>> print(f"EasyScale {easyscale.__version__}")
+EasyScale 0.2.0
+"""
 
 _WHERE = {
     "DistributedOptimizer": "easyscale.optimizer",

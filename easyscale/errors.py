@@ -46,11 +46,27 @@ class EasyScaleError(Exception):
 
 
 class LaunchError(EasyScaleError):
-    """The ranks were not started in a way that lets them meet."""
+    """The ranks were not started in a way that lets them meet.
+
+    Example:
+
+    >>> try:
+    ...     communicator = easyscale.communicator.get()
+    ... except LaunchError as error:
+    ...     print(error)  # one line, with the remedy
+    """
 
 
 class DesyncError(EasyScaleError):
-    """Ranks differ where they must agree. Raised on every rank."""
+    """Ranks differ where they must agree. Raised on every rank.
+
+    Example:
+
+    >>> try:
+    ...     model.fit(x, y, batch_size=easyscale.local_batch(64), callbacks=[Distribute("ring")])
+    ... except DesyncError as error:
+    ...     print(error)  # which ranks, and in what
+    """
 
 
 class PeerError(EasyScaleError):
@@ -79,7 +95,15 @@ class LostError(PeerError):
 
 
 class SharedMemoryError(EasyScaleError):
-    """A node has no room for the memory that its ranks are to have in common."""
+    """A node has no room for the memory that its ranks are to have in common.
+
+    Example:
+
+    >>> try:
+    ...     vector = easyscale.exchange.get("shared_memory").allocate(1 << 20, "float32")
+    ... except SharedMemoryError as error:
+    ...     print(error)  # how much is free, and what makes more
+    """
 
 
 class WorkerError(EasyScaleError):

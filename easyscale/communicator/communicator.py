@@ -34,7 +34,16 @@ def as_bytes(buffer: np.ndarray) -> np.ndarray:
 
 
 class Traffic:
-    """Counts what a rank has sent: `messages` and `bytes`."""
+    """Counts what a rank has sent: `messages` and `bytes`.
+
+    Example:
+
+    >>> def on_rank(communicator):
+    ...     easyscale.exchange.get("ring", communicator).allreduce(np.ones(100, "float32"))
+    ...     return communicator.sent
+    >>> easyscale.communicator.run_ranks(2, on_rank)[0]
+    Traffic(messages=2, bytes=400)
+    """
 
     def __init__(self) -> None:
         self.messages = 0
@@ -49,7 +58,18 @@ class Traffic:
 
 
 class Request(abc.ABC):
-    """A transfer under way. The buffer belongs to the communicator until `wait` has returned."""
+    """A transfer under way. The buffer belongs to the communicator until `wait` has returned.
+
+    Example:
+
+    >>> def on_rank(communicator):
+    ...     request = communicator.isend(np.full(2, communicator.rank), to=1 - communicator.rank)
+    ...     communicator.receive(received := np.empty(2, int), source=1 - communicator.rank)
+    ...     request.wait()
+    ...     return received
+    >>> easyscale.communicator.run_ranks(2, on_rank)[0]
+    array([1, 1])
+    """
 
     def done(self) -> bool:
         """Return whether the transfer is complete, so that `wait` returns at once."""
@@ -98,6 +118,11 @@ class Communicator(abc.ABC):
         sent: `Traffic`. What this rank has sent by `isend` so far.
         progress: `Progress`. What this rank tells of itself to whoever watches it.
         timeline: `Timeline`. When this rank has begun each part of a step, if that is asked for.
+
+    Example:
+
+    >>> easyscale.communicator.run_ranks(2, lambda communicator: (communicator.rank, communicator.is_chief))
+    [(0, True), (1, False)]
     """
 
     rank: int
@@ -164,12 +189,7 @@ class Communicator(abc.ABC):
         )
 
     def allocate_shared_among(self, ranks: Sequence[int], nbytes: int) -> Window:
-        """Do what `allocate_shared` does for some ranks of this node only. They must all call this.
-
-        Args:
-            ranks: These ranks, of which this is one.
-            nbytes: Int. May be another on each rank.
-        """
+        """Do what `allocate_shared` does for some `ranks` of this node, of which this is one. All of them call this."""
         return Communicator.allocate_shared(self, nbytes)  # which raises
 
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:

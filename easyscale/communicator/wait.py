@@ -28,6 +28,11 @@ class Wait(NamedTuple):
         stalls: Bool. Whether it is a stall if that takes long. Defaults to `True`.
         notices: Bool. Whether what is polled raises `LostError` itself if it waits for a rank that has failed. Defaults
             to `False`: whichever rank has failed, the waiting ends by this error.
+
+    Example:
+
+    >>> flag = np.ones(1)
+    >>> easyscale.communicator.get("local").poll(lambda: flag[0] > 0, Wait("waits for rank 1", lambda: [1]))
     """
 
     action: str

@@ -54,10 +54,21 @@ __all__ = [
 ]
 
 AUTO: Final = "auto"
-"""A form, or none, that is chosen by measuring."""
+"""A form, or none, that is chosen by measuring.
+
+Example:
+
+>>> given(AUTO)
+'auto'
+"""
 
 Form: TypeAlias = Compression | Literal["auto"] | None
-"""What `given` returns: a form, `"auto"`, or `None` where gradients travel as they are."""
+"""What `given` returns: a form, `"auto"`, or `None` where gradients travel as they are.
+
+Example:
+
+>>> form: Form = given("int8")
+"""
 
 _KEEPS = "error_feedback"  # of a form in a file: whether there is some around it
 
