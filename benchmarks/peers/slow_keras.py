@@ -37,11 +37,14 @@ comm = easyscale.communicator.get()
 def arguments(way, begin=0):
     """Return the arguments of `Distribute` of a way: a form and, behind a colon, its share or rank.
 
-    Or `diloco`, and behind the colon the number of fragments; `alone` steps without any exchange.
+    Or `diloco`, and behind the colon the number of fragments and, behind a plus, that of steps that overlap a round;
+    `alone` steps without any exchange.
     """
     name, _, option = way.partition(":")
     if name == "diloco":
-        return {"update": DiLoCo(every=EVERY, fragments=int(option or 1), start_step=begin)}
+        fragments, _, overlap = option.partition("+")
+        in_turns = {"fragments": int(fragments or 1), "overlap": int(overlap or 0)}
+        return {"update": DiLoCo(every=EVERY, start_step=begin, **in_turns)}
     if name == "alone":
         return {"update": DiLoCo(every=10**9)}
     forms = {

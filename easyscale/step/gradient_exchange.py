@@ -224,32 +224,45 @@ class GradientExchange:
             Dense gradients, moving statistics, values and indices of sparse gradients, and whether there was an
             exchange.
         """
-        results, watched, known = self._results(), len(losses), len(losses) + len(data)
-        inputs, timeline = [weight, *losses, *data, *([] if came is None else [came])], self._timeline
-        stay = self._exchange.on_gpus
-
-        def agree(weight: np.ndarray, *arrays: np.ndarray) -> Agreed:
-            return self._agree(float(weight), arrays[:watched], arrays[watched:known])
-
-        def begin(*arrays: np.ndarray) -> None:
-            timeline.came(*arrays[1 + known :])
-            self._begin(agree, *arrays[: 1 + known])
+        inputs, watched, known = self._inputs(weight, losses, data, came), len(losses), len(losses) + len(data)
+        timeline, stay = self._timeline, self._exchange.on_gpus
 
         def step(due: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
             timeline.came(*arrays[1 + known : len(inputs)])
             timeline.to(Part.WAIT)
-            results = self._step(agree(*arrays[: 1 + known]), due, arrays[len(inputs) :])
+            agreed = self._agree(float(arrays[0]), arrays[1 : 1 + watched], arrays[1 + watched : 1 + known])
+            results = self._step(agreed, due, arrays[len(inputs) :])
             timeline.to(Part.UPDATE)
             return results
 
         if not self._overlaps:
-            return self._shared.call(step, [due, *inputs, *tensors], results, len(tensors) if stay else 0)
-        self._shared.call(begin, inputs, [])
+            return self._shared.call(step, [due, *inputs, *tensors], self._results(), len(tensors) if stay else 0)
+        self.begin(weight, losses, data, tensors, came)
+        return self.finish(tensors[len(self.specs.dense + self.specs.moving) :])
+
+    def begin(
+        self, weight: Any, losses: Sequence[Any], data: Sequence[Any], tensors: Sequence[Any], came: Any = None
+    ) -> None:
+        """Let gradients leave, each when it is there; see `__call__`. `finish` must follow, also in another graph."""
+        watched, known, timeline = len(losses), len(losses) + len(data), self._timeline
+
+        def begin(*arrays: np.ndarray) -> None:
+            timeline.came(*arrays[1 + known :])
+            self._begin(watched, *arrays[: 1 + known])
+
+        self._shared.call(begin, self._inputs(weight, losses, data, came), [])
         for number, route in reversed(list(enumerate(self._routes))):
             selected = route.select(tensors)
-            self._shared.call(functools.partial(self._send, number), selected, [], len(selected) if stay else 0)
-        count = len(self.specs.dense + self.specs.moving)
-        return self._shared.call(self._finish, tensors[count:], results)
+            stay = len(selected) if self._exchange.on_gpus else 0
+            self._shared.call(functools.partial(self._send, number), selected, [], stay)
+
+    def finish(self, rows: Sequence[Any] = ()) -> list[Any]:
+        """Return, as `__call__` does, what has come, given values and indices of rows. Defaults to none."""
+        return self._shared.call(self._finish, list(rows), self._results())
+
+    @staticmethod
+    def _inputs(weight: Any, losses: Sequence[Any], data: Sequence[Any], came: Any) -> list[Any]:
+        return [weight, *losses, *data, *([] if came is None else [came])]
 
     def _results(self) -> list[tuple[Sequence[int | None], np.dtype]]:
         """Shape and dtype of what `__call__` returns."""
@@ -288,11 +301,11 @@ class GradientExchange:
 
     # A step in pieces, between which the backward pass goes on
 
-    def _begin(self, agree: Callable[..., Agreed], *arrays: np.ndarray) -> None:
-        known = [np.array(array) for array in arrays]  # the graph's memory is its own again after this call
+    def _begin(self, watched: int, *arrays: np.ndarray) -> None:
+        weight, *known = [np.array(array) for array in arrays]  # the graph's memory is its own again after this call
 
         def begin() -> tuple[float, list[np.ndarray]]:
-            return agree(*known).share, self._lend()
+            return self._agree(float(weight), known[:watched], known[watched:]).share, self._lend()
 
         self._begun = self._shared.background.submit(self._timeline.beside(Part.WAIT, begin, Background.NAME))
         self._sent = []

@@ -8,13 +8,13 @@ from easyscale.backend.base import CompiledUpdate
 from easyscale.communicator.data_axis import everyone_of
 from easyscale.exchange import Exchange
 from easyscale.layout.shards import Shards
-from easyscale.layout.sliced import Sliced
-from easyscale.layout.specs import Spec, Variable, specs_of
+from easyscale.layout.specs import Variable, specs_of
 from easyscale.step import owned_parts
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.compressed_sums import CompressedSums
-from easyscale.step.gradient_exchange import GradientExchange, Owned, Signature
+from easyscale.step.exchanges_of_gradients import ExchangesOfGradients
+from easyscale.step.gradient_exchange import Signature
 from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext, Tensor
 from easyscale.step.late_gather import LateGather
 from easyscale.step.owned_slices import OwnedSlices
@@ -40,11 +40,8 @@ class Gradients(GradientSync):
     def __init__(self, way: Way, shared: Shared, densify: bool, compiled: CompiledUpdate):
         self.way, self.slices = way, OwnedSlices()
         self.communicator, self._shared, self._tensors = way.exchange.communicator, shared, shared.backend.tensors
-        self._densify, self._compiled = densify, compiled
-        self._number = shared.new_number()
-        self._exchanges: dict[Signature, GradientExchange] = {}
-        self._by_signature: dict[int, GradientExchange] = {}
-        self._numbers: dict[int, tuple[int, Variable]] = {}  # by identity, each with its variable
+        self._compiled = compiled
+        self._exchanges = ExchangesOfGradients(way, shared, densify, self.slices)
 
     @property
     def exchange(self) -> Exchange:
@@ -66,8 +63,7 @@ class Gradients(GradientSync):
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
         slices, groups = self.slices.numbered(variables), self.slices.groups.numbered(variables)
         shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole, slices, groups)
-        for exchange in self._exchanges.values():  # of an earlier division, over other workers
-            exchange.divide(shards)
+        self._exchanges.divide(shards)
         self._compiled.forget()
         return shards
 
@@ -89,7 +85,7 @@ class Gradients(GradientSync):
         in_rows = [index for index in sparse if index not in slices and accumulation is None]
         dense = [index for index in present if index not in (*slices, *in_rows)]
         indices = dense, in_rows, slices
-        exchange = self._exchange_of(context, gradients, variables, indices, accumulation is not None, shards)
+        exchange = self._exchanges.of(context, gradients, variables, indices, accumulation is not None, shards)
 
         inputs = [tensors.whole(gradients[index]) for index in dense]
         weight, due = context.weight, True
@@ -118,10 +114,22 @@ class Gradients(GradientSync):
 
             def forget() -> None:
                 for index in dense:
-                    accumulation.gradients[index].assign(tensors.zeros(self._spec(variables[index], averaged[index])))
+                    accumulation.gradients[index].assign(
+                        tensors.zeros(self._exchanges.spec(variables[index], averaged[index]))
+                    )
 
             tensors.if_true(exchanged, forget)
         return averaged
+
+    def begin_reduce(
+        self, context: StepContext, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> Callable[[], list[Gradient]]:
+        self.choose(variables)
+        all_dense: tuple[list[int], list[int], list[int]] = list(range(len(gradients))), [], []
+        exchange = self._exchanges.of(context, gradients, variables, all_dense, False, None)
+        tensors = list(map(self._tensors.whole, [*gradients, *context.moving]))
+        exchange.begin(context.weight, context.losses, context.data, tensors)
+        return lambda: exchange.finish()[: len(tensors)]
 
     def update(
         self, apply: Apply, gradients: Sequence[Gradient], variables: Sequence[Variable], compiles: bool = False
@@ -157,42 +165,6 @@ class Gradients(GradientSync):
     def on_state(self, collect: Callable[[], list[np.ndarray]]) -> Callable[[], list[np.ndarray]]:
         return self._shared.on_state(collect)
 
-    def _exchange_of(
-        self,
-        context: StepContext,
-        gradients: Sequence[Gradient],
-        variables: Sequence[Variable],
-        positions: tuple[list[int], list[int], list[int]],
-        accumulates: bool,
-        shards: Shards | None,
-    ) -> GradientExchange:
-        def specs_at(indices: list[int]) -> tuple[Spec, ...]:
-            return tuple(self._spec(variables[index], gradients[index]) for index in indices)
-
-        dense, in_rows, slices = positions
-        order = [*dense, *in_rows, *slices]
-        moving = tuple(self._spec(variable, self._tensors.whole(variable)) for variable in context.moving)
-        numbers = tuple(self._number_of(variables[index]) for index in order)
-        # A slice may have another shape on each rank, so that of the whole counts.
-        wholes = tuple(self._spec(self.slices.sliced(variables[index]), gradients[index]) for index in slices)
-        parts = specs_at(dense), moving, specs_at(in_rows)
-        specs = Signature(*parts, accumulates, shards is not None, self._number, numbers, wholes)
-        if specs not in self._exchanges:
-            owned = None if shards is None else Owned(shards, dense)
-            of_step = [variables[index] for index in order], order, context.moving
-            exchange = GradientExchange(
-                self.exchange, self._shared, specs, *of_step, self.bucket_bytes, self._densify, owned, self.sums
-            )
-            self._exchanges[specs] = self._by_signature[exchange.signature] = exchange
-        return self._exchanges[specs]
-
-    def _spec(self, variable: Variable | Sliced, tensor: Gradient) -> Spec:
-        return Spec(tuple(variable.shape), self._tensors.dtype_of(tensor))
-
-    def _number_of(self, variable: Variable) -> int:
-        """Return 0 for the first variable that had a gradient, then 1, ...: the same on all ranks."""
-        return self._numbers.setdefault(id(variable), (len(self._numbers), variable))[0]
-
     def join(self, agreed: Agreed, apply: ApplyInStep) -> bool:
         """Take part with weight zero in what other workers do inside a step.
 
@@ -206,7 +178,7 @@ class Gradients(GradientSync):
         if agreed.purpose == Purpose.ROWS:
             self.communicator.all_gather_rows(np.zeros(agreed.detail))
             return True
-        exchange = self._by_signature.get(agreed.detail)
+        exchange = self._exchanges.by_signature.get(agreed.detail)
         if exchange is None:
             return False
         if exchange.idle_step is None:

@@ -134,6 +134,23 @@ class GradientSync(Protocol):
                 Defaults to `None`.
         """
 
+    def begin_reduce(
+        self, context: StepContext, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> Callable[[], list[Gradient]]:
+        """Begin what `reduce` does, which goes on beside the graphs that follow.
+
+        No worker may begin another exchange, or meet the others, before this one has ended.
+
+        Args:
+            context: `StepContext`.
+            gradients: Tensors, one for each variable.
+            variables: The variables they belong to.
+
+        Returns:
+            Function that returns the means when they have come, of gradients and then of moving statistics, to which
+            they are not assigned. For another graph.
+        """
+
     def update(
         self, apply: Apply, gradients: Sequence[Gradient], variables: Sequence[Variable], compiles: bool = False
     ) -> None:

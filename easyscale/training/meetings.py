@@ -23,10 +23,15 @@ class Meetings:
     def __init__(self, optimizers: Sequence[DistributedOptimizer], progress: FitProgress):
         self._optimizers, self._progress, self._replication = optimizers, progress, optimizers[0].workers
         self._acts: dict[Purpose, Callable[[int], None]] = {}
+        self._finishes: list[Callable[[], None]] = []
 
     def register(self, purpose: Purpose, act: Callable[[int], None]) -> None:
         """Have a worker that has come for less do `act(detail)` when others have come for `purpose`."""
         self._acts[purpose] = act
+
+    def register_finish(self, finish: Callable[[], None]) -> None:
+        """Have a worker do `finish()` before it meets the others: something may go on beside its steps."""
+        self._finishes.append(finish)
 
     def begin(self) -> None:
         """Return when all workers begin this `fit()`.
@@ -49,14 +54,17 @@ class Meetings:
         timeline.to(before)
 
     def settle(self) -> None:
-        """Return when the model has the weights of the last step, which may come while the next one begins."""
+        """Return when the model has what is on its way: weights of the last step, or what was registered."""
         for optimizer in self._optimizers:
             if optimizer.late is not None:
                 optimizer.late.settle()
+        for finish in self._finishes:
+            finish()
 
     def _join(self, agreed: Agreed) -> None:
         if agreed.purpose in self._acts:
             self._acts[agreed.purpose](agreed.detail)
+            self.settle()
         elif not any(optimizer.join(agreed) for optimizer in self._optimizers):
             raise ValueError(
                 "a worker must have had data before it can go on without. Received: none in this fit() on worker "

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -20,10 +21,23 @@ from easyscale.update.local import LocalUpdate
 __all__ = ["Rounds"]
 
 
+class UnderWay(NamedTuple):
+    """A round that goes on while workers step.
+
+    Attributes:
+        until: Int. It ends behind this step.
+        moves: Bool. Whether moving statistics travel with it.
+    """
+
+    until: int
+    moves: bool
+
+
 class Rounds:
     """Has all workers meet after so many steps without an exchange, and at the end of each epoch.
 
-    Where weights take turns, workers meet for the next fragment, and for all at the end of an epoch.
+    Where weights take turns, workers meet for the next fragment, and for all at the end of an epoch. A round may go on
+    while they step; it ends so many steps later on all, or where they meet before.
 
     A worker without data takes part, by what it has changed before its data ended. Where each step exchanges gradients
     there are no rounds, and nothing is done.
@@ -52,10 +66,12 @@ class Rounds:
         self._model, self._optimizers, self._progress, self._meetings = model, optimizers, progress, meetings
         self._trace_anew, self._compare = trace_anew, compare
         self._since, self._fragment = 0, 0  # the step behind which workers met last, and of what they do next
+        self._under_way: UnderWay | None = None
         self.are_apart = False
         self._moving: list[tuple[keras.Variable, np.ndarray]] = []
         meetings.register(Purpose.ROUND, self._make_next)
         meetings.register(Purpose.CHECK, self._compare_last)
+        meetings.register_finish(self._finish)
 
     @property
     def _local(self) -> list[LocalUpdate]:
@@ -104,6 +120,9 @@ class Rounds:
         for local in self._local:
             local.is_open = self.are_apart = True
         steps = self._progress.steps
+        if self._under_way is not None and steps >= self._under_way.until:
+            self._finish()
+            self.are_apart = False
         if steps - self._since >= self._local[0].every:
             self._meetings.reach(Purpose.ROUND, steps)
             self._make_next(steps)
@@ -130,19 +149,43 @@ class Rounds:
         self._fragment = 0
 
     def _make_next(self, steps: int) -> None:
-        self._make(steps, self._fragment)
+        if overlap := self._local[0].overlap:
+            self._start(steps, overlap)
+        else:
+            self._make(steps, self._fragment)
         self._fragment = (self._fragment + 1) % max(local.fragments for local in self._local)
 
     def _make(self, steps: int, fragment: int | None = None) -> None:
         moving = [] if fragment else assigned_in_steps(self._model)
-        for number, optimizer in enumerate(self._optimizers):
-            is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
-            if (local := optimizer.updates.local) is not None:
-                losses = () if is_scaled else finite_losses.totals(self._model)
-                local.make_round([] if number else moving, losses, fragment)
+        for local, of_first, losses in self._shares(moving):
+            local.make_round(of_first, losses, fragment)
         if moving and self.is_open:
             self._note_moving()
         self._since, self.are_apart = steps, False
+
+    def _start(self, steps: int, overlap: int) -> None:
+        """Begin a round that ends behind so many more steps, or where workers meet before."""
+        moving = [] if self._fragment else assigned_in_steps(self._model)
+        for local, of_first, losses in self._shares(moving):
+            local.start_round(of_first, losses, self._fragment)
+        self._since, self._under_way, self.are_apart = steps, UnderWay(steps + overlap, bool(moving)), True
+
+    def _finish(self) -> None:
+        """End the round that is under way, if one is."""
+        if self._under_way is None:
+            return
+        (_, moves), self._under_way = self._under_way, None
+        for local in self._local:
+            local.finish_round()
+        if moves and self.is_open:
+            self._note_moving()
+
+    def _shares(self, moving: list[keras.Variable]) -> Iterator[tuple[LocalUpdate, list, Sequence[keras.Variable]]]:
+        """Yield each optimizer's update, the moving statistics that travel with it, and what tells finite losses."""
+        for number, optimizer in enumerate(self._optimizers):
+            is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
+            if (local := optimizer.updates.local) is not None:
+                yield local, [] if number else moving, () if is_scaled else finite_losses.totals(self._model)
 
     def _note_moving(self) -> None:
         self._moving = [(variable, value_of(variable)) for variable in assigned_in_steps(self._model)]

@@ -31,6 +31,14 @@ class DiLoCo(LocalSteps):
     With `fragments` weights take turns: after each `every / fragments` steps there is a round of another part of them,
     of about as many bytes as the others. As much is sent in all, but in each round a part of it.
 
+    With `overlap` a round does not hold workers up: what they have changed travels while each makes so many steps more.
+    Then come the outer step, and the mean, weighted by `mixing`, of what it gives and of the worker's own weights:
+
+        d = sum_r(n_r (w - w_r)) / sum_r(n_r)                           travels during `overlap` inner steps
+        w, state = outer_optimizer(w, state, d),  w_r = m w_r + (1 - m) w                   m: `mixing`
+
+    The outer optimizer's state is on all workers then.
+
     There is a round of all weights at the end of each epoch as well, so that its validation, its callbacks and their
     files have the same weights on all workers: an epoch should be a multiple of `every`, or much longer, with fragments
     in any case. The outer momentum moves the weights as far after a short round as after a long one. Between rounds
@@ -47,6 +55,10 @@ class DiLoCo(LocalSteps):
             of earlier `fit()`s count. Defaults to `0`.
         fragments: Int. In so many parts weights take turns, of which `every` must be a multiple. More than there are
             weights are as many as there are. Defaults to `1`: all weights in one round.
+        overlap: Int, less than `every / fragments`. So many inner steps are made while a round goes on. Defaults to
+            `0`: workers wait for its end.
+        mixing: Float, 0 to 1. What stays of a worker's own weights when such a round ends: 0 forgets the steps that it
+            has made meanwhile, 1 what the others have changed. Defaults to `0.5`.
 
     Raises:
         TypeError: If `outer_optimizer` is none.
@@ -71,6 +83,8 @@ class DiLoCo(LocalSteps):
         outer_optimizer: keras.optimizers.Optimizer | str | dict | None = None,
         start_step: int = 0,
         fragments: int = 1,
+        overlap: int = 0,
+        mixing: float = 0.5,
     ):
         super().__init__(every, start_step)
         if not is_number(fragments, 1, whole=True) or isinstance(fragments, bool) or self.every % int(fragments):
@@ -79,6 +93,15 @@ class DiLoCo(LocalSteps):
                 f"fragments={fragments!r}, every={self.every}. Use such as DiLoCo(every=100, fragments=4)"
             )
         self.fragments = int(fragments)
+        between = self.every // self.fragments
+        if not is_number(overlap, 0, whole=True) or isinstance(overlap, bool) or overlap >= between:
+            raise ValueError(
+                f"`overlap` must be an integer from 0 to {between - 1}, as rounds are {between} steps apart. Received: "
+                f"overlap={overlap!r}, every={self.every}, fragments={self.fragments}. Use a smaller one"
+            )
+        if not is_number(mixing, 0) or isinstance(mixing, bool) or mixing > 1:
+            raise ValueError(f"`mixing` must be a number from 0 to 1. Received: mixing={mixing!r}. Use such as 0.5")
+        self.overlap, self.mixing = int(overlap), float(mixing)
         if outer_optimizer is None:
             outer_optimizer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
         self.outer_optimizer = identifiers.get(outer_optimizer, "outer_optimizer")
@@ -118,11 +141,13 @@ class DiLoCo(LocalSteps):
     def get_config(self) -> dict[str, Any]:
         outer = keras.saving.serialize_keras_object(self.outer_optimizer)
         outer["config"] = {name: value for name, value in outer["config"].items() if name != "name"}
-        return {**super().get_config(), "outer_optimizer": outer, "fragments": self.fragments}
+        own = {"fragments": self.fragments, "overlap": self.overlap, "mixing": self.mixing}
+        return {**super().get_config(), "outer_optimizer": outer, **own}
 
     def __repr__(self) -> str:
         outer = self.get_config()["outer_optimizer"]
         arguments = ", ".join(f"{name}={value!r}" for name, value in outer["config"].items() if value)
         made_by = f"outer_optimizer={outer['class_name']}({arguments})"
-        parts = f", fragments={self.fragments}" if self.fragments > 1 else ""
-        return f"DiLoCo(every={self.every}, {made_by}, start_step={self.start_step}{parts})"
+        more = f", fragments={self.fragments}" if self.fragments > 1 else ""
+        more += f", overlap={self.overlap}, mixing={self.mixing}" if self.overlap else ""
+        return f"DiLoCo(every={self.every}, {made_by}, start_step={self.start_step}{more})"

@@ -23,7 +23,7 @@ __all__ = ["LocalUpdate"]
 
 
 class LocalUpdate(Update):
-    """Has each worker step alone between rounds, during a `fit()`; the first steps may be made together.
+    """Has each worker step alone between rounds, and during some, in a `fit()`; the first steps may be made together.
 
     Whoever makes the steps asks whether the next one exchanges gradients, says when there was one without, and calls
     for the rounds. Behind `fit()` the optimizer's state is the mean of all workers'.
@@ -37,6 +37,7 @@ class LocalUpdate(Update):
     Attributes:
         every: Int. A round is made after so many steps without one: of all weights, or of the next fragment.
         fragments: Int. In so many parts weights take turns.
+        overlap: Int. Steps that are made while a round goes on.
         exchanges: Bool. Whether the next step exchanges gradients: the same on all workers.
         traced: Bool. Whether the step that was traced last does; `None` if none was traced.
         is_open: Bool. Whether this worker has stepped alone since the last round of all weights, so that some of its
@@ -68,7 +69,8 @@ class LocalUpdate(Update):
         self.traced: bool | None = None
         self._together = ReplicatedUpdate(optimizer, variables, connect)
         self._states = StatesOfWorkers(optimizer, connect())
-        self._outers = [OuterStep(asked.make_outer_optimizer(), part, connect) for part in parts]
+        self.overlap, mixing = asked.overlap, asked.mixing if asked.overlap else None
+        self._outers = [OuterStep(asked.make_outer_optimizer(), part, connect, mixing) for part in parts]
         self._means_on_all = connect().on_state(self._states.means)
 
     def begin(self) -> None:
@@ -124,9 +126,22 @@ class LocalUpdate(Update):
             outer.make(() if number else moving, losses)
         self.is_open = False
 
+    def start_round(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable], fragment: int) -> None:
+        """Begin a round of a fragment that goes on while workers step; see `make_round`, and `OuterStep.start`."""
+        self._are_apart = True
+        if not self.is_open:
+            self.look()
+        for outer in self._outers[fragment : fragment + 1]:
+            outer.start(moving, losses)
+
+    def finish_round(self) -> None:
+        """End the round that is under way, if one is; see `OuterStep.finish`."""
+        for outer in self._outers:
+            outer.finish()
+
     def _stepped(self) -> list[OuterStep]:
         """Return the fragments that some worker has changed since their last rounds: all, if weights take no turns."""
-        if self.fragments == 1:
+        if self.fragments == 1 and not self.overlap:
             return self._outers
         all_ranks = self._connect().communicator.all_gather_object([outer.samples for outer in self._outers])
         return [outer for outer, *of_ranks in zip(self._outers, *all_ranks, strict=True) if any(of_ranks)]

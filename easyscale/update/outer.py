@@ -11,9 +11,11 @@ from easyscale.backend import value_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec
 from easyscale.step.batch_of_processes import COMPARED
-from easyscale.step.interfaces import GradientSync, StepContext
+from easyscale.step.interfaces import GradientSync, StepContext, Tensor
 from easyscale.update import choosing
 from easyscale.update.base import Update
+from easyscale.update.element_wise import is_of_keras
+from easyscale.update.replicated import ReplicatedUpdate
 
 __all__ = ["OuterStep"]
 
@@ -29,6 +31,8 @@ class OuterStep:
         outer: The outer optimizer.
         variables: The weights.
         connect: Function that returns all workers, as one of them sees them.
+        mixing: Float. What stays of a worker's own weights when a round ends during which it has stepped on. Defaults
+            to `None`: it steps between rounds only.
     """
 
     def __init__(
@@ -36,16 +40,20 @@ class OuterStep:
         outer: keras.optimizers.Optimizer,
         variables: Sequence[keras.Variable],
         connect: Callable[[], GradientSync],
+        mixing: float | None = None,
     ):
-        self._weights = list(variables)
+        self._weights, self._outer, self._connect, self._mixing = list(variables), outer, connect, mixing
         self._last = [
             keras.Variable(value_of(weight), dtype=weight.dtype, name=weight.name) for weight in self._weights
         ]
-        update = choosing.choose(None, outer, self._last, connect())
+        # What is gathered behind the outer step would not travel while workers step on.
+        update = choosing.choose(None, outer, self._last, connect()) if mixing is None else ReplicatedUpdate
         self._update: Update = update(outer, self._last, connect)
         outer.build(self._last)
         self._samples = keras.Variable(np.zeros(()), dtype="float64", trainable=False, name="samples")
         self._rounds: dict[tuple[int, ...], Callable[[], None]] = {}
+        self._halves: dict[tuple[int, ...], tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._finish: Callable[[], None] | None = None  # of the round that is under way
 
     def begin(self) -> None:
         """Begin a `fit()`. All workers must call this."""
@@ -85,14 +93,66 @@ class OuterStep:
         self._rounds[key]()
 
     def _make(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]) -> None:
-        weights = [keras.ops.convert_to_tensor(weight) for weight in self._weights]
-        differences = [last - weight for last, weight in zip(self._last, weights, strict=True)]
-        beginnings = [keras.ops.reshape(weight, (-1,))[:COMPARED] for weight in weights]
-        context = StepContext(keras.ops.convert_to_tensor(self._samples), beginnings, moving, losses)
+        context, differences = self._moved(moving, losses)
         self._update.apply(context, differences, self._last)
         for last, weight in zip(self._last, self._weights, strict=True):
             weight.assign(last)
         self._samples.assign(0.0)
+
+    def _moved(
+        self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]
+    ) -> tuple[StepContext, list[Tensor]]:
+        """Return what is known of this worker's steps, and how far they have led from the weights of the last round."""
+        weights = [keras.ops.convert_to_tensor(weight) for weight in self._weights]
+        differences = [last - weight for last, weight in zip(self._last, weights, strict=True)]
+        beginnings = [keras.ops.reshape(weight, (-1,))[:COMPARED] for weight in weights]
+        return StepContext(keras.ops.convert_to_tensor(self._samples), beginnings, moving, losses), differences
+
+    # A round that goes on while workers step
+
+    def start(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]) -> None:
+        """Begin a round, with all workers. `finish` must follow, before the next one and before workers meet again.
+
+        Args:
+            moving: See `StepContext`.
+            losses: The same.
+        """
+        key = tuple(map(id, [*moving, *losses]))
+        if key not in self._halves:
+            self._halves[key] = self._make_halves(moving, losses)
+        start, self._finish = self._halves[key]
+        start()
+
+    def finish(self) -> None:
+        """End the round that is under way, if one is: when differences have come, mix weights with those of the round.
+
+        A worker that has not stepped meanwhile has nothing to keep, and takes those of the round.
+        """
+        if self._finish is not None:
+            finish, self._finish = self._finish, None
+            finish()
+
+    def _make_halves(
+        self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
+        came: list[Callable[[], list[Tensor]]] = []  # by the graph that is traced first, for the other one
+
+        def start() -> None:
+            context, differences = self._moved(moving, losses)
+            came[:] = [self._connect().begin_reduce(context, differences, self._last)]
+            self._samples.assign(0.0)
+
+        def finish() -> None:
+            means = came[0]()
+            for variable in reversed(moving):
+                variable.assign(means.pop())
+            self._connect().update(self._outer.apply, means, self._last, is_of_keras(self._outer))
+            kept = keras.ops.where(self._samples > 0, self._mixing, 0.0)
+            for last, weight in zip(self._last, self._weights, strict=True):
+                own = keras.ops.cast(kept, weight.dtype)
+                weight.assign(own * weight + (1 - own) * last)
+
+        return backends.get().graph(start), backends.get().graph(finish)
 
     def end(self) -> None:
         """End a `fit()`: the outer optimizer's state is whole on all workers. All must call this."""
@@ -101,6 +161,7 @@ class OuterStep:
 
     def abandon(self, lost: bool) -> None:
         """End without the others; see `Update.abandon`."""
+        self._finish = None
         if self._update.active:
             self._update.abandon(lost)
             self._take_memory()

@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
 from easyscale.compression import Packing  # noqa: E402
 from easyscale.errors import DesyncError  # noqa: E402
+from easyscale.exchange.ring import Ring  # noqa: E402
 from easyscale.update import DiLoCo, LocalSGD  # noqa: E402
 from easyscale.update.local import fragments_of  # noqa: E402
 
@@ -151,7 +153,17 @@ def check_weights_that_take_turns_are_those_of_the_equations():
 
     In the second fit a fragment has its round there, and none again.
     """
-    every, rate = 4, 0.05
+    _compare_turns(DiLoCo(4, fragments=2, outer_optimizer=NESTEROV()))
+
+
+def check_weights_of_rounds_that_go_on_beside_are_those_of_the_equations():
+    """A round ends a step after it has begun, or where the epoch ends; or of all weights, two steps after."""
+    _compare_turns(DiLoCo(4, fragments=2, outer_optimizer=NESTEROV(), overlap=1, mixing=0.25))
+    _compare_turns(DiLoCo(3, outer_optimizer=NESTEROV(), overlap=2))
+
+
+def _compare_turns(update):
+    rate, apart, overlap = 0.05, update.every // update.fragments, update.overlap
     keras.utils.set_random_seed(1 + comm.rank)
     layers = [keras.layers.Dense(2, use_bias=False), keras.layers.Dense(2, use_bias=False)]
     model = keras.Sequential([keras.Input((3,)), *layers])
@@ -159,19 +171,28 @@ def check_weights_that_take_turns_are_those_of_the_equations():
     last = [
         np.array(value, "float64") for value in comm.all_gather_object([v.tolist() for v in model.get_weights()])[0]
     ]
+    fragments = [(0,), (1,)] if update.fragments == 2 else [(0, 1)]
     weights, counts = [[value.copy() for value in last] for _ in SAMPLES], np.zeros((2, len(SAMPLES)))
-    velocities = [np.zeros_like(value) for value in last]
+    velocities, under_way = [np.zeros_like(value) for value in last], []
 
-    def meet(fragment):
-        found = zip(counts[fragment], weights, strict=True)
-        mean = sum(count * (last[fragment] - own[fragment]) for count, own in found) / counts[fragment].sum()
-        velocities[fragment] = 0.9 * velocities[fragment] - 0.7 * mean
-        last[fragment] = last[fragment] + 0.9 * velocities[fragment] - 0.7 * mean
-        for own in weights:
-            own[fragment] = last[fragment]
-        counts[fragment] = 0
+    def start(numbers):
+        for number in numbers:
+            found = zip(counts[number], weights, strict=True)
+            mean = sum(count * (last[number] - own[number]) for count, own in found) / counts[number].sum()
+            counts[number] = 0
+            under_way.append((number, mean))
+
+    def finish():
+        for number, mean in under_way:
+            velocities[number] = 0.9 * velocities[number] - 0.7 * mean
+            last[number] = last[number] + 0.9 * velocities[number] - 0.7 * mean
+            for own, count in zip(weights, counts[number], strict=True):
+                kept = update.mixing if count else 0
+                own[number] = kept * own[number] + (1 - kept) * last[number]
+        under_way.clear()
 
     def epoch(steps):
+        since, turn = 0, 0
         for step in range(steps):
             for worker, (first, second) in enumerate(weights):
                 x, y = (array[step * BATCH : (step + 1) * BATCH].astype("float64") for array in parts()[worker])
@@ -179,13 +200,17 @@ def check_weights_that_take_turns_are_those_of_the_equations():
                     error = (x @ first @ second - y) / len(x)
                     weights[worker] = [first - rate * x.T @ error @ second.T, second - rate * (x @ first).T @ error]
                     counts[:, worker] += len(x)
-            if step % 2:  # in turns, the first again from each epoch on
-                meet(step // 2 % 2)
-        for fragment in (0, 1):
-            if counts[fragment].any():
-                meet(fragment)
+            if step + 1 - since >= overlap:
+                finish()
+            if step + 1 - since == apart:  # in turns, the first again from each epoch on
+                start(fragments[turn % len(fragments)])
+                since, turn = step + 1, turn + 1
+                if not overlap:
+                    finish()
+        finish()
+        start(number for number in (0, 1) if counts[number].any())
+        finish()
 
-    update = DiLoCo(every, fragments=2, outer_optimizer=NESTEROV())
     fit(model, update)
     for _ in range(2):
         epoch(7)
@@ -194,6 +219,76 @@ def check_weights_that_take_turns_are_those_of_the_equations():
     assert_equal_ranks(model.get_weights())
     for found, expected in zip(model.get_weights(), last, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+class Holds(Ring):
+    """A ring whose sums are held until something is set."""
+
+    name = "holds"
+    is_set, held = threading.Event(), 0
+
+    def allreduce(self, buffer):
+        if buffer.size > 500:
+            Holds.held += 1
+            assert self.is_set.wait(60), "no step was made beside the round"
+        super().allreduce(buffer)
+
+
+def check_workers_step_on_while_a_round_goes_on():
+    """What a round sends is held until the second step behind its begin has ended; then all see its weights."""
+
+    class Steps(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.held, self.equal = [], []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.held.append(Holds.held)
+            if batch == 5:
+                Holds.is_set.set()
+            if batch == 6:
+                self.equal = self.model.get_weights()
+
+    Holds.is_set.clear()
+    Holds.held, steps = 0, Steps()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    x, y = np.random.default_rng(comm.rank).normal(size=(2, 4 * 7, 32)).astype("float32")
+    update = DiLoCo(every=4, overlap=3, mixing=0.0)
+    distribute = Distribute(Holds, update=update, check_every=1)
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[steps, distribute])
+    assert steps.held[:3] == [0] * 3 and steps.held[6] == 1, steps.held
+    assert_equal_ranks(steps.equal)  # mixing=0.0: each has those of the round when it ends
+    assert_equal_ranks(model.get_weights())
+
+
+def check_what_moves_by_itself_and_callbacks_agree_where_rounds_go_on_beside():
+    """Moving statistics, a rate that the chief lowers, forms, several optimizer states: equal on all when all meet."""
+    for options in (
+        {},
+        {"exchange": "ring", "compression": "int8"},
+        {"exchange": "shared_memory"},
+        {"exchange": "tree"},
+    ):
+        different_start()
+        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(64)]
+        layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), keras.layers.Dense(10)]
+        model, folder = classify(keras.Sequential(layers), keras.optimizers.Adam()), new_folder()
+        x, y = easyscale.shard(*digits(comm.size * 4 * 9 + 1))
+        callbacks = [
+            keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=10.0, cooldown=0),
+            Distribute(
+                update=DiLoCo(every=6, fragments=3, overlap=1), check_every=2, **{"exchange": "ring", **options}
+            ),
+        ]
+        if not options:
+            callbacks[-1] = Distribute("ring", update=DiLoCo(every=6, overlap=2), checkpoint=folder, every=1)
+        history = model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks, validation_data=(x, y))
+        assert_equal_ranks([weight for weight in model.get_weights() if weight.dtype == np.float32])
+        assert_equal_ranks([np.array(variable) for variable in model.optimizer.variables])
+        numbers = [history.history[name] for name in sorted(history.history)]
+        assert comm.all_gather_object(numbers) == [numbers] * comm.size
 
 
 def check_a_round_of_a_fragment_sends_a_part_and_those_who_look_see_what_all_have():
@@ -413,6 +508,15 @@ def check_a_step_past_the_optimizer_is_an_error():
 def check_training_goes_on_from_a_checkpoint_with_the_same_bits():
     """One that is due is written in the next round: it has each worker's own optimizer, and the outer one."""
     update = DiLoCo(every=3, start_step=2, outer_optimizer=NESTEROV())
+    _compare_resumed(update, [1, 2, 5, 7, 10, 13, 14], (10, 1, None))  # together, and in rounds, also of an epoch's end
+
+
+def check_training_goes_on_from_the_end_of_an_epoch_where_rounds_go_on_beside():
+    update = DiLoCo(every=3, outer_optimizer=NESTEROV(), overlap=2)
+    _compare_resumed(update, [7, 14], (7, None))
+
+
+def _compare_resumed(update, expected_steps, resumed_from):
     folder = new_folder()
 
     def trained():
@@ -424,8 +528,8 @@ def check_training_goes_on_from_a_checkpoint_with_the_same_bits():
     comm.barrier()  # the chief has written
     written = sorted(int(path.name.split("-")[1]) for path in folder.glob("step-*"))
     comm.barrier()  # before some are taken away
-    assert written == [1, 2, 5, 7, 10, 13, 14], written  # together, and then in rounds, also of the end of an epoch
-    for step in (10, 1, None):  # and from the end: no step is left
+    assert written == expected_steps, written
+    for step in resumed_from:  # and from the end: no step is left
         if step is not None:
             leave(folder, step)
         again, same_history = trained()

@@ -42,6 +42,12 @@ def _used():
             "`fragments` must be an integer of 1 or more .* Received: fragments=0, every=100",
         ),
         (lambda: DiLoCo(every=10, fragments=4), "of which `every` is a multiple. Received: fragments=4, every=10"),
+        (
+            lambda: DiLoCo(every=8, fragments=2, overlap=4),
+            "`overlap` must be an integer from 0 to 3, as rounds are 4 steps apart. Received: overlap=4, every=8",
+        ),
+        (lambda: DiLoCo(overlap=-1), "`overlap` must be an integer from 0 to 99, .* Received: overlap=-1"),
+        (lambda: DiLoCo(overlap=1, mixing=1.5), "`mixing` must be a number from 0 to 1. Received: mixing=1.5"),
         (lambda: DiLoCo(outer_optimizer=_used()), "Received: one that has been used already, as by a model"),
         (lambda: DiLoCo(outer_optimizer=easyscale.DistributedOptimizer("sgd")), "Received: a DistributedOptimizer"),
         (lambda: DiLoCo(outer_optimizer=SGD(gradient_accumulation_steps=2)), "Received: one that accumulates"),
@@ -103,7 +109,13 @@ def test_a_job_in_which_workers_cannot_step_alone_is_refused(servers, is_elastic
 
 
 @pytest.mark.parametrize(
-    "update", ["local_sgd", LocalSGD(every=4), DiLoCo(every=7, outer_optimizer=SGD(0.5), start_step=3)]
+    "update",
+    [
+        "local_sgd",
+        LocalSGD(every=4),
+        DiLoCo(every=7, outer_optimizer=SGD(0.5), start_step=3),
+        DiLoCo(every=8, fragments=2, overlap=3, mixing=0.25),
+    ],
 )
 def test_a_file_says_which_update_it_was(update):
     optimizer = easyscale.DistributedOptimizer("adam", update=update)

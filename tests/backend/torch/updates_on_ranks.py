@@ -15,7 +15,9 @@ from local_on_ranks import (  # noqa: E402
     check_loss_scaling_is_each_workers_own,
     check_nothing_is_sent_between_rounds,
     check_weights_are_those_of_the_equations_also_in_a_second_fit,
+    check_weights_of_rounds_that_go_on_beside_are_those_of_the_equations,
     check_who_looks_between_rounds_sees_the_weights_of_the_last,
+    check_workers_step_on_while_a_round_goes_on,
     check_workers_with_the_same_data_are_told_so_in_the_first_round,
 )
 
@@ -29,6 +31,8 @@ __all__ = [
     "check_loss_scaling_is_each_workers_own",
     "check_nothing_is_sent_between_rounds",
     "check_weights_are_those_of_the_equations_also_in_a_second_fit",
+    "check_weights_of_rounds_that_go_on_beside_are_those_of_the_equations",
     "check_who_looks_between_rounds_sees_the_weights_of_the_last",
+    "check_workers_step_on_while_a_round_goes_on",
     "check_workers_with_the_same_data_are_told_so_in_the_first_round",
 ]

@@ -27,6 +27,7 @@ ALONE = {
     "post-local": "easyscale.update.LocalSGD(every=2, start_step=3)",
     "diloco": "easyscale.update.DiLoCo(every=2)",
     "diloco in turns": "easyscale.update.DiLoCo(every=4, fragments=2)",
+    "diloco beside": "easyscale.update.DiLoCo(every=4, fragments=2, overlap=1)",
 }
 
 
