@@ -17,7 +17,7 @@ def test_optimizers_on_ranks_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[3], limit=900, turn=(0, 2))
+@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[3], limit=900, turn=(0, 3))
 def test_ranks_train_models_as_one_process_does(check):
     check()
 
@@ -51,7 +51,7 @@ def test_optimizers_on_devices_take_the_steps_of_one_device(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[1], limit=900, devices=2, turn=(1, 2))
+@over_ranks(HERE / "equality_of_models_on_ranks.py", sizes=[1], limit=900, devices=2, turn=(1, 3))
 def test_devices_train_models_as_one_does(check):
     check()
 
@@ -116,7 +116,7 @@ def test_what_is_sent_is_as_little_as_promised(check):
     check()
 
 
-@over_ranks(HERE / "late_weights_on_ranks.py", sizes=[3], limit=400, full=[2], group="optimizers")
+@over_ranks(HERE / "late_weights_on_ranks.py", sizes=[3], limit=400, full=[2], turn=(0, 2), group="optimizers")
 def test_weights_that_come_in_the_next_step_are_those_of_the_last(check):
     check()
 
@@ -131,7 +131,7 @@ def test_workers_with_a_server_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "servers_on_ranks.py", sizes=[3], limit=600, servers=2, full=[4], group="served")
+@over_ranks(HERE / "servers_on_ranks.py", sizes=[3], limit=600, servers=2, full=[4], turn=(0, 2), group="served")
 def test_workers_with_two_servers_take_the_steps_of_one_process(check):
     check()
 

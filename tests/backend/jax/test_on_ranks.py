@@ -26,7 +26,7 @@ def test_fit_takes_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(SHARED / "fit_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[1, 3, 4], group="jax")
+@over_ranks(SHARED / "fit_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[1, 3, 4], turn=(0, 2), group="jax")
 def test_models_and_metrics_are_those_of_one_process(check):
     check()
 
@@ -36,7 +36,9 @@ def test_what_is_the_backends_own(check):
     check()
 
 
-@over_ranks(SHARED / "optimizers_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[1, 3, 4], group="jax")
+@over_ranks(
+    SHARED / "optimizers_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[1, 3, 4], turn=(0, 2), group="jax"
+)
 def test_optimizers_take_the_steps_of_one_process(check):
     check()
 
