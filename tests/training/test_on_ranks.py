@@ -66,52 +66,52 @@ def test_processes_with_devices(check):
     check()
 
 
-@over_ranks(HERE / "models_on_ranks.py", sizes=[3], limit=300, group="models")
+@over_ranks(HERE / "models_on_ranks.py", sizes=[3], limit=600, group="models")
 def test_models_train_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "loops_on_ranks.py", sizes=[3], limit=300, group="models")
+@over_ranks(HERE / "loops_on_ranks.py", sizes=[3], limit=600, group="models")
 def test_training_loops_run_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "data_on_ranks.py", sizes=[3], limit=300, group="data")
+@over_ranks(HERE / "data_on_ranks.py", sizes=[3], limit=600, group="data")
 def test_data_is_divided_over_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "checkpoints_on_ranks.py", sizes=[3], limit=300, group="data")
+@over_ranks(HERE / "checkpoints_on_ranks.py", sizes=[3], limit=600, group="data")
 def test_training_goes_on_from_checkpoints_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "metrics_on_ranks.py", sizes=[3], limit=300, group="data")
+@over_ranks(HERE / "metrics_on_ranks.py", sizes=[3], limit=600, group="data")
 def test_metrics_are_those_of_all_processes(check):
     check()
 
 
-@over_ranks(HERE / "precision_on_ranks.py", sizes=[3], limit=300, group="models")
+@over_ranks(HERE / "precision_on_ranks.py", sizes=[3], limit=600, group="models")
 def test_mixed_precision_skips_a_step_on_all_processes(check):
     check()
 
 
-@over_ranks(HERE / "randomness_on_ranks.py", sizes=[3], limit=300, group="models")
+@over_ranks(HERE / "randomness_on_ranks.py", sizes=[3], limit=600, group="models")
 def test_random_numbers_differ_between_processes(check):
     check()
 
 
-@over_ranks(HERE / "drift_on_ranks.py", sizes=[3], limit=300, group="data")
+@over_ranks(HERE / "drift_on_ranks.py", sizes=[3], limit=600, group="data")
 def test_processes_that_drift_apart_are_told_so(check):
     check()
 
 
-@over_ranks(HERE / "profile_on_ranks.py", sizes=[2], limit=300, group="data")
+@over_ranks(HERE / "profile_on_ranks.py", sizes=[2], limit=600, group="data")
 def test_what_is_recorded_of_steps(check):
     check()
 
 
-@over_ranks(HERE / "counts_on_ranks.py", sizes=[3], limit=300, full=[2], group="optimizers")
+@over_ranks(HERE / "counts_on_ranks.py", sizes=[3], limit=600, full=[2], group="optimizers")
 def test_what_is_sent_is_as_little_as_promised(check):
     check()
 
