@@ -189,17 +189,23 @@ LEARNT |= {"int8, errors kept": ErrorFeedback("int8")}
 
 
 def check_digits_are_learnt_in_each_form():
-    """793 images to train, of which the chief of three ranks has one more, and 400 to test: 10 epochs of 34 steps."""
-    x, y = digits(1200)
+    """The mean of three seeds: 793 images to train, of which the chief of three ranks has one more, and 997 to test.
+
+    Of one seed, 10 epochs of 34 steps, it would be luck: the same training differs by two points and more.
+    """
+    x, y = digits(1797)
     own, accuracies = easyscale.shard(x[:793], y[:793]), {}
     for name, compression in {"none": None, **LEARNT}.items():
-        single_start()
-        model = net()
-        options = {"batch_size": easyscale.local_batch(24), "epochs": 10, "verbose": 0}
-        model.fit(*own, callbacks=[Distribute("ring", compression=compression)], **options)
-        assert_equal_ranks(model.get_weights())
-        logits = model.predict(x[800:], verbose=0)
-        accuracies[name] = float((logits.argmax(axis=1) == y[800:]).mean())
+        right = []
+        for seed in (1, 2, 3):
+            keras.utils.set_random_seed(seed)
+            model = net()
+            options = {"batch_size": easyscale.local_batch(24), "epochs": 10, "verbose": 0}
+            model.fit(*own, callbacks=[Distribute("ring", compression=compression)], **options)
+            assert_equal_ranks(model.get_weights())
+            logits = model.predict(x[800:], verbose=0)
+            right.append(float((logits.argmax(axis=1) == y[800:]).mean()))
+        accuracies[name] = sum(right) / len(right)
     assert accuracies["none"] > 0.88
     assert min(accuracies.values()) > accuracies["none"] - 0.03, accuracies
     return accuracies
