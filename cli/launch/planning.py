@@ -10,8 +10,10 @@ import click
 
 from easyscale.cli.launch import allocations
 from easyscale.cli.launch import script as scripts
+from easyscale.cli.launch.containers import ControlGroup
 from easyscale.cli.launch.hosts import Host
 from easyscale.cli.launch.plan import LaunchPlan
+from easyscale.cli.launch.worker import threads_of_rank
 from easyscale.cli.options import check_network, check_servers, check_writable, parse, parse_hosts
 from easyscale.errors import LaunchError
 from easyscale.quantities import parse_steps
@@ -65,6 +67,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
         LaunchError: If several ranks are to start, and there is no MPI.
     """
     cores = len(os.sched_getaffinity(0))
+    most = threads_of_rank(cores, ControlGroup().cores, 1)  # with a core's time for each
     hosts = counted = parse_hosts(options.hosts, options.hostfile)
     more = "Give the hosts more slots"
     if not hosts and (allocation := allocations.find()) is not None:
@@ -81,8 +84,8 @@ def plan(options: LaunchOptions) -> LaunchPlan:
                 f"one process that drives all devices is on one host and has no servers. Received: {given}. "
                 "Say how many devices each process drives: --devices D"
             )
-        devices, ranks = Devices(_workers(ranks, 0, counted, cores, more)), 1
-    workers = _workers(ranks, options.servers, counted, cores, more)
+        devices, ranks = Devices(_workers(ranks, 0, counted, most, more)), 1
+    workers = _workers(ranks, options.servers, counted, most, more)
     flag = options.replication or (None if said.replication else replication)
     ranks = workers + options.servers
     own = scripts.settings(said, options.exchange, flag, options.servers, devices, ranks, options.compression)

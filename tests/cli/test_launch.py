@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from easyscale.cli.launch.containers import ControlGroup
+
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -229,6 +231,9 @@ def test_hosts_and_cores_give_the_number_of_ranks(cli, script, fake_mpirun, monk
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
     line = dry_run(cli, path)
     assert line[line.index("-n") + 1] == "6"
+    monkeypatch.setattr(ControlGroup, "cores", 3.5)  # as in a container
+    line = dry_run(cli, path)
+    assert line[line.index("-n") + 1] == "3"
 
 
 def test_a_home_folder_is_set_where_open_mpi_would_miss_it(cli, script, fake_mpirun, monkeypatch):
