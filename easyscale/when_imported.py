@@ -49,16 +49,20 @@ class _Watching:
 
     def __init__(self, names: set[str], through: frozenset[str], act: Callable[[], None], is_before: bool = False):
         self._names, self._through, self._act, self._is_before = names, through, act, is_before
+        self._is_looking = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in self._names:
+        if name not in self._names or self._is_looking:
             return None
-        self._names.remove(name)
         import importlib.util  # not before: `import easyscale` is to be quick
 
-        spec = importlib.util.find_spec(name)
+        self._is_looking = True
+        try:
+            spec = importlib.util.find_spec(name)  # perhaps for somebody who only wants to know whether it is there
+        finally:
+            self._is_looking = False
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module

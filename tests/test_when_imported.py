@@ -1,6 +1,7 @@
 """Something to do once a module has been imported."""
 
 import importlib
+import importlib.util
 import sys
 
 import pytest
@@ -27,6 +28,18 @@ def test_it_is_done_once_and_when_the_module_is_whole(modules):
     importlib.import_module("low")
     importlib.reload(sys.modules["low"])
     assert seen == [1]
+
+
+def test_a_look_whether_the_module_is_there_is_no_import(modules):
+    """TensorFlow, when it is imported, looks whether Keras is there."""
+    seen = []
+    before_import("low", lambda: seen.append("before"))
+    when_imported("low", lambda: seen.append("after"))
+    for _ in range(2):
+        assert importlib.util.find_spec("low") is not None
+    assert seen == []
+    importlib.import_module("low")
+    assert seen == ["before", "after"]
 
 
 def test_it_is_done_at_once_if_the_module_is_there(modules):

@@ -8,6 +8,8 @@ import runpy
 import sys
 from pathlib import Path
 
+import tensorflow  # noqa: F401  # before Keras, as in many a tutorial: it looks whether Keras is there
+
 folder, *names = sys.argv[1:]
 for name in names:
     script, _, word = name.partition(":")
