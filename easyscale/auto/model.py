@@ -25,6 +25,7 @@ from easyscale.errors import PeerError
 from easyscale.keras_internals import OF_FIT
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.distribution import Distribution
+from easyscale.training.parts import batch_normalization
 
 __all__ = ["AutoModel", "install"]
 
@@ -85,6 +86,11 @@ class AutoModel:
         verb = "divided" if divided.is_part else "not divided"
         self._report.say(f"fit() trains one model on {self._workers} workers; {verb}: {divided.about}{batch}")
         self._report.say(_BESIDE)
+        if layers := batch_normalization.unsynchronized(model):
+            self._report.say(
+                f"BatchNormalization ({', '.join(layers)}) uses each worker's part of a batch, so steps are not quite "
+                "those of one process; on TensorFlow synchronized=True makes them so"
+            )
         return self._training(original, model, **given)
 
     def evaluate(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """The options of `easyscale launch` as arguments of a function: `--stall-timeout 60` is `stall_timeout=60`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -26,8 +26,13 @@ def available() -> dict[str, click.Option]:
     return {name: option for name, option in named.items() if name not in (*_STARTS_NOTHING, _NUMBER)}
 
 
-def arguments(n: int | None, options: Mapping[str, Any]) -> list[str]:
+def arguments(n: int | None, options: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str]:
     """Return these options as a command line has them. One that is `None`, or `False`, is left out.
+
+    Args:
+        n: Int. The number of workers; `None` if it is not among the options.
+        options: Dict. By their names.
+        besides: Names of options that the caller knows itself. Defaults to none.
 
     Raises:
         ValueError: If there is no such option.
@@ -42,7 +47,9 @@ def arguments(n: int | None, options: Mapping[str, Any]) -> list[str]:
     line = [] if n is None else ["-n", str(n)]
     for name, value in options.items():
         if name not in known:
-            raise ValueError(unknown("option", name, ["n", *known]))
+            message = unknown("option", name, ["n", *besides, *known])
+            end = "" if message.endswith("?") else "."
+            raise ValueError(f"{message}{end} The function's own arguments come by position")
         option = known[name]
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if value is None:

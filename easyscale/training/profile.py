@@ -53,6 +53,9 @@ class Profile:
         if ranks and told.trace is not None:
             try:
                 profiling.write(told.trace, ranks)
+                if not any(rank.spans for rank in ranks):
+                    made = self._timeline.number + 1
+                    print(f"EasyScale: no step to trace has been made yet. There were {made}", flush=True)
             except OSError as error:  # training is not lost for it
                 warnings.warn(
                     f"the file of a trace must be in a folder that may be written. Received: '{told.trace}' "

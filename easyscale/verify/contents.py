@@ -5,7 +5,7 @@ import keras
 from easyscale.keras_internals import layers_of
 from easyscale.training.parts.metrics import leaves
 
-__all__ = ["describe", "metrics_of", "states_of", "unsynchronized"]
+__all__ = ["describe", "metrics_of", "states_of"]
 
 _SEED = "seed_generator_state"  # what Keras calls the state of random numbers
 
@@ -29,13 +29,4 @@ def states_of(model: keras.Model) -> list[keras.Variable]:
     frozen = {id(variable) for layer in layers_of(model) if not layer.trainable for variable in layer.variables}
     return [
         variable for variable in model.non_trainable_variables if id(variable) not in frozen and variable.name != _SEED
-    ]
-
-
-def unsynchronized(model: keras.Model) -> list[str]:
-    """Return the names of the layers that normalize by the part of a batch that a rank has."""
-    return [
-        layer.name
-        for layer in layers_of(model)
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized
     ]

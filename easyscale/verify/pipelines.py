@@ -7,10 +7,11 @@ import keras
 import numpy as np
 
 from easyscale import backend as backends
+from easyscale.training.parts.batch_normalization import unsynchronized
 from easyscale.training.pipelined.distribution import PipelineDistribution
 from easyscale.training.pipelined.loss import Labels
 from easyscale.training.pipelined.steps import PipelineSteps
-from easyscale.verify.contents import describe, metrics_of, states_of, unsynchronized
+from easyscale.verify.contents import describe, metrics_of, states_of
 from easyscale.verify.recorder import Recorder
 
 __all__ = ["PipelineWatch"]

@@ -24,9 +24,10 @@ from easyscale.layout.specs import Spec
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.shared import Shared
 from easyscale.training.callback_list import WRITERS
+from easyscale.training.parts.batch_normalization import unsynchronized
 from easyscale.training.pipelined.distribution import PipelineDistribution
 from easyscale.training.pipelined.steps import PipelineSteps
-from easyscale.verify.contents import describe, metrics_of, states_of, unsynchronized
+from easyscale.verify.contents import describe, metrics_of, states_of
 from easyscale.verify.pipelines import PipelineWatch
 from easyscale.verify.recorder import Recorder
 

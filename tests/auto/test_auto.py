@@ -99,6 +99,22 @@ if easyscale.is_chief():
 """
 
 
+NORMALIZES = """
+import keras, numpy as np
+x = np.arange(48, dtype="float32").reshape(16, 3) / 48
+model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(name="norm"), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, x.sum(axis=1, keepdims=True), batch_size=4, verbose=0)
+"""
+
+
+def test_it_says_where_steps_are_not_those_of_one_process(tmp_path):
+    (tmp_path / "train.py").write_text(NORMALIZES)
+    done = run([EASYSCALE, "launch", "-n", "2", "--auto", str(tmp_path / "train.py")], timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("--auto: BatchNormalization (norm) uses each worker's part of a batch, so steps") == 1
+
+
 def test_a_script_that_has_the_three_lines_runs_as_before(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(KNOWS)

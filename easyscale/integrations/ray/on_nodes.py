@@ -60,7 +60,7 @@ def run(
     for name in ("hosts", "hostfile"):
         if name in options:
             raise ValueError(f"Ray has hosts. Received: {name}={options[name]!r}. Leave `{name}` out")
-    line = of_launch.arguments(None, options)
+    line = of_launch.arguments(None, options, besides=["cpus_per_worker", "timeout"])
     call = call_of(function, args, options)
     ray = _ray()
     if not ray.is_initialized():

@@ -12,7 +12,7 @@ from easyscale.step.interfaces import WholeBatch
 from easyscale.training.current_step import workers_of_step
 from easyscale.training.parts.metrics import average
 
-__all__ = ["mean_statistics", "moves_statistics", "synchronize"]
+__all__ = ["mean_statistics", "moves_statistics", "synchronize", "unsynchronized"]
 
 
 def moves_statistics(layer: keras.layers.Layer) -> bool:
@@ -21,6 +21,12 @@ def moves_statistics(layer: keras.layers.Layer) -> bool:
     Without `synchronized=True` each worker moves them by its own part of the batch, so they have to be averaged.
     """
     return isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.built
+
+
+def unsynchronized(model: keras.Model) -> list[str]:
+    """Return the names of the layers that normalize by the part of a batch that a worker has."""
+    layers = [layer for layer in keras_internals.layers_of(model) if isinstance(layer, keras.layers.BatchNormalization)]
+    return [layer.name for layer in layers if layer.trainable and not layer.synchronized]
 
 
 def mean_statistics(model: keras.Model, communicator: Communicator) -> list[tuple[keras.Variable, np.ndarray]]:
