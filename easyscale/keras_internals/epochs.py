@@ -61,10 +61,10 @@ def dataset_of(epoch_iterator: Any) -> Any:
     return getattr(epoch_iterator, "_distributed_dataset", None)
 
 
-def replace_iterators(epoch_iterator: Any, replace: Callable[[Any], Iterator]) -> None:
-    """Let each pass through the data take what `replace(data)` returns, given what is gone through now."""
+def replace_iterators(epoch_iterator: Any, replace: Callable[[Callable[[], Any]], Iterator]) -> None:
+    """Let each pass through the data take what `replace(begin)` returns; `begin()` returns what it would go through."""
     original = epoch_iterator._get_iterator
-    epoch_iterator._get_iterator = lambda: replace(original())
+    epoch_iterator._get_iterator = lambda: replace(original)
 
 
 def end_epoch(epoch_iterator: Any) -> None:

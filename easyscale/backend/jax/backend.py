@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from easyscale.backend.base import Backend, Feature
-from easyscale.backend.jax import keras_functions, on_gpus, variables
+from easyscale.backend.jax import data, keras_functions, on_gpus, variables
 from easyscale.backend.jax.between_graph import BetweenGraph
 from easyscale.backend.jax.compiled_update import CompiledUpdate
 from easyscale.backend.jax.host_calls import HostCalls
@@ -32,7 +32,6 @@ class Jax(Backend):
         Feature.SERVERS: "Start without --servers",
         Feature.ELASTIC: "Start without --elastic",
         Feature.PIPELINE: "Leave `model_parallel` out",
-        Feature.CHECKPOINT: "Use `keras.callbacks.BackupAndRestore`",
         Feature.UNKNOWN_LENGTH: "Leave `steps_per_epoch` out",
         Feature.VERIFY: "Compare the weights yourself",
         Feature.BENCH: "Use `easyscale bench exchange`",
@@ -90,7 +89,14 @@ class Jax(Backend):
         """Layers draw by generators that are variables of theirs."""
 
     def give_iterators(self, epoch_iterator: Any) -> None:
-        """They get some already."""
+        data.give_iterators(epoch_iterator)
+
+    def order_of(self, iterator: Iterator) -> list | None:
+        return iterator.order() if isinstance(iterator, data.Batches) else None
+
+    def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
+        if isinstance(iterator, data.Batches):
+            iterator.go_on(order)
 
 
 BACKEND = Jax()

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from easyscale.backend.eager_replica import EagerReplica
+from easyscale.backend.jax.variables import set_values, values_of
 from easyscale.backend.jax.whole_batch import BatchOfWorkers
 from easyscale.layout.specs import Variable
 from easyscale.step.shared import Shared
@@ -42,7 +43,17 @@ class BetweenGraph(EagerReplica):
             )
 
     def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:
-        """Nothing is traced: Keras has built the model, and its metrics, from the shapes of a batch."""
+        """Make a step on the batch that comes next, without the others, and give `variables` their values again.
+
+        Keras has built the model from the shapes of a batch; but a worker without data left has to know what others
+        exchange in a step.
+        """
+        before = values_of(variables)
+        try:
+            with Shared.of(self.communicator, self._backend).call.rehearsing():
+                step(iterator.peek())
+        finally:
+            set_values(variables, before)
 
 
 def _optimizers_in(optimizer: Any) -> list:

@@ -74,7 +74,7 @@ class Batches(Iterator):
 
 def give_iterators(epoch_iterator: Any) -> None:
     """Have Keras give each step the `Batches` of the pass in a list, where the batch would be."""
-    replace_iterators(epoch_iterator, lambda loader: itertools.repeat(Batches(epoch_iterator, loader)))
+    replace_iterators(epoch_iterator, lambda begin: itertools.repeat(Batches(epoch_iterator, begin())))
 
 
 def iterator_of(given: Sequence[Any]) -> Iterator:

@@ -1,6 +1,7 @@
 """Jobs of Keras on JAX, started as a user starts them: what they need, and what is refused in one line."""
 
 import pytest
+from backend.shared.resumed_jobs import check_a_checkpoint_of_tensorflow, check_a_restart
 from other_backends import BEGIN, LIMIT
 
 pytestmark = pytest.mark.timeout(LIMIT + 60)
@@ -21,7 +22,6 @@ print(weights[0] == weights[1], keras.backend.backend(), flush=True)
 MISSING = {
     "Distribute(replication='in_graph')": "replication='in_graph'",
     "Distribute(model_parallel=easyscale.parallel.Pipeline(stages=2))": "`model_parallel`",
-    "Distribute(checkpoint='run')": "`checkpoint`",
     "fit(callbacks=[Distribute('parameter_server:async')])": "an exchange that waits for no worker",
     "model.fit(((x, y) for _ in range(9)), steps_per_epoch=1, verbose=0, callbacks=[Distribute()])": (
         "`steps_per_epoch` of data whose number of batches is not known"
@@ -38,3 +38,11 @@ def test_what_jax_does_not_have_is_refused_before_training(job):
     lines = [line for line in done.stdout.splitlines() if not line.startswith("[1]")]
     for line, feature in zip(lines, MISSING.values(), strict=True):
         assert line.startswith(f"{feature} needs another backend of Keras. Received: KERAS_BACKEND=jax. "), line
+
+
+def test_asked_to_end_a_job_is_started_again_and_comes_to_the_same_weights(job, tmp_path):
+    check_a_restart(job, tmp_path)
+
+
+def test_a_checkpoint_of_tensorflow_goes_on(job, tmp_path):
+    check_a_checkpoint_of_tensorflow(job, tmp_path)

@@ -51,8 +51,13 @@ def test_gradients_that_stay_on_gpus_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "resuming_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
+@over_ranks(SHARED / "resuming_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
 def test_training_goes_on_from_a_checkpoint(check):
+    check()
+
+
+@over_ranks(HERE / "resuming_data_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
+def test_data_go_on_from_a_checkpoint(check):
     check()
 
 
