@@ -1,6 +1,7 @@
 """What a script does with its model and data: one `fit()` or several, and what stands between them."""
 
 from fuzz.dimension import Dimension
+from fuzz.dimensions.data import samples
 from fuzz.dimensions.optimizers import is_constant
 from fuzz.dimensions.parallel import is_in_scope, pipelines
 
@@ -91,6 +92,9 @@ DIMENSIONS = [
     Dimension("callback", CALLBACKS, 0.35, fits=_callback_fits("callback")),
     Dimension("second_callback", CALLBACKS, 0.15, fits=_callback_fits("second_callback")),
     Dimension("steps_per_execution", {"1": "", "2": "2", "3": "3"}, 0.12, "compile"),
-    Dimension("run_eagerly", {"no": "", "yes": "True"}, 0.08, "compile"),
+    # A worker that has no graph and never had data does not know what the others exchange; that is refused.
+    Dimension(
+        "run_eagerly", {"no": "", "yes": "True"}, 0.08, "compile", lambda case: samples(case) >= int(case["workers"])
+    ),
     Dimension("jit_compile", {"auto": "", "no": "False", "yes": "True"}, 0.1, "compile"),
 ]
