@@ -43,6 +43,11 @@ def test_optimizers_take_the_steps_of_one_process(check):
     check()
 
 
+@over_ranks(SHARED / "updates_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[3], turn=(0, 2), group="jax")
+def test_workers_step_alone_between_rounds(check):
+    check()
+
+
 @over_ranks(SHARED / "resuming_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[1, 3, 4], group="jax")
 def test_training_goes_on_from_a_checkpoint(check):
     check()

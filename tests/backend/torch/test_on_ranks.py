@@ -41,8 +41,13 @@ def test_optimizers_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "updates_on_ranks.py", sizes=[3], limit=400, starts=STARTS, group="torch")
+@over_ranks(SHARED / "updates_on_ranks.py", sizes=[3], limit=400, starts=STARTS, group="torch")
 def test_workers_step_alone_between_rounds(check):
+    check()
+
+
+@over_ranks(HERE / "own_updates_on_ranks.py", sizes=[3], limit=400, starts=STARTS, group="torch")
+def test_workers_step_alone_with_what_only_some_backends_have(check):
     check()
 
 
