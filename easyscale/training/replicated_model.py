@@ -93,7 +93,8 @@ class ReplicatedModel:
             iterator: Over the batches of the first step. Defaults to `None`: over those of this `fit()`.
             traces: Bool. Whether a step is traced even if all is built, so that there are metrics. Defaults to `False`.
         """
-        if self.is_built and (not traces or self._traced):
+        was_built = self.is_built
+        if was_built and (not traces or self._traced):
             return
         if iterator is None:
             data = dataset_of(locals_of_fit(self.model).get("epoch_iterator"))
@@ -105,6 +106,8 @@ class ReplicatedModel:
         self.rehearse(iterator)
         self._start_equal()
         self.shard()
+        if traces and not was_built and self.is_sharded:
+            self.rehearse(iterator)  # a worker that has no data left has to know this step, too
 
     def rehearse(self, iterator: Iterator) -> None:
         """Trace a step without making it."""

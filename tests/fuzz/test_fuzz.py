@@ -47,6 +47,7 @@ PARALLEL_OF_MORE = [draw(seed, {"model_parallel": "pipeline"}) for seed in (8000
 # Cases that differed once. The last ones are run always, the others are marked `full`.
 ALWAYS = 13
 FOUND = [
+    '{"seed": 3100188, "style": "unbuilt", "samples": "25", "resume": "behind step 2"}',
     '{"seed": 20068, "body": "attention", "outputs": "dict", "loss": "LogCosh", "optimizer": "Adam", "samples": "31", '
     '"reduction": "mean_with_sample_weight", "weights": "random"}',
     '{"seed": 80091, "outputs": "dict", "samples": "31", "run_eagerly": "yes"}',

@@ -10,15 +10,17 @@ from easyscale.callbacks import Distribute
 comm = easyscale.communicator.get()
 
 
-def _train(folder, batch_size=4):
+def _train(folder, batch_size=4, is_built=True, update=None):
     """Train on 8 samples on each rank, and one more on the chief: two steps of 4, and one that only the chief has."""
     generator = np.random.default_rng(0)
     x, y = easyscale.shard(generator.normal(size=(8 * comm.size + 1, 6)), generator.normal(size=(8 * comm.size + 1, 1)))
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    inputs = [keras.Input((6,))] * is_built
+    model = keras.Sequential([*inputs, keras.layers.Dense(3), keras.layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.1), "mse")
     options = {"batch_size": batch_size, "epochs": 2, "shuffle": False, "verbose": 0}
-    history = model.fit(x, y, callbacks=[Distribute("ring", checkpoint=folder, every=1, keep=10)], **options).history
+    distribute = Distribute("ring", update=update, checkpoint=folder, every=1, keep=10)
+    history = model.fit(x, y, callbacks=[distribute], **options).history
     return history, int(model.optimizer.iterations), model.get_weights()
 
 
@@ -38,6 +40,17 @@ def check_training_goes_on_in_a_step_for_which_only_the_chief_has_data():
     again = _train(folder)
     assert again[:2] == (history, steps)
     for mine, theirs in zip(again[2], weights, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def check_a_worker_without_data_left_knows_the_step_of_a_model_that_was_not_built():
+    """Nor was its update divided when the step was traced first."""
+    folder = new_folder()
+    expected = _train(folder, is_built=False, update="sharded")
+    leave(folder, step=2)
+    again = _train(folder, is_built=False, update="sharded")
+    assert again[:2] == expected[:2]
+    for mine, theirs in zip(again[2], expected[2], strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
