@@ -147,7 +147,6 @@ class Distribute(keras.callbacks.Callback):
         source = resume or checkpoint
         self._checkpoint: dict[str, Any] | None = None  # arguments of `Checkpointing`
         if source is not None:
-            backend.get().require(Feature.CHECKPOINT)
             self._checkpoint = {
                 "written": None if checkpoint is None else Checkpoints(Path(checkpoint), keep or _KEEP),
                 "source": Checkpoints(Path(source)),

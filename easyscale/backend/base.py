@@ -23,7 +23,6 @@ class Feature(enum.Enum):
     SERVERS = "`--servers`"
     ELASTIC = "`--elastic`"
     PIPELINE = "`model_parallel`"
-    CHECKPOINT = "`checkpoint`"
     UNKNOWN_LENGTH = "`steps_per_epoch` of data whose number of batches is not known"
     VERIFY = "`easyscale verify`"
     BENCH = "`easyscale bench fit`"

@@ -224,6 +224,9 @@ class GradientExchange:
             Dense gradients, moving statistics, values and indices of sparse gradients, and whether there was an
             exchange.
         """
+        if self._overlaps:
+            self.begin(weight, losses, data, tensors, came)
+            return self.finish(tensors[len(self.specs.dense + self.specs.moving) :])
         inputs, watched, known = self._inputs(weight, losses, data, came), len(losses), len(losses) + len(data)
         timeline, stay = self._timeline, self._exchange.on_gpus
 
@@ -235,10 +238,7 @@ class GradientExchange:
             timeline.to(Part.UPDATE)
             return results
 
-        if not self._overlaps:
-            return self._shared.call(step, [due, *inputs, *tensors], self._results(), len(tensors) if stay else 0)
-        self.begin(weight, losses, data, tensors, came)
-        return self.finish(tensors[len(self.specs.dense + self.specs.moving) :])
+        return self._shared.call(step, [due, *inputs, *tensors], self._results(), len(tensors) if stay else 0)
 
     def begin(
         self, weight: Any, losses: Sequence[Any], data: Sequence[Any], tensors: Sequence[Any], came: Any = None

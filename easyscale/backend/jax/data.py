@@ -4,23 +4,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from easyscale.keras_internals import batches_of, replace_iterators
+from easyscale.step.random_state import get_numpy_state, set_numpy_state
 
-__all__ = ["Batches", "give_iterators", "random_state", "set_random_state"]
-
-
-def random_state() -> list:
-    """Return the state of NumPy's generator, for JSON."""
-    name, keys, *rest = np.random.get_state(legacy=True)
-    return [name, np.asarray(keys).tolist(), *rest]
-
-
-def set_random_state(state: Sequence[Any]) -> None:
-    """Go on with random numbers where `random_state` was called."""
-    name, keys, *rest = state
-    np.random.set_state((name, np.array(keys, "uint32"), *rest))
+__all__ = ["Batches", "give_iterators"]
 
 
 class Batches(Iterator):
@@ -43,7 +30,7 @@ class Batches(Iterator):
 
     def _next(self) -> Any:
         if self._state is None:
-            self._state = random_state()
+            self._state = get_numpy_state()
         return next(self._batches)
 
     def peek(self) -> Any:
@@ -63,12 +50,12 @@ class Batches(Iterator):
         self._batches, self._state = iter(self._begin()), None  # a look at a batch has drawn an order
         if order is None:
             return
-        own = random_state()
+        own = get_numpy_state()
         try:
-            set_random_state(order)
+            set_numpy_state(order)
             first = self._next()
         finally:
-            set_random_state(own)
+            set_numpy_state(own)
         self._batches = itertools.chain([first], self._batches)
 
 
