@@ -1,6 +1,7 @@
 """What the exchange of tensors on GPUs takes, through the CPU's memory and without it: sums, and steps of training.
 
-    KERAS_BACKEND=torch easyscale launch -n 2 benchmarks/gpus.py [sums] [mlp-adam] [resnet50] [--rounds 5] [--json FILE]
+    KERAS_BACKEND=torch easyscale launch -n 2 benchmarks/gpus.py [sums] [mlp-adam] [resnet50]
+        [--batch SAMPLES] [--rounds 5] [--json FILE]
 
 On torch or JAX, with CuPy. Ranks may share a GPU: then each has about half of it, which the rows without an exchange
 show. Ways take turns; times are medians of the slowest rank, in ms.
@@ -9,6 +10,7 @@ show. Ways take turns; times are medians of the slowest rank, in ms.
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -22,6 +24,7 @@ from easyscale.exchange.on_gpus import for_gpus
 
 COMM = easyscale.communicator.get()
 STAGED = ["shared_memory", "ring"]
+PIECES = 1 << 24  # bytes
 SIZES = [1_000_000, 16_000_000, 100_000_000]
 STEPS, SKIPPED = 20, 5
 
@@ -126,9 +129,10 @@ MODELS = {
 }
 
 
-def steps(workload: str, rounds: int) -> list[dict]:
+def steps(workload: str, rounds: int, batch: int | None) -> list[dict]:
     """Steps within a `fit()`: alone, all ranks at once without an exchange, and with each."""
-    build, shape, batch = MODELS[workload]
+    build, shape, usual = MODELS[workload]
+    batch = batch or usual
     rng = np.random.default_rng(COMM.rank)
     x, y = rng.normal(size=(STEPS * batch, *shape)).astype("float32"), rng.integers(0, 10, STEPS * batch)
 
@@ -145,6 +149,8 @@ def steps(workload: str, rounds: int) -> list[dict]:
     ways = {"one process alone": trainer(), "without an exchange": trainer()}
     for name in exchanges():
         ways[name] = trainer(Distribute(name))
+        if name in STAGED:
+            ways[f"{name}, in pieces"] = trainer(Distribute(name, bucket_bytes=PIECES))
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(1 + rounds):
         for name, train in ways.items():
@@ -153,22 +159,25 @@ def steps(workload: str, rounds: int) -> list[dict]:
             found = max(COMM.all_gather_object(found))
             if turn:
                 times[name].append(found)
+            elif COMM.is_chief:
+                print(f"{workload}, {name}: {found:.1f} ms in a turn that does not count", file=sys.stderr, flush=True)
     return [{"what": workload, "way": name, "ms": found} for name, found in times.items()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", default=["sums", *MODELS])
+    parser.add_argument("--batch", type=int, help="per rank; by default as other benchmarks have it")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json")
     options = parser.parse_args()
     rows = []
     for part in options.parts:
-        found = sums(options.rounds) if part == "sums" else steps(part, options.rounds)
+        found = sums(options.rounds) if part == "sums" else steps(part, options.rounds, options.batch)
         for row in found:
             if COMM.is_chief:
                 low, high = min(row["ms"]), max(row["ms"])
-                text = f"{keras.backend.backend():6} {row['what']:9} {row['way']:20}"
+                text = f"{keras.backend.backend():6} {row['what']:9} {row['way']:24}"
                 print(f"{text} {statistics.median(row['ms']):8.2f} ms ({low:.2f} to {high:.2f})", flush=True)
         rows += found
     if options.json and COMM.is_chief:

@@ -174,6 +174,12 @@ class DistributedOptimizer(AroundAnother):
             self.workers.replicas.start_in_step(variables, state)
         self.updates.now.apply(context, grads, variables)
 
+    def scale_loss(self, loss: Any) -> Any:
+        loss, context = super().scale_loss(loss), self.workers.current_step.context
+        if context.trained and not self.starts_equal:
+            self.updates.now.expect(context, loss)
+        return loss
+
     def stateless_apply(self, *args: list, **kwargs: list) -> tuple[list, list]:
         inner = self.inner_optimizer.stateless_apply  # in which loss scaling has another way than in `apply`
         return super().stateless_apply(*args, **kwargs) if self.workers.size > 1 else inner(*args, **kwargs)

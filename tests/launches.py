@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 
 # The begin of a script that learns which rank it is from the launcher: it imports neither MPI nor EasyScale.
@@ -59,14 +60,25 @@ def run(command: list[str], timeout: float, env: dict[str, str] | None = None) -
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
             code = None
+            _say_where_they_are(process)
         finally:
             _end(process)
         out.seek(0)
         err.seek(0)
         done = subprocess.CompletedProcess(command, code, out.read(), err.read())
     if code is None:
-        pytest.fail(f"no end after {timeout} s: {command}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}", pytrace=False)
+        pytest.fail(f"no end after {timeout} s: {command}\n{done.stdout[-3000:]}\n{done.stderr[-20000:]}", pytrace=False)
     return done
+
+
+def _say_where_they_are(process: subprocess.Popen) -> None:
+    """Have each Python below a process say in which lines its threads are; this ends it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "python" in child.name():
+                    child.send_signal(signal.SIGABRT)  # see PYTHONFAULTHANDLER in `environment`
+    time.sleep(1)
 
 
 def _folder_in_shared_memory() -> tempfile.TemporaryDirectory:

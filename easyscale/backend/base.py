@@ -12,7 +12,7 @@ from easyscale.communicator import Communicator
 from easyscale.keras_internals import has_value
 from easyscale.layout.specs import Spec, Variable
 
-__all__ = ["Backend", "CompiledUpdate", "Feature", "HostCalls", "StagePasses", "Tensors"]
+__all__ = ["BackwardPass", "Backend", "CompiledUpdate", "Feature", "HostCalls", "StagePasses", "Tensors"]
 
 
 class Feature(enum.Enum):
@@ -68,6 +68,22 @@ class CompiledUpdate(Protocol):
 
     def forget(self) -> None:
         """Compile all anew: what it calls has changed."""
+
+
+class BackwardPass(Protocol):
+    """What tells of gradients while a backward pass makes them, where that is no graph which has calls in it."""
+
+    def reached(self, loss: Any, variables: Sequence[Variable]) -> list[bool]:
+        """Return, for each variable, whether the backward pass from `loss` makes a gradient by it."""
+
+    def watch(self, variables: Mapping[int, Variable], tell: Callable[[int, Any], None]) -> Callable[[], None]:
+        """From now on call `tell(number, gradient)` for each that is made; return a function that ends this."""
+
+    def copies(self, values: Sequence[Any]) -> Callable[[], list[np.ndarray]]:
+        """Begin to copy values from a GPU; return a function, for any thread, that returns arrays when they are there.
+
+        On a CPU nothing is copied: the arrays are views, which must not be written to.
+        """
 
 
 class Tensors(abc.ABC):
@@ -160,6 +176,7 @@ class Backend(abc.ABC):
         remedies: Dict. From each `Feature` that it does not have to what the user can do.
         end_of_data: The exceptions by which a step says that its data have ended.
         exchanges_in_steps: Bool. Whether workers meet inside of what `jit_compile` compiles.
+        backward_pass: `BackwardPass`; `None` where steps are graphs, in which what a call waits for is its inputs.
     """
 
     name: ClassVar[str]
@@ -167,6 +184,7 @@ class Backend(abc.ABC):
     remedies: ClassVar[Mapping[Feature, str]] = {}
     end_of_data: ClassVar[tuple[type[BaseException], ...]] = (StopIteration,)
     exchanges_in_steps: ClassVar[bool] = True
+    backward_pass: ClassVar[BackwardPass | None] = None
 
     def advice(self) -> str | None:
         """Return what would have this process compute faster, for the user; `None` if nothing is known."""

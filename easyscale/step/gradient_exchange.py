@@ -123,6 +123,10 @@ class GradientExchange:
         owned: `Owned`, if each worker gets only what it owns; else `None`.
         sums: `CompressedSums`, if gradients travel in another form. Defaults to `None`.
 
+    Attributes:
+        routes: List of `Route`. The last one leaves first.
+        overlaps: Bool. Whether gradients leave in pieces.
+
     Reference: Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.
     """
 
@@ -159,8 +163,8 @@ class GradientExchange:
 
     def _find_routes(self) -> None:
         self.idle_step: Any = None  # a graph, which takes the gradients of slices
-        self._routes = self._plan()
-        self._overlaps = self._bucket_bytes is not None and len(self._routes) > 1 and not self.specs.accumulates
+        self.routes = self._plan()
+        self.overlaps = self._bucket_bytes is not None and len(self.routes) > 1 and not self.specs.accumulates
 
     def _plan(self) -> list[Route]:
         routes: list[Route] = []
@@ -224,7 +228,7 @@ class GradientExchange:
             Dense gradients, moving statistics, values and indices of sparse gradients, and whether there was an
             exchange.
         """
-        if self._overlaps:
+        if self.overlaps:
             self.begin(weight, losses, data, tensors, came)
             return self.finish(tensors[len(self.specs.dense + self.specs.moving) :])
         inputs, watched, known = self._inputs(weight, losses, data, came), len(losses), len(losses) + len(data)
@@ -248,10 +252,11 @@ class GradientExchange:
 
         def begin(*arrays: np.ndarray) -> None:
             timeline.came(*arrays[1 + known :])
-            self._begin(watched, *arrays[: 1 + known])
+            copies = [np.array(array) for array in arrays[: 1 + known]]  # the graph's memory is its own after this
+            self.start(lambda: copies, watched)
 
         self._shared.call(begin, self._inputs(weight, losses, data, came), [])
-        for number, route in reversed(list(enumerate(self._routes))):
+        for number, route in reversed(list(enumerate(self.routes))):
             selected = route.select(tensors)
             stay = len(selected) if self._exchange.on_gpus else 0
             self._shared.call(functools.partial(self._send, number), selected, [], stay)
@@ -284,7 +289,7 @@ class GradientExchange:
         accumulated, rows = (rest[:gradients], rest[gradients:]) if self.specs.accumulates else ((), rest)
         self._timeline.to(Part.EXCHANGE)
         vectors = []
-        for route, vector in zip(self._routes, self._lend(), strict=True):
+        for route, vector in zip(self.routes, self._lend(), strict=True):
             self._timeline.to(Part.PACK)
             route.pack(route.select(flat), vector, agreed.share)
             if exchanges and not route.is_moving:
@@ -301,20 +306,38 @@ class GradientExchange:
 
     # A step in pieces, between which the backward pass goes on
 
-    def _begin(self, watched: int, *arrays: np.ndarray) -> None:
-        weight, *known = [np.array(array) for array in arrays]  # the graph's memory is its own again after this call
+    def start(self, come: Callable[[], Sequence[np.ndarray]], watched: int) -> None:
+        """Begin to agree with the others, in the thread beside, on what `send` sends.
+
+        Args:
+            come: Function without arguments. Returns, when they are there, the weight, so many `watched` losses, and
+                the beginnings of the batch; see `__call__`.
+            watched: Int. The number of losses.
+        """
 
         def begin() -> tuple[float, list[np.ndarray]]:
+            weight, *known = come()
             return self._agree(float(weight), known[:watched], known[watched:]).share, self._lend()
 
         self._begun = self._shared.background.submit(self._timeline.beside(Part.WAIT, begin, Background.NAME))
         self._sent = []
 
+    def send(self, number: int, come: Callable[[], Sequence[np.ndarray]]) -> None:
+        """Let what `come()` returns, when it is there, leave by the route of this number, in the thread beside."""
+        route = self.routes[number]
+
+        def send() -> None:
+            share, vectors = self._begun.result()
+            route.pack(come(), vectors[number], share)
+            route.move(vectors[number])
+
+        self._sent.append(self._shared.background.submit(self._timeline.beside(Part.EXCHANGE, send, Background.NAME)))
+
     def _send(self, number: int, *arrays: np.ndarray) -> None:
         before = self._timeline.to(Part.WAIT)
         share, vectors = self._begun.result()
         self._timeline.to(Part.PACK)
-        route, vector = self._routes[number], vectors[number]
+        route, vector = self.routes[number], vectors[number]
         route.pack(arrays, vector, share)
         move = self._timeline.beside(Part.EXCHANGE, route.move, Background.NAME)
         self._sent.append(self._shared.background.submit(move, vector))
@@ -333,11 +356,11 @@ class GradientExchange:
         return results
 
     def _lend(self) -> list[np.ndarray]:
-        return lend([route.bucket for route in self._routes], self._exchange)
+        return lend([route.bucket for route in self.routes], self._exchange)
 
     def _take(self, vectors: list[np.ndarray]) -> list[np.ndarray]:
         results: dict[int, np.ndarray] = {}
-        for route, vector in zip(self._routes, vectors, strict=True):
+        for route, vector in zip(self.routes, vectors, strict=True):
             came = route.take(vector)
             results |= {position: came[index] for index, position in route.positions.items()}
         return [results[position] for position in range(len(results))]

@@ -67,6 +67,8 @@ class StepContext:
             norm over all of them. Defaults to `None`.
         came: Scalar tensor or number. When the batch has come; see `Timeline.came`. Defaults to `None`: it is not
             recorded.
+        trained: Variables whose gradients come to the optimizer as the backward pass makes them: nothing in the step
+            changes them before. Defaults to none.
     """
 
     weight: Any = 1.0
@@ -76,6 +78,7 @@ class StepContext:
     late: LateGather | None = None
     adjust: Callable[[list, Callable[[list], Any]], list] | None = None
     came: Any = None
+    trained: Sequence[Variable] = ()
 
 
 Tensor: TypeAlias = Any  # of the backend
@@ -113,6 +116,21 @@ class GradientSync(Protocol):
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
         """Return which parts of `variables`, or which `whole` ones, each worker owns. All must call this alike."""
+
+    def expect(
+        self, context: StepContext, loss: Tensor, variables: Sequence[Variable], shards: Shards | None = None
+    ) -> None:
+        """Let the gradients of `loss` leave while the backward pass, which is next, makes them, where that gains.
+
+        Args:
+            context: `StepContext`, as `reduce` will be given.
+            loss: Tensor. The loss.
+            variables: As `reduce` will be given.
+            shards: As `reduce` will be given. Defaults to `None`.
+        """
+
+    def expect_none(self) -> None:
+        """End `expect`: the step has come to its end, by an error perhaps."""
 
     def reduce(
         self,

@@ -43,10 +43,18 @@ def run_step(
             if late is not None:
                 late.receive()
             weight = optimizer.workers.replicas.weight_alone(samples) if is_alone else samples
-            context = StepContext(weight, known, moving, totals, late, came=came)
+            in_pieces = optimizer.workers.gradients.bucket_bytes is not None
+            trained = model.trainable_variables if in_pieces and _is_stock(step) else ()
+            context = StepContext(weight, known, moving, totals, late, came=came, trained=trained)
             steps.enter_context(optimizer.workers.current_step.of(context))
+            steps.callback(optimizer.workers.gradients.expect_none)
         steps.enter_context(step_of(batch))
         return replication.replicas.run(step, data, samples, model)
+
+
+def _is_stock(step: Callable[[Any], Any]) -> bool:
+    """Whether a step is Keras's own for training."""
+    return getattr(step, "__func__", None) is keras.Model.train_step
 
 
 def _reads_no_new_weights(
@@ -56,11 +64,9 @@ def _reads_no_new_weights(
 
     Keras's own does not. What a model's own does is not known: it may clip weights, or update a second model by them.
     """
-    stock = keras.Model
-    is_stock = getattr(step, "__func__", None) is stock.train_step
-    is_stock = is_stock and getattr(model.compute_metrics, "__func__", None) is stock.compute_metrics
+    computes_stock = getattr(model.compute_metrics, "__func__", None) is keras.Model.compute_metrics
     is_one_graph = not (model.run_eagerly or optimizers[0].workers.replicas.has_copies)
-    return is_stock and is_one_graph and len(optimizers) == 1
+    return _is_stock(step) and computes_stock and is_one_graph and len(optimizers) == 1
 
 
 def run_alone(

@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import sys
-import time
 
 import numpy as np
 
@@ -27,6 +26,11 @@ replaced, rounds, again = [], 0, False
 def die_soon():
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process, wherever it is
     signal.setitimer(signal.ITIMER_REAL, dies.uniform(0.0, 0.4))
+
+
+def live_on():
+    """Do not die any more: so all that have met know that it was the last time, or none does."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def agree():
@@ -83,8 +87,11 @@ while not end:
             ring.allreduce(vector)
             assert (vector == comm.size * (comm.size - 1) / 2).all()
             rounds += 1
-        end = comm.all_gather_object(len(replaced) >= LOSSES and is_replaced(0))[0]
+        near = comm.all_gather_object(len(replaced) >= LOSSES and is_replaced(0))[0]
+        if near:
+            live_on()  # whoever comes to the next meeting
         assert len(set(comm.all_gather_object(rounds))) == 1
+        end = near
     except LostError:
         comm.membership.revoke()
         again = True
@@ -98,8 +105,6 @@ while not end:
             except LostError:
                 comm.membership.revoke()
                 again = True
-signal.setitimer(signal.ITIMER_REAL, 0)
-time.sleep(0.5)  # so that nobody dies any more
 print(
     f"end of rank {comm.membership.initial_ranks[comm.rank]} after {rounds} rounds, {len(replaced)} replaced",
     flush=True,

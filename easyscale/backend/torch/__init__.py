@@ -5,6 +5,7 @@ host_calls          where steps call Python with arrays
 on_gpus             tensors on GPUs, on their way to the CPU's memory and back
 variables           tensors and arrays of the same memory; values of variables
 tensors             what the exchange of gradients does with tensors
+backward_pass       gradients, while they are made
 compiled_update     the update by their mean
 randomness          the states of PyTorch's generators
 fused               kernels for that of some optimizers

@@ -9,6 +9,7 @@ import torch
 
 from easyscale.backend.base import Backend, Feature
 from easyscale.backend.torch import data, on_gpus, randomness, variables
+from easyscale.backend.torch.backward_pass import WatchedPass
 from easyscale.backend.torch.between_graph import BetweenGraph
 from easyscale.backend.torch.compiled_update import EagerUpdate
 from easyscale.backend.torch.host_calls import HostCalls
@@ -26,6 +27,7 @@ class Torch(Backend):
 
     name = "torch"
     tensors = EagerTensors()
+    backward_pass = WatchedPass()
     remedies: ClassVar[Mapping[Feature, str]] = {
         Feature.IN_GRAPH: "Use 'between_graph'",
         Feature.ELASTIC: "Start without --elastic",

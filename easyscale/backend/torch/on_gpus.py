@@ -1,7 +1,8 @@
 """Tensors on GPUs: their way to the CPU's memory and back, and arrays of the same memory there."""
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -11,9 +12,7 @@ import torch
 from easyscale.backend.torch import variables
 from easyscale.gpus import cuda
 
-__all__ = ["array_of", "device", "in_order", "moved", "staged", "tensors_of"]
-
-_LARGE = 1 << 16  # bytes; what is smaller is copied at once
+__all__ = ["array_of", "coming", "device", "in_order", "moved", "staged", "tensors_of"]
 
 
 def device(values: Sequence[Any] = ()) -> torch.device:
@@ -26,31 +25,89 @@ def device(values: Sequence[Any] = ()) -> torch.device:
 
 
 def staged(values: Sequence[Any]) -> list[Any]:
-    """Return values of which those on a GPU have been copied to the CPU's memory, all at once.
-
-    Memory that is pinned is written to by the GPU itself, many times as fast as other memory; PyTorch keeps it for the
-    next step.
-    """
-    copies: list[Any] = list(values)
-    waits = None
-    for number, value in enumerate(values):
-        if isinstance(value, (bool, int, float)):
-            continue
-        tensor = variables.native_of(value).detach()
-        if tensor.is_cuda and tensor.layout == torch.strided and tensor.nbytes >= _LARGE:
-            copies[number] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            copies[number].copy_(tensor, non_blocking=True)
-            waits = torch.cuda.current_stream(tensor.device)
-    if waits is not None:
-        waits.synchronize()
+    """Return values of which those on a GPU have been copied to the CPU's memory, all at once."""
+    copies, on_gpu = _flat_ones(values)
+    for indices, flat in on_gpu:
+        _put(copies, indices, _pinned(flat))
+    if on_gpu:
+        torch.cuda.current_stream(on_gpu[0][1].device).synchronize()
     return copies
 
 
-def moved(tensor: torch.Tensor, to: torch.device) -> torch.Tensor:
-    """Return a tensor of the CPU's memory on a device: the same on a CPU, on a GPU a copy, by way of pinned memory."""
-    if to.type == "cuda" and tensor.nbytes >= _LARGE:
-        return tensor.pin_memory().to(to, non_blocking=True)
-    return tensor.to(to)
+def coming(values: Sequence[Any]) -> Callable[[], list[Any]]:
+    """Begin to copy values from a GPU; return a function that returns what `staged` does when it is there.
+
+    They are copied beside what the GPU computes next.
+    """
+    copies, on_gpu = _flat_ones(values)
+    done: torch.cuda.Event | None = None
+    for indices, flat in on_gpu:
+        beside = _stream_beside(flat.device)
+        beside.wait_stream(torch.cuda.current_stream(flat.device))
+        with torch.cuda.stream(beside):
+            _put(copies, indices, _pinned(flat))
+        flat.record_stream(beside)
+        done = beside.record_event(done)
+
+    def wait() -> list[Any]:
+        if done is not None:
+            done.synchronize()
+        return copies
+
+    return wait
+
+
+def _flat_ones(values: Sequence[Any]) -> tuple[list[Any], list[tuple[list[int], torch.Tensor]]]:
+    """Return the values as tensors, and for each type those on a GPU: their positions, and all of them in one vector.
+
+    A hundred small copies take longer than one large one.
+    """
+    tensors: list[Any] = list(values)
+    kinds: dict[torch.dtype, list[int]] = {}
+    for position, value in enumerate(values):
+        if isinstance(value, (bool, int, float)):
+            continue
+        tensors[position] = tensor = variables.native_of(value).detach()
+        if tensor.is_cuda and tensor.layout == torch.strided:
+            kinds.setdefault(tensor.dtype, []).append(position)
+    parts = ([tensors[position].reshape(-1) for position in positions] for positions in kinds.values())
+    return tensors, [(positions, torch.cat(own)) for positions, own in zip(kinds.values(), parts, strict=True)]
+
+
+def _pinned(flat: torch.Tensor) -> torch.Tensor:
+    """Begin to copy a vector from a GPU to memory that the GPU itself writes to; PyTorch keeps that for the next step.
+
+    It is many times as fast as other memory.
+    """
+    return torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
+
+
+def _put(tensors: list[torch.Tensor], positions: Sequence[int], flat: torch.Tensor) -> None:
+    """Put the pieces of a vector where there are tensors of their shapes."""
+    sizes = [tensors[position].numel() for position in positions]
+    for position, piece in zip(positions, flat.split(sizes), strict=True):
+        tensors[position] = piece.view(tensors[position].shape)
+
+
+@functools.cache
+def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def moved(tensors: Sequence[torch.Tensor], to: torch.device) -> list[torch.Tensor]:
+    """Return tensors of the CPU's memory on a device: the same on a CPU, copies on a GPU, by way of pinned memory."""
+    copies = list(tensors)
+    if to.type != "cuda":
+        return copies
+    kinds: dict[torch.dtype, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        kinds.setdefault(tensor.dtype, []).append(position)
+    for dtype, positions in kinds.items():
+        parts = [tensors[position].reshape(-1) for position in positions]
+        pinned = torch.empty(sum(map(torch.numel, parts)), dtype=dtype, pin_memory=True)
+        torch.cat(parts, out=pinned)
+        _put(copies, positions, pinned.to(to, non_blocking=True))
+    return copies
 
 
 def array_of(value: Any) -> Any:
@@ -66,17 +123,19 @@ def array_of(value: Any) -> Any:
 def tensors_of(arrays: Sequence[Any], dtypes: Sequence[np.dtype], to: torch.device) -> list[torch.Tensor]:
     """Return arrays, some of which may be on a GPU, as tensors on a device: there of the same memory."""
     wholes: dict[tuple[int, np.dtype], torch.Tensor] = {}  # many are views of one vector
-    tensors = []
-    for array, dtype in zip(arrays, dtypes, strict=True):
+    found: dict[int, torch.Tensor] = {}
+    from_cpu: dict[int, torch.Tensor] = {}
+    for number, (array, dtype) in enumerate(zip(arrays, dtypes, strict=True)):
         if not cuda.is_there(array):
-            tensors.append(moved(variables.tensor_of(np.asarray(array, dtype)), to))
+            from_cpu[number] = variables.tensor_of(np.asarray(array, dtype))
             continue
         memory = array.data.mem
         if (key := (id(memory), array.dtype)) not in wholes:
             wholes[key] = torch.from_dlpack(cuda.whole_memory(array))
         start = (array.data.ptr - memory.ptr) // array.itemsize
-        tensors.append(wholes[key][start : start + array.size].view(array.shape))
-    return tensors
+        found[number] = wholes[key][start : start + array.size].view(array.shape)
+    found |= zip(from_cpu, moved(list(from_cpu.values()), to), strict=True)
+    return [found[number] for number in range(len(found))]
 
 
 def in_order(values: Sequence[Any]) -> contextlib.AbstractContextManager:

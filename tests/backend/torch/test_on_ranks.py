@@ -36,6 +36,11 @@ def test_what_is_the_backends_own(check):
     check()
 
 
+@over_ranks(HERE / "early_on_ranks.py", sizes=[2], starts=STARTS, full=[1, 3, 4], group="torch")
+def test_gradients_leave_while_the_backward_pass_goes_on(check):
+    check()
+
+
 @over_ranks(SHARED / "optimizers_on_ranks.py", sizes=[3], limit=400, starts=STARTS, full=[1, 2, 4], group="torch")
 def test_optimizers_take_the_steps_of_one_process(check):
     check()
