@@ -14,7 +14,6 @@ from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
 from easyscale.compression import Compression, Form
 from easyscale.exchange import Exchange
-from easyscale.layout.specs import Spec
 from easyscale.optimizers import identifiers
 from easyscale.optimizers.around_another import AroundAnother
 from easyscale.replication.connecting import connect
@@ -176,8 +175,8 @@ class DistributedOptimizer(AroundAnother):
 
     def scale_loss(self, loss: Any) -> Any:
         loss, context = super().scale_loss(loss), self.workers.current_step.context
-        if context.trained and not self.starts_equal:
-            self.updates.now.expect(context, loss)
+        if context.as_made:
+            self.workers.gradients.early.expect(context, loss)
         return loss
 
     def stateless_apply(self, *args: list, **kwargs: list) -> tuple[list, list]:
@@ -230,14 +229,6 @@ class DistributedOptimizer(AroundAnother):
     def make_whole(self, has_joined: bool) -> None:
         """Make the inner optimizer's state whole when workers have failed, or come; see `UpdateInFit.make_whole`."""
         self.updates.make_whole(has_joined)
-
-    def state_specs(self) -> list[Spec]:
-        """Return shape and dtype of what `collect_state` finds memory for, as NumPy has them."""
-        return self.updates.of_checkpoints.state_specs()
-
-    def state_tree(self, value_format: str) -> dict:
-        """Return what `Model.get_state_tree` does of an optimizer, in a `fit()` in which its state is divided."""
-        return self.updates.state_tree(value_format)
 
     def collect_state(self, memory: SnapshotMemory) -> list:
         """Return, on the chief, the whole values of `inner_optimizer.variables`. All workers must call this.

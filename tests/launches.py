@@ -67,7 +67,8 @@ def run(command: list[str], timeout: float, env: dict[str, str] | None = None) -
         err.seek(0)
         done = subprocess.CompletedProcess(command, code, out.read(), err.read())
     if code is None:
-        pytest.fail(f"no end after {timeout} s: {command}\n{done.stdout[-3000:]}\n{done.stderr[-20000:]}", pytrace=False)
+        output = f"{done.stdout[-3000:]}\n{done.stderr[-20000:]}"
+        pytest.fail(f"no end after {timeout} s: {command}\n{output}", pytrace=False)
     return done
 
 

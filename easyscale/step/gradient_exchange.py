@@ -309,10 +309,7 @@ class GradientExchange:
     def start(self, come: Callable[[], Sequence[np.ndarray]], watched: int) -> None:
         """Begin to agree with the others, in the thread beside, on what `send` sends.
 
-        Args:
-            come: Function without arguments. Returns, when they are there, the weight, so many `watched` losses, and
-                the beginnings of the batch; see `__call__`.
-            watched: Int. The number of losses.
+        When they are there, `come()` returns the weight, so many `watched` losses, and the beginnings of the batch.
         """
 
         def begin() -> tuple[float, list[np.ndarray]]:

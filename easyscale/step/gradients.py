@@ -18,7 +18,7 @@ from easyscale.step.gradient_exchange import Signature
 from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext, Tensor
 from easyscale.step.late_gather import LateGather
 from easyscale.step.owned_slices import OwnedSlices
-from easyscale.step.ready_buckets import ReadyBuckets
+from easyscale.step.ready_buckets import EarlyGradients
 from easyscale.step.shared import Shared
 from easyscale.step.way import Way
 
@@ -43,7 +43,7 @@ class Gradients(GradientSync):
         self.communicator, self._shared, self._tensors = way.exchange.communicator, shared, shared.backend.tensors
         self._compiled = compiled
         self._exchanges = ExchangesOfGradients(way, shared, densify, self.slices)
-        self._ready: ReadyBuckets | None = None
+        self.early = EarlyGradients(way, shared, self._exchanges)
 
     @property
     def exchange(self) -> Exchange:
@@ -68,27 +68,6 @@ class Gradients(GradientSync):
         self._exchanges.divide(shards)
         self._compiled.forget()
         return shards
-
-    def expect(
-        self, context: StepContext, loss: Tensor, variables: Sequence[Variable], shards: Shards | None = None
-    ) -> None:
-        self.expect_none()
-        backward, is_alone = self._shared.backend.backward_pass, everyone_of(self.communicator).size == 1
-        in_one = self.way.choice is None or self.bucket_bytes is None or self.exchange.on_gpus
-        if backward is None or is_alone or in_one or self._shared.call.rehearses:
-            return
-        dense = [index for index, is_reached in enumerate(backward.reached(loss, variables)) if is_reached]
-        tensors: list[Gradient] = [None] * len(variables)
-        for index in dense:
-            tensors[index] = self._tensors.whole(variables[index])  # which has the dtype of its gradient
-        exchange = self._exchanges.of(context, tensors, variables, (dense, [], []), False, shards)
-        if exchange.overlaps:
-            self._ready = ReadyBuckets(exchange, self._shared, backward, context)
-
-    def expect_none(self) -> None:
-        if self._ready is not None:
-            self._ready.close()
-            self._ready = None
 
     def reduce(
         self,
@@ -122,11 +101,14 @@ class Gradients(GradientSync):
             inputs += [self._shared.backend.scaled(total, accumulation.scale) for total in sums]
         for index in in_rows:
             inputs += tensors.values_and_indices(gradients[index])
-        if self._ready is None:
+        if accumulation is None:
+            self.early.remember(variables, shards)
+        else:
+            self.early.forget()
+        if (ready := self.early.take()) is None:
             *means, exchanged = exchange(weight, context.losses, context.data, due, inputs, context.came)
         else:
-            *means, exchanged = self._ready.finish(exchange, inputs)
-            self._ready = None
+            *means, exchanged = ready.finish(exchange, inputs)
 
         averaged = list(gradients)
         for index in dense:

@@ -21,6 +21,7 @@ from easyscale.step.late_gather import LateGather
 
 if TYPE_CHECKING:
     from easyscale.step.owned_slices import OwnedSlices
+    from easyscale.step.ready_buckets import EarlyGradients
 
 __all__ = [
     "Apply",
@@ -67,8 +68,8 @@ class StepContext:
             norm over all of them. Defaults to `None`.
         came: Scalar tensor or number. When the batch has come; see `Timeline.came`. Defaults to `None`: it is not
             recorded.
-        trained: Variables whose gradients come to the optimizer as the backward pass makes them: nothing in the step
-            changes them before. Defaults to none.
+        as_made: Bool. Whether gradients come to the optimizer as the backward pass makes them: nothing in the step
+            changes them before. Defaults to `False`.
     """
 
     weight: Any = 1.0
@@ -78,7 +79,7 @@ class StepContext:
     late: LateGather | None = None
     adjust: Callable[[list, Callable[[list], Any]], list] | None = None
     came: Any = None
-    trained: Sequence[Variable] = ()
+    as_made: bool = False
 
 
 Tensor: TypeAlias = Any  # of the backend
@@ -99,11 +100,13 @@ class GradientSync(Protocol):
         communicator: The `Communicator` between processes.
         exchange: The connected `Exchange` that is used.
         slices: The `OwnedSlices`, variables of which each worker has a slice now.
+        early: The `EarlyGradients`, which leave while a backward pass makes them.
         sums: The `CompressedSums`; `None` if gradients travel as they are.
     """
 
     communicator: Communicator
     slices: "OwnedSlices"
+    early: "EarlyGradients"
 
     @property
     def exchange(self) -> Exchange: ...
@@ -116,21 +119,6 @@ class GradientSync(Protocol):
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
         """Return which parts of `variables`, or which `whole` ones, each worker owns. All must call this alike."""
-
-    def expect(
-        self, context: StepContext, loss: Tensor, variables: Sequence[Variable], shards: Shards | None = None
-    ) -> None:
-        """Let the gradients of `loss` leave while the backward pass, which is next, makes them, where that gains.
-
-        Args:
-            context: `StepContext`, as `reduce` will be given.
-            loss: Tensor. The loss.
-            variables: As `reduce` will be given.
-            shards: As `reduce` will be given. Defaults to `None`.
-        """
-
-    def expect_none(self) -> None:
-        """End `expect`: the step has come to its end, by an error perhaps."""
 
     def reduce(
         self,

@@ -5,11 +5,70 @@ from collections.abc import Sequence
 from typing import Any
 
 from easyscale.backend.base import BackwardPass
+from easyscale.communicator.data_axis import everyone_of
+from easyscale.layout.shards import Shards
+from easyscale.layout.specs import Variable
+from easyscale.step.exchanges_of_gradients import ExchangesOfGradients
 from easyscale.step.gradient_exchange import GradientExchange
-from easyscale.step.interfaces import Gradient, StepContext
+from easyscale.step.interfaces import Gradient, StepContext, Tensor
 from easyscale.step.shared import Shared
+from easyscale.step.way import Way
 
-__all__ = ["ReadyBuckets"]
+__all__ = ["EarlyGradients", "ReadyBuckets"]
+
+
+class EarlyGradients:
+    """Lets the gradients of one optimizer leave while the backward pass goes on, in the steps in which that gains.
+
+    Such a step makes the update that the one before has made.
+
+    Args:
+        way: The `Way` on which they travel.
+        shared: The `Shared` of its communicator.
+        exchanges: The optimizer's `ExchangesOfGradients`.
+    """
+
+    def __init__(self, way: Way, shared: Shared, exchanges: ExchangesOfGradients):
+        self._way, self._shared, self._exchanges = way, shared, exchanges
+        self._update: tuple[Sequence[Variable], Shards | None] | None = None
+        self._ready: ReadyBuckets | None = None
+
+    def remember(self, variables: Sequence[Variable], shards: Shards | None) -> None:
+        """Take in that an update has the means of gradients by these variables, in each step from now on."""
+        self._update = variables, shards
+
+    def forget(self) -> None:
+        """Take in that another update may come, or one that sums gradients up before they leave."""
+        self._update = None
+
+    def expect(self, context: StepContext, loss: Tensor) -> None:
+        """Let the gradients of `loss`, whose backward pass is next, leave when they have been made."""
+        self.expect_none()
+        backward, exchange = self._shared.backend.backward_pass, self._way.exchange
+        is_alone = everyone_of(exchange.communicator).size == 1
+        in_one = self._way.choice is None or self._way.bucket_bytes is None or exchange.on_gpus
+        if backward is None or self._update is None or is_alone or in_one or self._shared.call.rehearses:
+            return
+        variables, shards = self._update
+        dense = [index for index, is_reached in enumerate(backward.reached(loss, variables)) if is_reached]
+        if not dense:
+            return
+        tensors: list[Gradient] = [None] * len(variables)
+        for index in dense:
+            tensors[index] = self._shared.backend.tensors.whole(variables[index])  # which has the dtype of its gradient
+        expected = self._exchanges.of(context, tensors, variables, (dense, [], []), False, shards)
+        if expected.overlaps:
+            self._ready = ReadyBuckets(expected, self._shared, backward, context)
+
+    def take(self) -> "ReadyBuckets | None":
+        """Return the buckets of this step, of which the last leave now; `None` if none has left."""
+        ready, self._ready = self._ready, None
+        return ready
+
+    def expect_none(self) -> None:
+        """End the step, by an error perhaps: what the backward pass makes now does not leave."""
+        if (ready := self.take()) is not None:
+            ready.close()
 
 
 class ReadyBuckets:

@@ -334,7 +334,7 @@ class Distribution:
         with self._whole_layers():
             tree, optimizer = original(value_format), self._model.optimizer
         if isinstance(optimizer, DistributedOptimizer) and optimizer.is_sharded:
-            tree["optimizer_variables"] = optimizer.state_tree(value_format)
+            tree["optimizer_variables"] = optimizer.updates.state_tree(value_format)
         return tree
 
     def _results(self, original: Callable, logs: dict) -> dict:

@@ -43,11 +43,9 @@ def run_step(
             if late is not None:
                 late.receive()
             weight = optimizer.workers.replicas.weight_alone(samples) if is_alone else samples
-            in_pieces = optimizer.workers.gradients.bucket_bytes is not None
-            trained = model.trainable_variables if in_pieces and _is_stock(step) else ()
-            context = StepContext(weight, known, moving, totals, late, came=came, trained=trained)
+            context = StepContext(weight, known, moving, totals, late, came=came, as_made=_is_stock(step))
             steps.enter_context(optimizer.workers.current_step.of(context))
-            steps.callback(optimizer.workers.gradients.expect_none)
+            steps.callback(optimizer.workers.gradients.early.expect_none)
         steps.enter_context(step_of(batch))
         return replication.replicas.run(step, data, samples, model)
 

@@ -75,7 +75,7 @@ class OptimizerStates:
 
     def specs(self) -> list[Spec]:
         """Return shape and dtype of what `state` finds memory for."""
-        return [spec for optimizer in self._optimizers for spec in optimizer.state_specs()]
+        return [spec for optimizer in self._optimizers for spec in optimizer.updates.of_checkpoints.state_specs()]
 
     def describe(self) -> list[list]:
         """Return the classes of the optimizers, for JSON."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec
-from easyscale.step.interfaces import GradientSync, StepContext, Tensor
+from easyscale.step.interfaces import GradientSync, StepContext
 from easyscale.step.late_gather import LateGather
 
 __all__ = ["Update"]
@@ -60,12 +60,6 @@ class Update:
     def begin(self) -> None:
         """Take over from the optimizer, whose state is the same on all workers. All workers must call this."""
         raise NotImplementedError
-
-    def expect(self, context: StepContext, loss: Tensor) -> None:
-        """Take in that `apply` will be called with the gradients of `loss`, whose backward pass comes next.
-
-        They may leave while it makes them. Only where the context has `trained`.
-        """
 
     def apply(self, context: StepContext, gradients: list, variables: list[keras.Variable]) -> None:
         """Do what `optimizer.apply(gradients, variables)` would do with the mean of all workers' gradients.

@@ -84,6 +84,7 @@ class UpdateInFit:
 
     def begin(self, variables: list[keras.Variable]) -> None:
         """Begin the update of a `fit()` that trains these variables: divide the optimizer's state, if it can be."""
+        self._gradients().early.forget()
         owned = self._gradients().slices
         slices = [*owned.of(variables), *owned.groups.of(variables)]
         if self.is_synchronous:
@@ -106,6 +107,7 @@ class UpdateInFit:
                 self.now.late.settle()
             self.now.late.drop()
         if self.now.active:
+            self._gradients().early.forget()
             self._connect().replicas.apart(self.now.end if complete else self.now.abandon)
 
     def set(self, name: str, value: float | None) -> None:

@@ -8,7 +8,7 @@ from easyscale.backend import view_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec, specs_of
 from easyscale.optimizers.nested import all_variables
-from easyscale.step.interfaces import StepContext, Tensor
+from easyscale.step.interfaces import StepContext
 from easyscale.update.accumulated import AccumulatedGradients, accumulation_of, unscaled
 from easyscale.update.base import Update
 from easyscale.update.element_wise import is_of_keras
@@ -40,10 +40,6 @@ class ReplicatedUpdate(Update):
                 self._accumulated = AccumulatedGradients(self._optimizer, self._connect())
             self._accumulated.begin()
         self.active = True
-
-    def expect(self, context: StepContext, loss: Tensor) -> None:
-        if self._apart is None:
-            self._connect().expect(context, loss, context.trained)
 
     def apply(self, context: StepContext, gradients: list, variables: list[keras.Variable]) -> None:
         replication, optimizer = self._connect(), self._optimizer

@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 
-from easyscale.step.interfaces import StepContext, Tensor
+from easyscale.step.interfaces import StepContext
 from easyscale.update.backup import Backup, collect
 from easyscale.update.divided import DividedUpdate
 from easyscale.update.element_wise import is_element_wise, why_not_elsewhere
@@ -43,9 +43,6 @@ class ShardedUpdate(DividedUpdate):
         if reason is None and not is_element_wise(optimizer):
             reason = "its step for a part of a matrix is not that part of its step for the matrix"
         return reason
-
-    def expect(self, context: StepContext, loss: Tensor) -> None:
-        self._replication.expect(context, loss, self._variables, self._shards)
 
     def apply(self, context: StepContext, gradients: list, variables: list[keras.Variable]) -> None:
         by_number = dict(zip((self._numbers[id(variable)] for variable in variables), gradients, strict=True))

@@ -126,7 +126,7 @@ class OwnOptimizer:
 
     def specs(self) -> list[Spec]:
         """Return shape and dtype of what `state` finds memory for."""
-        return self._optimizer.distributed.state_specs() if self._writes else []
+        return self._optimizer.distributed.updates.of_checkpoints.state_specs() if self._writes else []
 
     def describe(self) -> list[list]:
         """Return the classes of the optimizer, for JSON."""
