@@ -59,6 +59,13 @@ def test_nothing_is_loaded_from_other_hosts(pages):
     assert [address for address in loaded if "//" in address] == []
 
 
+def test_the_search_needs_no_server(site, pages):
+    index = (site / "search" / "search_index.js").read_text()
+    assert json.loads(index.removeprefix("var __index = "))["docs"]
+    without = [file for file, page in pages.items() if not any("iframe-worker.js" in path for path in page.loads)]
+    assert [file.name for file in without if file.name != "404.html"] == []
+
+
 def test_styles_and_pages_name_no_fonts_or_scripts_of_other_hosts(site):
     styles = [file.read_text() for file in site.rglob("*.css")]
     assert styles
