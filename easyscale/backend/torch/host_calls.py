@@ -24,7 +24,7 @@ class HostCalls:
     ) -> list[torch.Tensor]:
         go, left = inputs[: len(inputs) - stay], inputs[len(inputs) - stay :]
         with on_gpus.in_order(left):
-            returned = function(*map(array_of, on_gpus.staged(go)), *map(on_gpus.array_of, left))
+            returned = function(*map(array_of, on_gpus.coming(go)()), *map(on_gpus.array_of, left))
         if not results:
             return []
         return on_gpus.tensors_of(returned, [dtype for _, dtype in results], on_gpus.device(inputs))

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,7 +12,7 @@ import torch
 from easyscale.backend.torch import variables
 from easyscale.gpus import cuda
 
-__all__ = ["array_of", "coming", "device", "in_order", "moved", "staged", "tensors_of"]
+__all__ = ["array_of", "coming", "device", "in_order", "moved", "tensors_of"]
 
 
 def device(values: Sequence[Any] = ()) -> torch.device:
@@ -24,18 +24,8 @@ def device(values: Sequence[Any] = ()) -> torch.device:
     return next((one for one in found if one.type == "cuda"), None) or keras.ops.convert_to_tensor(False).device
 
 
-def staged(values: Sequence[Any]) -> list[Any]:
-    """Return values of which those on a GPU have been copied to the CPU's memory, all at once."""
-    copies, on_gpu = _flat_ones(values)
-    for indices, flat in on_gpu:
-        _put(copies, indices, _pinned(flat))
-    if on_gpu:
-        torch.cuda.current_stream(on_gpu[0][1].device).synchronize()
-    return copies
-
-
 def coming(values: Sequence[Any]) -> Callable[[], list[Any]]:
-    """Begin to copy values from a GPU; return a function that returns what `staged` does when it is there.
+    """Begin to copy values from a GPU to the CPU's memory; return a function that returns all when they are there.
 
     They are copied beside what the GPU computes next.
     """
@@ -63,15 +53,22 @@ def _flat_ones(values: Sequence[Any]) -> tuple[list[Any], list[tuple[list[int], 
     A hundred small copies take longer than one large one.
     """
     tensors: list[Any] = list(values)
-    kinds: dict[torch.dtype, list[int]] = {}
+    on_gpu: dict[int, torch.Tensor] = {}
     for position, value in enumerate(values):
         if isinstance(value, (bool, int, float)):
             continue
         tensors[position] = tensor = variables.native_of(value).detach()
         if tensor.is_cuda and tensor.layout == torch.strided:
-            kinds.setdefault(tensor.dtype, []).append(position)
-    parts = ([tensors[position].reshape(-1) for position in positions] for positions in kinds.values())
-    return tensors, [(positions, torch.cat(own)) for positions, own in zip(kinds.values(), parts, strict=True)]
+            on_gpu[position] = tensor
+    return tensors, [(positions, torch.cat(parts)) for positions, parts in _by_type(on_gpu)]
+
+
+def _by_type(tensors: Mapping[int, torch.Tensor]) -> list[tuple[list[int], list[torch.Tensor]]]:
+    """Return, for each type, the positions of the tensors of it, and those tensors as vectors."""
+    kinds: dict[torch.dtype, list[int]] = {}
+    for position, tensor in tensors.items():
+        kinds.setdefault(tensor.dtype, []).append(position)
+    return [(positions, [tensors[position].reshape(-1) for position in positions]) for positions in kinds.values()]
 
 
 def _pinned(flat: torch.Tensor) -> torch.Tensor:
@@ -99,12 +96,8 @@ def moved(tensors: Sequence[torch.Tensor], to: torch.device) -> list[torch.Tenso
     copies = list(tensors)
     if to.type != "cuda":
         return copies
-    kinds: dict[torch.dtype, list[int]] = {}
-    for position, tensor in enumerate(tensors):
-        kinds.setdefault(tensor.dtype, []).append(position)
-    for dtype, positions in kinds.items():
-        parts = [tensors[position].reshape(-1) for position in positions]
-        pinned = torch.empty(sum(map(torch.numel, parts)), dtype=dtype, pin_memory=True)
+    for positions, parts in _by_type(dict(enumerate(tensors))):
+        pinned = torch.empty(sum(map(torch.numel, parts)), dtype=parts[0].dtype, pin_memory=True)
         torch.cat(parts, out=pinned)
         _put(copies, positions, pinned.to(to, non_blocking=True))
     return copies
