@@ -74,7 +74,8 @@ def check_parts_make_up_the_steps_and_all_are_there():
         train([begins], epochs=2, update="sharded")
     parts = {Part.DATA, Part.PASSES, Part.WAIT, Part.PACK, Part.EXCHANGE, Part.UPDATE, Part.GATHER, Part.CALLBACKS}
     assert parts <= {name for name, nanoseconds in timeline.times.items() if nanoseconds > 0}
-    assert timeline.steps == 2 * STEPS - 1  # the first one is traced
+    by_number = {number: [span.name for span in timeline.spans if span.step == number] for number in timeline.waits}
+    assert timeline.steps == 2 * STEPS - 1, by_number  # the first one is traced
     # By another clock, from the begin of each step of the second epoch to that of the next.
     spans = [span for span in timeline.spans if not span.thread and STEPS <= span.step < 2 * STEPS - 1]
     by_step = [sum(span.end - span.begin for span in own) for _, own in groupby(spans, lambda span: span.step)]
