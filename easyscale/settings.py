@@ -14,7 +14,7 @@ from typing import Any
 
 from easyscale import quantities
 
-__all__ = ["RESTART", "STALLED", "Devices", "Settings", "variable", "without"]
+__all__ = ["RESTART", "STALLED", "Devices", "Settings", "is_known", "variable", "without"]
 
 RESTART = 75  # asked to end, it has written a checkpoint: start it again. EX_TEMPFAIL of sysexits.h
 STALLED = 124  # ranks have waited for others for twice the time-out. As timeout(1)
@@ -229,9 +229,14 @@ def variable(name: str) -> str:
     return f"EASYSCALE_{name.upper()}"
 
 
+def is_known(name: str) -> bool:
+    """Whether an environment variable of this name is that of a field of `Settings`."""
+    return name in _NAMES
+
+
 def without(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without all that `Settings` says: what another job, started from here, inherits."""
-    return {name: value for name, value in environment.items() if name not in _NAMES}
+    return {name: value for name, value in environment.items() if not is_known(name)}
 
 
 _FIELDS = {setting.name: setting.metadata for setting in fields(Settings)}
@@ -242,7 +247,7 @@ _NAMES = frozenset(_VARIABLES.values())
 def _check_names(environment: Mapping[str, str]) -> None:
     prefix = variable("")
     for name in environment:
-        if name.startswith(prefix) and name not in _NAMES:
+        if name.startswith(prefix) and not is_known(name):
             near = difflib.get_close_matches(name.removeprefix(prefix).lower(), _FIELDS, n=1, cutoff=0.8)
             if near:
                 raise ValueError(

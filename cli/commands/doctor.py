@@ -23,8 +23,8 @@ def command(hosts: str | None, hostfile: str | None, report: bool, timeout: floa
     """Look whether training works here, and say what to do where it does not.
 
     Each finding is a line: `ok`, `warning` or `fails`, and the cure. At the end ranks train a model of a few weights:
-    two on this host or, with --hosts, one on each, which also measure the network between each two. The exit code is 1
-    if training would fail.
+    two on this host or, with --hosts, one on each, which also measure the network between each two. In a job of a
+    scheduler's, such as Slurm, its hosts are taken. The exit code is 1 if training would fail.
     """
     import rich.console
     import rich.text
@@ -32,7 +32,11 @@ def command(hosts: str | None, hostfile: str | None, report: bool, timeout: floa
     from easyscale.cli.doctor import report as reporting
     from easyscale.cli.doctor.examination import Examination
     from easyscale.cli.doctor.finding import Finding
+    from easyscale.cli.launch import allocations
 
+    named = options.parse_hosts(hosts, hostfile)
+    if not named and (allocation := allocations.find()) is not None:
+        named = allocation.named(allocation.hosts())
     console, errors = rich.console.Console(highlight=False), rich.console.Console(stderr=True)
 
     def show(finding: Finding) -> None:
@@ -43,7 +47,7 @@ def command(hosts: str | None, hostfile: str | None, report: bool, timeout: floa
     with reports.progress(errors, is_counted=False, is_shown=errors.is_terminal) as shown:
         task = shown.add_task("")
         seen = Examination(
-            options.parse_hosts(hosts, hostfile),
+            named,
             timeout,
             begin=lambda what: shown.update(task, description=what),
             show=(lambda finding: None) if report else show,

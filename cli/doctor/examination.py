@@ -36,6 +36,7 @@ class Examination:
 
     def run(self) -> None:
         """Look."""
+        self._add([software.told()])
         names = self._look_at_hosts() if self._hosts else self._look_here()
         if self.fails or len(names) == 1:
             return
@@ -57,6 +58,8 @@ class Examination:
     def _look_at_hosts(self) -> list[str]:
         """Return the names of those that can be reached."""
         self._begin(f"looks at {len(self._hosts)} hosts")
+        if self.fails:  # what would be started there is told the same
+            return []
         launcher = software.mpi()
         if launcher.grade == "fails":  # which starts what runs there
             self._add([launcher])

@@ -27,20 +27,23 @@ def examine(hosts: Sequence[forms.Host], timeout: float) -> dict[str, Host]:
 
 
 def _ask(host: forms.Host, timeout: float) -> Host:
-    try:
-        socket.getaddrinfo(host.name, None)
-    except OSError as error:
-        text, cure = f"its name has no address ({error.strerror})", "Write it as in /etc/hosts or DNS, or its address"
-        return Host([Finding("reached", text, "fails", cure, host.name)], {})
     program = ["-m", one_host.__name__, str(host.slots)]
     done = launch(["-n", "1", "--hosts", f"{host.name}:1", "--stall-timeout", "0", *program], timeout)
     if done.reason or not done.messages:
-        cure = f"See that `ssh {host.name} true` works and asks for nothing, that hosts may open connections to each "
-        cure += "other on all ports, and that EasyScale is installed there in the same place"
-        text = done.reason.rstrip(".") or "it has not answered"
-        return Host([Finding("reached", text, "fails", cure, host.name)], {})
+        return Host([_unreached(host.name, done.reason)], {})
     found = one_host.decode(done.messages[-1], host.name)
     return found._replace(findings=[Finding("reached", "yes", host=host.name), *found.findings])
+
+
+def _unreached(name: str, reason: str) -> Finding:
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:  # which is why, but where a scheduler knows the way to a host
+        text, cure = f"its name has no address ({error.strerror})", "Write it as in /etc/hosts or DNS, or its address"
+        return Finding("reached", text, "fails", cure, name)
+    cure = f"See that `ssh {name} true` works and asks for nothing, that hosts may open connections to each "
+    cure += "other on all ports, and that EasyScale is installed there in the same place"
+    return Finding("reached", reason.rstrip(".") or "it has not answered", "fails", cure, name)
 
 
 def compare(versions: Mapping[str, Mapping[str, str]]) -> list[Finding]:

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import re
 import sys
@@ -15,9 +16,9 @@ from easyscale import keras_backend
 from easyscale.cli.doctor.finding import Finding
 from easyscale.cli.launch import runtimes
 from easyscale.errors import EasyScaleError, LaunchError
-from easyscale.settings import Settings, variable
+from easyscale.settings import Settings, is_known, variable
 
-__all__ = ["examine", "mpi", "settings", "versions"]
+__all__ = ["examine", "mpi", "settings", "told", "versions"]
 
 _BACKENDS = ("tensorflow", "torch", "jax")
 _NEWEST = (3, 13)  # of the Pythons that are tested
@@ -25,7 +26,7 @@ _NEWEST = (3, 13)  # of the Pythons that are tested
 
 def examine() -> list[Finding]:
     """Return what is installed."""
-    return [_python(), _keras(), _backend(), mpi(), _settings()]
+    return [_python(), _keras(), _backend(), mpi()]
 
 
 def versions() -> dict[str, str]:
@@ -48,6 +49,19 @@ def settings() -> dict[str, str]:
     said = Settings.read().variables()
     options = [variable(field.name) for field in dataclasses.fields(Settings) if field.metadata["option"]]
     return {name: said[name] for name in options if name in said}
+
+
+def told() -> Finding:
+    """Return what the environment tells EasyScale, here: ranks hear it, on whatever host."""
+    try:
+        said = settings()
+    except ValueError as error:
+        return Finding("settings", str(error), "fails")
+    text = ", ".join(f"{name}={value}" for name, value in said.items()) or "none"
+    if unknown := [name for name in os.environ if name.startswith(variable("")) and not is_known(name)]:
+        names = ", ".join(sorted(unknown))
+        return Finding("settings", f"{text}; of no meaning: {names}", "warning", "See docs/settings.md for all names")
+    return Finding("settings", text)
 
 
 def _python() -> Finding:
@@ -80,14 +94,6 @@ def mpi() -> Finding:
         return Finding("MPI", str(error), "fails")
     found = _package("MPI", "mpi4py", runtimes.INSTALL.removeprefix("Run: "))
     return found._replace(text=f"{runtime.name}, {runtime.program}; {found.text}")
-
-
-def _settings() -> Finding:
-    try:
-        said = settings()
-    except ValueError as error:
-        return Finding("settings", str(error), "fails")
-    return Finding("settings", ", ".join(f"{name}={value}" for name, value in said.items()) or "none")
 
 
 def _package(topic: str, name: str, command: str) -> Finding:

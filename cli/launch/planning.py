@@ -72,7 +72,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     more = "Give the hosts more slots"
     if not hosts and (allocation := allocations.find()) is not None:
         counted, more = allocation.hosts(), allocation.more
-        hosts = [] if len(counted) == 1 and allocation.is_here(counted[0]) else counted
+        hosts = allocation.named(counted)
     said = Settings.read()
     bandwidth, latency = _network(options, said)
     replication, devices = _devices(options, said)

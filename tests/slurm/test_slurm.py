@@ -77,6 +77,15 @@ def test_more_ranks_than_tasks_are_refused(cluster, ranks):
     )
 
 
+def test_the_doctor_looks_at_the_nodes_of_the_job(cluster):
+    doctor = f"{shlex.quote(sys.executable)} -m easyscale doctor"
+    said = cluster.wait(cluster.submit(["#SBATCH --nodes=2 --ntasks=3", doctor]))
+    lines = said.splitlines()
+    assert [f"ok       {node}: reached: yes" in lines for node in ("node1", "node2")] == [True, True], said
+    assert any(line.startswith("ok       training: 2 ranks have trained") for line in lines), said
+    assert lines[-1] == "training works"
+
+
 def test_a_job_that_is_asked_to_end_is_queued_again_and_goes_on(cluster, tmp_path):
     """By the batch script of the examples, which hears a signal before its time is over."""
     folders = {name: tmp_path / name for name in ("stopped", "undisturbed")}

@@ -37,3 +37,7 @@ class Allocation(abc.ABC):
         It is, where the scheduler starts the launcher on one of the hosts.
         """
         return True
+
+    def named(self, hosts: list[Host]) -> list[Host]:
+        """Return those of `hosts()` that a launcher has to name: none, if the only one is that of this process."""
+        return [] if len(hosts) == 1 and self.is_here(hosts[0]) else hosts

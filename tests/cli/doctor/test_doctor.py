@@ -36,7 +36,7 @@ def test_where_training_works_two_ranks_have_trained_and_it_says_how_fast_messag
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "training works"), done.stdout + done.stderr
     lines = lines_of(done)
     assert "fails" not in [grade for grade, *_ in lines]
-    topics = "Python Keras backend MPI settings cores memory /dev/shm open+files container clock messages training"
+    topics = "settings Python Keras backend MPI cores memory /dev/shm open+files container clock messages training"
     assert [topic for _, topic, _ in lines] == [topic.replace("+", " ") for topic in topics.split()]
     texts = {topic: text for _, topic, text in lines}
     assert texts["Keras"] == f"keras {importlib.metadata.version('keras')}"

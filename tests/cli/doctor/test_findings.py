@@ -13,6 +13,8 @@ from easyscale.cli.doctor.started import Started
 from easyscale.cli.launch import shared_memory
 from easyscale.cli.launch.containers import ControlGroup
 
+SETTINGS = "ok       settings: none"
+
 Memory = namedtuple("Memory", "total available")
 
 
@@ -134,7 +136,7 @@ def test_without_mpi_it_fails_and_says_what_to_install(cli, fake_mpirun):
     )
     assert done.output.splitlines()[-1] == "training would fail"
     hosts = cli("doctor", "--hosts", "a,b")
-    assert (hosts.exit_code, hosts.output.splitlines()) == (1, [line, "training would fail"])
+    assert (hosts.exit_code, hosts.output.splitlines()) == (1, [SETTINGS, line, "training would fail"])
 
 
 def test_a_setting_that_is_wrong_fails_and_is_named(cli, fake_mpirun, monkeypatch):
@@ -146,6 +148,17 @@ def test_a_setting_that_is_wrong_fails_and_is_named(cli, fake_mpirun, monkeypatc
     )
 
 
+def test_settings_that_easyscale_does_not_know_are_told_of(cli, fake_mpirun, monkeypatch):
+    fake_mpirun(None)
+    monkeypatch.setenv("EASYSCALE_TEA", "green")
+    line = "warning  settings: none; of no meaning: EASYSCALE_TEA. See docs/settings.md for all names"
+    assert cli("doctor").output.splitlines()[0] == line
+    monkeypatch.setenv("EASYSCALE_EXCHNAGE", "ring")
+    done = cli("doctor", "--hosts", "a,b")  # no launcher would start there
+    assert (done.exit_code, done.output.splitlines()[1:]) == (1, ["training would fail"])
+    assert done.output.startswith("fails    settings: an environment variable of EasyScale's must be spelt right.")
+
+
 def test_a_report_has_settings_of_easyscale_and_no_other_variable_user_or_home(cli, fake_mpirun, monkeypatch):
     fake_mpirun(None)
     monkeypatch.setattr(sys, "executable", "/home/somebody/bin/python")
@@ -154,8 +167,8 @@ def test_a_report_has_settings_of_easyscale_and_no_other_variable_user_or_home(c
     monkeypatch.setenv("EASYSCALE_RESUME", "/srv/jo/run")
     monkeypatch.setenv("EASYSCALE_EXCHANGE", "ring")
     done = cli("doctor", "--report")
-    assert done.output.startswith("## easyscale doctor\n\n- Python: ")
-    assert "- settings: EASYSCALE_EXCHANGE=ring, EASYSCALE_RESUME=~/run\n" in done.output
+    told = "- settings: EASYSCALE_EXCHANGE=ring, EASYSCALE_RESUME=~/run\n"
+    assert done.output.startswith(f"## easyscale doctor\n\n{told}- Python: ")
     assert "| keras | " in done.output
     assert not [word for word in ("s3cret", "TOKEN", "SPARE", "jonas", "somebody", "/srv/jo") if word in done.output]
 
