@@ -40,8 +40,13 @@ class Other:
 
     def launch(self, size: int) -> list[str]:
         """The command that starts Python on `size` ranks with `easyscale launch`; a script follows."""
+        return [*self.easyscale, "launch", "-n", str(size)]
+
+    @property
+    def easyscale(self) -> list[str]:
+        """The command `easyscale`; its own arguments follow."""
         path = f"PATH={Path(sys.executable).parent}:/usr/bin:/bin"  # where the MPI runtime is
-        return [*self._with, path, self.python, "-m", "easyscale", "launch", "-n", str(size)]
+        return [*self._with, path, self.python, "-m", "easyscale"]
 
 
 TORCH = Other("torch")

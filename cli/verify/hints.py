@@ -32,7 +32,9 @@ def find(reference: Recorded, several: Recorded, warnings: Sequence[str], differ
     else:
         hints += _tell_of_counts(reference, several, ends[:1])
     if names := reference.notes("unsynchronized"):
-        hints.append(f"each process normalizes its own part of a batch. Give {_list(names)} `synchronized=True`")
+        hints.append(
+            f"each process normalizes its own part of a batch. On TensorFlow, give {_list(names)} `synchronized=True`"
+        )
     if names := reference.notes("random"):
         hints.append(f"{_list(names)} cannot be compared: it draws random numbers, and has no `training` argument")
     if not hints and are_known:

@@ -18,6 +18,7 @@ __all__ = [
     "counter_of",
     "excluded_from_weight_decay",
     "has_value",
+    "keep_float64",
     "learning_rate_of",
     "native_of",
     "replace_in_losses",
@@ -30,6 +31,7 @@ __all__ = [
 
 _LOSSES = "keras.src.losses.loss"  # where all of Keras's losses are reduced
 _OPTIMIZER = "keras.src.optimizers.base_optimizer"  # what all backends have in common
+_TYPES, _NARROWER = "keras.src.backend.common.dtypes", "BIT64_TO_BIT32_DTYPE"  # what results have in place of a type
 
 _EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 _FOR_EACH_COPY = (  # the steps of an optimizer that TensorFlow's makes for each copy of a variable by itself
@@ -73,6 +75,7 @@ _TORCH_OPTIMIZERS = "keras.src.backend.torch.optimizers.torch_{}"  # by its name
 
 # And on PyTorch only.
 NAMES_ON_TORCH: Names = {
+    (_TYPES, None): (_NARROWER,),
     (_TORCH_OPTIMIZERS.format("adam"), "Adam"): (
         "_momentums",
         "_parallel_update_step",
@@ -196,3 +199,8 @@ def take_general_steps(optimizer: "keras.optimizers.Optimizer", in_strategy: Cal
     for name in _FOR_EACH_COPY:
         if getattr(type(optimizer), name) is getattr(stock, name):  # not an optimizer's own way
             object.__setattr__(optimizer, name, functools.partial(getattr(general, name), optimizer))
+
+
+def keep_float64() -> None:
+    """From now on results of float64 are float64 also where Keras makes them float32, as in losses on PyTorch."""
+    getattr(importlib.import_module(_TYPES), _NARROWER)["float64"] = "float64"

@@ -18,7 +18,7 @@ import numpy as np
 from easyscale import backend as backends
 from easyscale.communicator import Communicator
 from easyscale.errors import show_in_one_line
-from easyscale.keras_internals import trained_by
+from easyscale.keras_internals import keep_float64, trained_by
 from easyscale.layout.sliced import Sliced
 from easyscale.layout.specs import Spec
 from easyscale.optimizer import DistributedOptimizer
@@ -48,6 +48,7 @@ def watch(recorder: Recorder, seed: int, floatx: str) -> None:
     random.setstate(states[0])
     np.random.set_state(states[1])
     keras.config.set_floatx(floatx)
+    keep_float64()
     watching = _Watch(recorder)
     for owner, name, replacement in (
         (DistributedOptimizer, "apply", watching.apply),

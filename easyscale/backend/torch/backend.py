@@ -32,7 +32,6 @@ class Torch(Backend):
         Feature.IN_GRAPH: "Use 'between_graph'",
         Feature.ELASTIC: "Start without --elastic",
         Feature.PIPELINE: "Leave `model_parallel` out",
-        Feature.VERIFY: "Compare the weights yourself",
         Feature.BENCH: "Use `easyscale bench exchange`",
     }
 
@@ -102,6 +101,12 @@ class Torch(Backend):
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
         if isinstance(iterator, data.Batches):
             iterator.go_on(passes, order)
+
+    def are_rows(self, tensors: Sequence[Any]) -> bool:
+        return data.are_rows(tensors)
+
+    def keep_in_order(self, on_shuffle: Callable[[], None]) -> None:
+        data.keep_in_order(on_shuffle)
 
 
 BACKEND = Torch()

@@ -1,15 +1,16 @@
-"""The data of a `fit()`: steps get an iterator over batches, where Keras would give them a batch."""
+"""The data of a `fit()`: steps get an iterator over batches, where Keras would give them a batch; and their order."""
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from easyscale.keras_internals import end_epoch, replace_iterators, shuffles
 
-__all__ = ["Batches", "by_iterator", "give_iterators", "iterator_of"]
+__all__ = ["Batches", "are_rows", "by_iterator", "give_iterators", "iterator_of", "keep_in_order"]
 
 
 class Batches(Iterator):
@@ -85,3 +86,30 @@ def iterator_of(given: Sequence[Any]) -> Iterator:
 def by_iterator(train_function: Callable[[list], Any]) -> Callable[[Iterator], Any]:
     """Return a function that takes an iterator, for one of Keras's that takes a list of one batch."""
     return lambda iterator: train_function([next(iterator)])
+
+
+def are_rows(tensors: Sequence[Any]) -> bool:
+    """Return whether all of these are tensors, with a row for each sample."""
+    return bool(tensors) and all(isinstance(tensor, torch.Tensor) and tensor.ndim for tensor in tensors)
+
+
+def keep_in_order(on_shuffle: Callable[[], None]) -> None:
+    """From now on a `DataLoader` that would shuffle its data takes them in order, and calls `on_shuffle`."""
+    begin: Any = DataLoader.__init__
+
+    @functools.wraps(begin)
+    def begin_in_order(
+        loader: DataLoader,
+        dataset: Dataset,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler | Iterable | None = None,
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
+        if shuffle or isinstance(sampler, RandomSampler):
+            on_shuffle()
+            shuffle, sampler = False, None
+        begin(loader, dataset, batch_size, shuffle, sampler, *arguments, **options)
+
+    type.__setattr__(DataLoader, "__init__", begin_in_order)
