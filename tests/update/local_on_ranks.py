@@ -2,7 +2,6 @@
 
 import functools
 import sys
-import threading
 import warnings
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
-from checkpoints_on_ranks import leave  # noqa: E402
+from local_training import BATCH, NESTEROV, Computed, Watched, compare_resumed, fit, linear, parts  # noqa: E402
 from models import assert_equal_ranks, classify, conv, dense, different_start, digits, equal, sgd  # noqa: E402
 from one_process import new_folder  # noqa: E402
 
@@ -19,95 +18,10 @@ import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
 from easyscale.compression import Packing  # noqa: E402
 from easyscale.errors import DesyncError  # noqa: E402
-from easyscale.exchange.ring import Ring  # noqa: E402
 from easyscale.update import DiLoCo, LocalSGD  # noqa: E402
-from easyscale.update.local import fragments_of  # noqa: E402
 
 comm = easyscale.communicator.get()
 
-BATCH, RATE, MOMENTUM = 4, 0.05, 0.8
-SAMPLES = [4 * 7, 4 * 7 - 1, 4 * 3 + 1, 4 * 7][: comm.size]  # of each worker: one runs out of data before the others
-
-
-def parts():
-    """Each worker's inputs and targets: a linear function of three numbers, and noise."""
-    generator = np.random.default_rng(3)
-    x = generator.normal(size=(sum(SAMPLES), 3)).astype("float32")
-    y = (x @ generator.normal(size=(3, 2)) + generator.normal(size=(sum(SAMPLES), 2))).astype("float32")
-    ends = np.cumsum([0, *SAMPLES])
-    return [(x[start:end], y[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
-
-
-def linear(optimizer=None):
-    keras.utils.set_random_seed(1 + comm.rank)  # only the chief's weights are those of the computation
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, use_bias=False)])
-    model.compile(optimizer or keras.optimizers.SGD(RATE, momentum=MOMENTUM), "mse")
-    return model
-
-
-def fit(model, update, epochs=2, callbacks=(), exchange="ring", steps=None, **options):
-    distribute = Distribute(exchange, update=update, **options)
-    x, y = (array[: None if steps is None else steps * BATCH] for array in parts()[comm.rank])
-    common = {"batch_size": BATCH, "epochs": epochs, "shuffle": False, "verbose": 0}
-    return model.fit(x, y, callbacks=[distribute, *callbacks], **common)
-
-
-class Computed:
-    """The same training in float64, by the equations of the papers, all workers in one process."""
-
-    def __init__(self, weights, every, start_step=0, outer=(1.0, 0.0, False)):
-        self.every, self.start_step, self.outer = every, start_step, outer
-        self.last = np.array(weights, "float64")
-        self.weights = [self.last.copy() for _ in SAMPLES]
-        self.velocities = [np.zeros_like(self.last) for _ in SAMPLES]
-        self.outer_velocity = np.zeros_like(self.last)
-        self.samples, self.steps, self.rounds = np.zeros(len(SAMPLES)), 0, []
-
-    def gradient(self, worker, step):
-        x, y = (array[step * BATCH : (step + 1) * BATCH].astype("float64") for array in parts()[worker])
-        return len(x), x.T @ (x @ self.weights[worker] - y) / max(len(x), 1)  # of the mean over both outputs
-
-    def move(self, worker, gradient):
-        self.velocities[worker] = MOMENTUM * self.velocities[worker] - RATE * gradient
-        self.weights[worker] = self.weights[worker] + self.velocities[worker]
-
-    def round(self):
-        rate, momentum, nesterov = self.outer
-        differences = [count * (self.last - own) for count, own in zip(self.samples, self.weights, strict=True)]
-        mean = sum(differences) / self.samples.sum()
-        self.outer_velocity = momentum * self.outer_velocity - rate * mean
-        step = momentum * self.outer_velocity - rate * mean if nesterov else self.outer_velocity
-        self.last = self.last + step
-        self.weights = [self.last.copy() for _ in SAMPLES]
-        self.samples[:] = 0
-        self.rounds.append(self.steps)
-
-    def epoch(self):
-        since = self.steps
-        for step in range(-(-max(SAMPLES) // BATCH)):
-            found = [self.gradient(worker, step) for worker in range(len(SAMPLES))]
-            if self.steps < self.start_step:
-                mean = sum(count * gradient for count, gradient in found) / sum(count for count, _ in found)
-                for worker in range(len(SAMPLES)):
-                    self.move(worker, mean)
-                self.last, since = self.weights[0], self.steps + 1
-            else:
-                for worker, (count, gradient) in enumerate(found):
-                    if count:
-                        self.move(worker, gradient)
-                        self.samples[worker] += count
-            self.steps += 1
-            if self.steps - since >= self.every:
-                self.round()
-                since = self.steps
-        if self.samples.any():
-            self.round()
-
-    def end_fit(self):
-        self.velocities = [np.mean(self.velocities, axis=0) for _ in SAMPLES]
-
-
-NESTEROV = functools.partial(keras.optimizers.SGD, 0.7, momentum=0.9, nesterov=True)
 CASES = {
     "local_sgd": (LocalSGD(every=3), {"every": 3}),
     "post-local, rounds of an epoch": (LocalSGD(every=100, start_step=5), {"every": 100, "start_step": 5}),
@@ -146,201 +60,6 @@ def check_a_round_after_each_step_is_one_process():
         return model
 
     equal(summed, digits(96), distribute=distribute, exchanges=["tree"])
-
-
-def check_weights_that_take_turns_are_those_of_the_equations():
-    """Two weights in two fragments: a round of one behind each second step, and of both at the end of an epoch.
-
-    In the second fit a fragment has its round there, and none again.
-    """
-    _compare_turns(DiLoCo(4, fragments=2, outer_optimizer=NESTEROV()))
-
-
-def check_weights_of_rounds_that_go_on_beside_are_those_of_the_equations():
-    """A round ends a step after it has begun, or where the epoch ends; or of all weights, two steps after."""
-    _compare_turns(DiLoCo(4, fragments=2, outer_optimizer=NESTEROV(), overlap=1, mixing=0.25))
-    _compare_turns(DiLoCo(3, outer_optimizer=NESTEROV(), overlap=2))
-
-
-def _compare_turns(update):
-    rate, apart, overlap = 0.05, update.every // update.fragments, update.overlap
-    keras.utils.set_random_seed(1 + comm.rank)
-    layers = [keras.layers.Dense(2, use_bias=False), keras.layers.Dense(2, use_bias=False)]
-    model = keras.Sequential([keras.Input((3,)), *layers])
-    model.compile(keras.optimizers.SGD(rate), "mse")
-    last = [
-        np.array(value, "float64") for value in comm.all_gather_object([v.tolist() for v in model.get_weights()])[0]
-    ]
-    fragments = [(0,), (1,)] if update.fragments == 2 else [(0, 1)]
-    weights, counts = [[value.copy() for value in last] for _ in SAMPLES], np.zeros((2, len(SAMPLES)))
-    velocities, under_way = [np.zeros_like(value) for value in last], []
-
-    def start(numbers):
-        for number in numbers:
-            found = zip(counts[number], weights, strict=True)
-            mean = sum(count * (last[number] - own[number]) for count, own in found) / counts[number].sum()
-            counts[number] = 0
-            under_way.append((number, mean))
-
-    def finish():
-        for number, mean in under_way:
-            velocities[number] = 0.9 * velocities[number] - 0.7 * mean
-            last[number] = last[number] + 0.9 * velocities[number] - 0.7 * mean
-            for own, count in zip(weights, counts[number], strict=True):
-                kept = update.mixing if count else 0
-                own[number] = kept * own[number] + (1 - kept) * last[number]
-        under_way.clear()
-
-    def epoch(steps):
-        since, turn = 0, 0
-        for step in range(steps):
-            for worker, (first, second) in enumerate(weights):
-                x, y = (array[step * BATCH : (step + 1) * BATCH].astype("float64") for array in parts()[worker])
-                if len(x):
-                    error = (x @ first @ second - y) / len(x)
-                    weights[worker] = [first - rate * x.T @ error @ second.T, second - rate * (x @ first).T @ error]
-                    counts[:, worker] += len(x)
-            if step + 1 - since >= overlap:
-                finish()
-            if step + 1 - since == apart:  # in turns, the first again from each epoch on
-                start(fragments[turn % len(fragments)])
-                since, turn = step + 1, turn + 1
-                if not overlap:
-                    finish()
-        finish()
-        start(number for number in (0, 1) if counts[number].any())
-        finish()
-
-    fit(model, update)
-    for _ in range(2):
-        epoch(7)
-    fit(model, update, epochs=1, steps=6)
-    epoch(6)
-    assert_equal_ranks(model.get_weights())
-    for found, expected in zip(model.get_weights(), last, strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-class Holds(Ring):
-    """A ring whose sums are held until something is set."""
-
-    name = "holds"
-    is_set, held = threading.Event(), 0
-
-    def allreduce(self, buffer):
-        if buffer.size > 500:
-            Holds.held += 1
-            assert self.is_set.wait(60), "no step was made beside the round"
-        super().allreduce(buffer)
-
-
-def check_workers_step_on_while_a_round_goes_on():
-    """What a round sends is held until the second step behind its begin has ended; then all see its weights."""
-
-    class Steps(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.held, self.equal = [], []
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.held.append(Holds.held)
-            if batch == 5:
-                Holds.is_set.set()
-            if batch == 6:
-                self.equal = self.model.get_weights()
-
-    Holds.is_set.clear()
-    Holds.held, steps = 0, Steps()
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
-    model.compile(keras.optimizers.SGD(0.01), "mse")
-    x, y = np.random.default_rng(comm.rank).normal(size=(2, 4 * 7, 32)).astype("float32")
-    update = DiLoCo(every=4, overlap=3, mixing=0.0)
-    distribute = Distribute(Holds, update=update, check_every=1)
-    model.fit(x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[steps, distribute])
-    assert steps.held[:3] == [0] * 3 and steps.held[6] == 1, steps.held
-    assert_equal_ranks(steps.equal)  # mixing=0.0: each has those of the round when it ends
-    assert_equal_ranks(model.get_weights())
-
-
-def check_what_moves_by_itself_and_callbacks_agree_where_rounds_go_on_beside():
-    """Moving statistics, a rate that the chief lowers, forms, several optimizer states: equal on all when all meet."""
-    for options in (
-        {},
-        {"exchange": "ring", "compression": "int8"},
-        {"exchange": "shared_memory"},
-        {"exchange": "tree"},
-    ):
-        different_start()
-        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(64)]
-        layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), keras.layers.Dense(10)]
-        model, folder = classify(keras.Sequential(layers), keras.optimizers.Adam()), new_folder()
-        x, y = easyscale.shard(*digits(comm.size * 4 * 9 + 1))
-        callbacks = [
-            keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=10.0, cooldown=0),
-            Distribute(
-                update=DiLoCo(every=6, fragments=3, overlap=1), check_every=2, **{"exchange": "ring", **options}
-            ),
-        ]
-        if not options:
-            callbacks[-1] = Distribute("ring", update=DiLoCo(every=6, overlap=2), checkpoint=folder, every=1)
-        history = model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks, validation_data=(x, y))
-        assert_equal_ranks([weight for weight in model.get_weights() if weight.dtype == np.float32])
-        assert_equal_ranks([np.array(variable) for variable in model.optimizer.variables])
-        numbers = [history.history[name] for name in sorted(history.history)]
-        assert comm.all_gather_object(numbers) == [numbers] * comm.size
-
-
-def check_a_round_of_a_fragment_sends_a_part_and_those_who_look_see_what_all_have():
-    layers = [keras.layers.Dense(64) for _ in range(4)]
-    keras.utils.set_random_seed(1)
-    model, folder = keras.Sequential([keras.Input((64,)), *layers]), new_folder()
-    model.compile(keras.optimizers.Adam(), "mse")
-    first = model.get_weights()
-    x, y = np.random.default_rng(comm.rank).normal(size=(2, 4 * 19, 64)).astype("float32")
-
-    class Saves(Watched):
-        def on_train_batch_end(self, batch, logs=None):
-            super().on_train_batch_end(batch, logs)
-            if batch == 5:
-                self.model.save_weights(folder / "all.weights.h5")
-
-    watched, update = Saves(), DiLoCo(every=8, fragments=4)
-    distribute = Distribute("ring", update=update, check_every=4, checkpoint=folder / "run", every=1)
-    model.fit(x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[distribute, watched])
-    sent = np.diff([nbytes for _, nbytes in watched.sent])
-    fragment = sum(weight.size for weight in watched.weights[0]) / 4 * 4
-    compared = 2000  # and what is compared, and agreed upon
-    for step, nbytes in enumerate(sent, 1):
-        of_round = 2 * fragment * (comm.size - 1) / comm.size if step % 2 else 0
-        assert abs(nbytes - of_round) < compared, (step, nbytes, of_round)
-    if comm.is_chief:  # between rounds each weight is that of its last one: the last fragment has had none
-        found = keras.models.clone_model(model)
-        found.load_weights(folder / "all.weights.h5")
-        number_of = {id(variable): number for number, variable in enumerate(model.trainable_variables)}
-        for number, part in enumerate(fragments_of(model.trainable_variables, 4)):
-            seen = first if number == 3 else watched.weights[2 * number + 1]
-            for index in (number_of[id(variable)] for variable in part):
-                np.testing.assert_array_equal(found.get_weights()[index], seen[index], err_msg=f"{number}, {index}")
-    assert_equal_ranks(model.get_weights())
-    comm.barrier()  # the chief has written, in the round of all weights
-    written = [int(path.name.split("-")[1]) for path in (folder / "run").glob("step-*")]
-    assert written == [19], written
-
-
-class Watched(keras.callbacks.Callback):
-    """What this worker has sent, and its weights, at the end of each step and of each epoch."""
-
-    def __init__(self):
-        super().__init__()
-        self.sent, self.weights, self.epochs = [], [], []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.sent.append((comm.sent.messages, comm.sent.bytes))
-        self.weights.append(self.model.get_weights())
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.epochs.append(self.model.get_weights())
 
 
 def check_nothing_is_sent_between_rounds():
@@ -508,34 +227,7 @@ def check_a_step_past_the_optimizer_is_an_error():
 def check_training_goes_on_from_a_checkpoint_with_the_same_bits():
     """One that is due is written in the next round: it has each worker's own optimizer, and the outer one."""
     update = DiLoCo(every=3, start_step=2, outer_optimizer=NESTEROV())
-    _compare_resumed(update, [1, 2, 5, 7, 10, 13, 14], (10, 1, None))  # together, and in rounds, also of an epoch's end
-
-
-def check_training_goes_on_from_the_end_of_an_epoch_where_rounds_go_on_beside():
-    update = DiLoCo(every=3, outer_optimizer=NESTEROV(), overlap=2)
-    _compare_resumed(update, [7, 14], (7, None))
-
-
-def _compare_resumed(update, expected_steps, resumed_from):
-    folder = new_folder()
-
-    def trained():
-        model = linear(keras.optimizers.Adam(0.05))
-        history = fit(model, update, checkpoint=folder, every=1, keep=20).history
-        return [*model.get_weights(), *map(np.array, model.optimizer.variables)], history
-
-    weights, history = trained()
-    comm.barrier()  # the chief has written
-    written = sorted(int(path.name.split("-")[1]) for path in folder.glob("step-*"))
-    comm.barrier()  # before some are taken away
-    assert written == expected_steps, written
-    for step in resumed_from:  # and from the end: no step is left
-        if step is not None:
-            leave(folder, step)
-        again, same_history = trained()
-        assert same_history == {name: values[-len(same_history[name]) :] for name, values in history.items()}
-        for found, expected in zip(again, weights, strict=True):
-            np.testing.assert_array_equal(found, expected, err_msg=f"from step {step}")
+    compare_resumed(update, [1, 2, 5, 7, 10, 13, 14], (10, 1, None))  # together, and in rounds, also of an epoch's end
 
 
 def check_workers_that_have_memory_in_common_step_alone_in_their_own():

@@ -22,6 +22,11 @@ def test_workers_step_alone_between_rounds(check):
     check()
 
 
+@over_ranks(Path(__file__).with_name("fragments_on_ranks.py"), sizes=[3], limit=600)
+def test_rounds_are_of_a_part_of_the_weights_or_go_on_beside(check):
+    check()
+
+
 def _used():
     optimizer = SGD(0.7)
     keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]).compile(optimizer, "mse")
