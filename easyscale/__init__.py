@@ -52,6 +52,8 @@ _MODULES = (
 
 __all__ = ["__version__", *_MODULES, *_WHERE]
 
+if not os.path.isdir(os.path.join(__path__[0], "cli")):  # a checkout: `callbacks` and `cli` stand beside this folder
+    __path__.append(os.path.dirname(__path__[0]))
 
 importlib.import_module("easyscale.keras_backend").watch()
 importlib.import_module("easyscale.logical_devices").watch()

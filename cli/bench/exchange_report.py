@@ -32,11 +32,12 @@ def summarise(rows: list[dict], ranks: int) -> list[dict]:
 
 def table(rows: list[dict], machine: dict) -> "rich.table.Table":
     """Return a table of what `summarise` returned."""
+    has_mpi = any(row["ratio_to_mpi"] is not None for row in rows)
     return reports.table(
         f"allreduce over {_ranks_text(machine)} on {machine['cores']} cores\n{machine['mpi']}",
         ["size", "exchange:", "median µs", "p10 - p90", "bus GB/s", "ratio"],
         ([_cells(row) for row in of_size] for _, of_size in itertools.groupby(rows, lambda row: row["bytes"])),
-        "ratio: how many times as fast as mpi",
+        "ratio: how many times as fast as mpi" if has_mpi else None,
     )
 
 

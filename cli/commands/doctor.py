@@ -12,7 +12,7 @@ __all__ = ["command"]
 _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red"}
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Look whether training works here, and what to do if not.")
 @options.hosts
 @click.option("--report", is_flag=True, help="Write a text in Markdown for a bug report; it has no names of users.")
 @click.option(

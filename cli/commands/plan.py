@@ -29,7 +29,7 @@ _LEAST = (
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Work out how fast many ranks would train.")
 @click.option("--model", default="resnet50", show_default=True, help=f"One of {', '.join(MODELS)}.")
 @click.option("--weights", metavar="N", help="Of a model of your own, as 38M, with --compute; instead of --model.")
 @click.option("--ranks", default="1,8,64,1024", show_default=True, metavar="N,N,...", help="Numbers of workers.")
@@ -47,7 +47,14 @@ _LEAST = (
     help="Part of an exchange beside the backward pass: 0 to 1.",
 )
 @click.option("--spread", type=float, default=0.02, show_default=True, help="Of compute times: deviation over mean.")
-@click.option("--ranks-per-node", type=int, default=1, show_default=True, metavar="N")
+@click.option(
+    "--ranks-per-node",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="So many ranks share a node's network.",
+)
 @click.option(
     "--stages", type=int, default=1, show_default=True, metavar="S",
     help="Cut the model into pipelines of S ranks, which are one worker each.",

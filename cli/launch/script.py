@@ -1,5 +1,7 @@
 """What commands that start the user's script have in common: whether it can be started, and what its ranks are told."""
 
+import difflib
+import glob
 import os
 import sys
 
@@ -26,6 +28,10 @@ def start(script: str, module: bool = False) -> list[str]:
         problem = "does not exist"
         if script in _PYTHONS:
             problem = "is not one. Give the script itself, without python"
+        elif script.isdecimal():
+            problem = f"is not one. The number of processes is -n {script}"
+        elif near := difflib.get_close_matches(script, glob.glob(os.path.join(os.path.dirname(script), "*.py")), n=1):
+            problem += f". Did you mean '{near[0]}'?"
     elif os.path.isdir(script):
         problem = "is a directory"
         if os.path.exists(os.path.join(script, "__main__.py")):

@@ -154,7 +154,8 @@ def _title(
 ) -> str:
     name = "a model" if wanted["weights"] else wanted["model"]
     owner = "worker" if pipelines or groups else "rank"
-    size = f"{weights / 1e6:,.1f} M weights, batch {wanted['batch_size']} of a {owner}"
+    count = f"{weights / 1e6:,.1f} M" if weights >= 1e5 else f"{weights:,}"
+    size = f"{count} weights, batch {wanted['batch_size']} of a {owner}"
     parts = [f"{name}, {size}, {1e3 * compute:,.1f} ms of compute"]
     machines = [measurement["machine"] for measurement in found if measurement["benchmark"] == "exchange"]
     if machines:

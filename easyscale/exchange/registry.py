@@ -17,6 +17,7 @@ __all__ = [
     "check",
     "get",
     "has_servers",
+    "name_of",
     "register",
     "with_options",
 ]
@@ -133,6 +134,26 @@ def check(identifier: str | Exchange | type[Exchange] | None) -> None:
     >>> check("hierarchical:tree")
     """
     _resolve(identifier)
+
+
+def name_of(identifier: str | Exchange | type[Exchange] | None) -> str:
+    """Return the name of the exchange that `get` would return, or `"auto"`.
+
+    Args:
+        identifier: What `get` takes.
+
+    Raises:
+        ValueError: If there is no exchange of this name.
+
+    Example:
+
+    >>> name_of("hierarchical:ring"), name_of("hierarchical:tree")
+    ('hierarchical', 'hierarchical:tree')
+    """
+    make = _resolve(identifier)
+    if make is None:
+        return DEFAULT
+    return (make if isinstance(make, Exchange) else make()).name
 
 
 def get(

@@ -1,5 +1,7 @@
 """How an optimizer comes to all workers: with the same exchange, replication and update on each of them."""
 
+import contextlib
+import warnings
 from typing import Any
 
 from easyscale import backend as backends
@@ -9,11 +11,13 @@ from easyscale import replication as replications
 from easyscale.backend.base import Backend, Feature
 from easyscale.communicator import Communicator
 from easyscale.compression import Compression, Form
-from easyscale.errors import DesyncError
+from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.exchange import Exchange
 from easyscale.exchange.between_gpus import between_gpus
 from easyscale.exchange.on_gpus import OnGpus, for_gpus
+from easyscale.exchange.registry import name_of
 from easyscale.replication.replication import Replication
+from easyscale.settings import Settings
 from easyscale.step.agreement import Purpose
 from easyscale.step.compressed_sums import CompressedSums
 from easyscale.step.current_step import CurrentStep
@@ -54,6 +58,8 @@ def connect(
         connected = between_gpus(connected)
     _require(backend, connected)
     _check_form(compression, connected)
+    if exchange is not None:
+        _tell_of_unheard(connected)
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
     own = [connected.name, name, update or "auto", compression and repr(compression), bucket_bytes, backend.name]
     chosen = [own]
@@ -70,6 +76,22 @@ def connect(
     if backend.computes_on_gpus():
         connected = for_gpus(connected)
     return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name, compression, update))
+
+
+def _tell_of_unheard(exchange: Exchange) -> None:
+    """Have the chief warn if users have asked for another exchange than the script, which wins."""
+    said = Settings.read(names=["exchange"]).exchange
+    if said is None or not exchange.communicator.is_chief:
+        return
+    with contextlib.suppress(ValueError):  # there is none of that name: it counts where the script names none
+        said = name_of(said)
+    if said != exchange.name:
+        warnings.warn(
+            "an exchange that the script names wins over that of `easyscale launch`. Received: "
+            f"exchange='{exchange.name}' in the script, --exchange {said}. Leave it out of the script",
+            EasyScaleWarning,
+            stacklevel=2,
+        )
 
 
 def _require(backend: Backend, exchange: Exchange) -> None:

@@ -89,6 +89,8 @@ def test_bad_options_are_refused(cli, script, arguments, message):
         ("missing.py", "Received: 'missing.py', which does not exist"),
         ("python", "which is not one. Give the script itself, without python"),
         ("/", "Received: '/', which is a directory"),
+        ("4", "Received: '4', which is not one. The number of processes is -n 4"),
+        (__file__.replace("launch.py", "lunch.py"), f"which does not exist. Did you mean '{__file__}'?"),
     ],
 )
 def test_what_is_no_script_is_refused(cli, name, message):

@@ -55,6 +55,7 @@ def test_help_lists_the_commands(cli, arguments):
             "the command must be one of ['bench', 'doctor', 'launch', 'plan', 'verify']. Received: 'lunch'. "
             "Did you mean 'launch'?",
         ),
+        (["run", "train.py"], "Received: 'run'. Did you mean 'launch'?"),
         (
             ["bench", "exchnge"],
             "the command must be one of ['exchange', 'fit', 'suite']. Received: 'exchnge'. Did you mean 'exchange'?",

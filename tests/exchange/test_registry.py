@@ -1,8 +1,11 @@
 """Which exchange a name, a class, an instance or the environment stands for."""
 
+import warnings
+
 import numpy as np
 import pytest
 
+import easyscale
 from easyscale import exchange
 from easyscale.exchange import Exchange, registry
 
@@ -131,6 +134,20 @@ def test_an_unknown_name_in_the_environment_is_an_error_only_where_it_counts(mon
     with pytest.raises(ValueError, match=r"Received: EASYSCALE_EXCHANGE='treee'\. Did you mean 'tree'\?"):
         exchange.get()
     assert exchange.get("ring").name == "ring"
+
+
+def test_that_the_script_wins_over_the_launcher_is_said(monkeypatch):
+    def connect(name):
+        return easyscale.DistributedOptimizer("sgd", name).workers
+
+    monkeypatch.setenv("EASYSCALE_EXCHANGE", "parameter_server:sync")
+    told = "an exchange that the script names wins over that of `easyscale launch`. Received: exchange='ring' in the "
+    with pytest.warns(easyscale.EasyScaleWarning, match=told + "script, --exchange parameter_server. Leave it out"):
+        connect("ring")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("parameter_server", None):
+            connect(name)
 
 
 def test_an_empty_environment_variable_says_nothing(monkeypatch):

@@ -63,6 +63,17 @@ def test_an_sdist_has_what_it_takes_to_build_it(sdist):
     assert {"LICENSE", "README.md", "setup.cfg", "pyproject.toml", "easyscale/py.typed"} <= names
 
 
+def test_a_checkout_that_is_the_working_directory_is_the_whole_package():
+    """`python -m` looks there first, and so do ranks: `cli` and `callbacks` stand beside the package in a checkout."""
+    names = ["cli.launch.worker", "callbacks", "settings"]
+    found = "from importlib.util import find_spec; print(*(find_spec('easyscale.' + name).origin for name in %r))"
+    alone = ["env", "-C", str(ROOT), sys.executable, "-S"]  # without what is installed, as it is in `.venv`
+    done = run([*alone, "-c", found % names], LIMIT, environment())
+    assert done.returncode == 0, done.stderr
+    files = [ROOT / "cli/launch/worker.py", ROOT / "callbacks/__init__.py", ROOT / "easyscale/settings.py"]
+    assert done.stdout.split() == list(map(str, files))
+
+
 def test_ranks_start_from_the_wheel(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
