@@ -10,9 +10,10 @@ from easyscale.backend.base import Backend, StagePasses
 from easyscale.communicator import Communicator, Request
 from easyscale.parallel.pipeline.batch import Batch, Form
 from easyscale.parallel.pipeline.crossings import Crossing
-from easyscale.parallel.pipeline.cut import Cut, Tied
+from easyscale.parallel.pipeline.cut import Cut
 from easyscale.parallel.pipeline.forward_pass import ForwardPass, Loss
 from easyscale.parallel.pipeline.schedules import Kind, Schedule
+from easyscale.parallel.pipeline.tied_weights import TiedWeights
 
 __all__ = ["Stage"]
 
@@ -38,6 +39,9 @@ class Stage:
         labels: The `Form` of each label, on the last stage.
         totals: Int. How many numbers `Batch.totals` has. Defaults to `0`.
         wrap: Function. Takes what computes a forward pass, and returns what is traced of it. Defaults to `None`: that.
+
+    Attributes:
+        tied: The `TiedWeights`.
     """
 
     def __init__(
@@ -57,12 +61,9 @@ class Stage:
         self._forward = ForwardPass(cut, communicator.rank, loss, len(labels))
         self._is_first, self._is_last = communicator.rank == 0, communicator.rank == communicator.size - 1
         self._receives, self._sends = self._part.receives, self._part.sends
-        self._backend, self._tied, self._own = backend, self._part.tied, self._part.trainable_variables
+        self._backend, self._own = backend, self._part.trainable_variables
         self._variables = [*self._own, *self._part.borrowed]
-        self._number_of = {id(variable): number for number, variable in enumerate(self._variables)}
-        self._whole = [
-            self._number_of[id(tied.variable)] for tied in self._tied if id(tied.variable) in self._number_of
-        ]
+        self.tied = TiedWeights(self._part.tied, communicator, backend, self._variables)
         self._adding: list[int] = []  # the other stages whose layers add to the loss
         if not self._is_last:
             self._passes = self._make_passes()
@@ -113,42 +114,16 @@ class Stage:
                 results[kind, number] = self._passes.backward(number, self._by_outputs(came, by_loss))
             else:
                 self._send_backward(results.pop((Kind.BACKWARD, number)))
-        gradients = self._sum_tied(self._passes.take(self._whole))
-        self._finish_sending()
-        return gradients
-
-    def idle_step(self) -> list:
-        """Return the gradients of a step in which this pipeline has no samples."""
-        return self._passes.take(self._whole)[: len(self._own)]
-
-    def share_tied(self) -> None:
-        """Give the stages that use a weight which this one trains its new value, and take those of others."""
-        for tied in self._tied:
-            if tied.owner == self._communicator.rank:
-                for user in tied.users:
-                    self._send(self._backend.view(tied.variable), user)
-            elif self._communicator.rank in tied.users:
-                (value,) = _arrived(self._receive([_form(tied)], tied.owner))
-                tied.variable.assign(value)
-        self._finish_sending()
-
-    def _sum_tied(self, gradients: list) -> list:
-        """Return the gradients of this stage's own weights, those of other stages for them added."""
-        for tied in self._tied:
-            if tied.owner == self._communicator.rank:
-                number = self._number_of[id(tied.variable)]
-                for user in tied.users:
-                    (gradient,) = _arrived(self._receive([_form(tied)], user))
-                    gradients[number] = gradients[number] + gradient
-            elif self._communicator.rank in tied.users:
-                gradient = gradients[self._number_of[id(tied.variable)]]
-                self._send(keras.ops.convert_to_numpy(gradient), tied.owner)
-        return gradients[: len(self._own)]
-
-    def _finish_sending(self) -> None:
+        gradients = self._passes.take(self.tied.whole)
+        self.tied.sum_up(gradients)
         for request, _ in self._under_way:
             request.wait()
         self._under_way = []
+        return gradients[: len(self._own)]
+
+    def idle_step(self) -> list:
+        """Return the gradients of a step in which this pipeline has no samples."""
+        return self._passes.take(self.tied.whole)[: len(self._own)]
 
     def _inputs(self, batch: Batch, number: int, came: list[np.ndarray]) -> list[np.ndarray]:
         if self._is_first:
@@ -227,10 +202,6 @@ def _arrived(transfers: list[tuple[Request, np.ndarray]]) -> list[np.ndarray]:
 
 def _numbers(*shape: int) -> Form:
     return shape, np.dtype(keras.config.floatx())
-
-
-def _form(tied: Tied) -> Form:
-    return tuple(tied.variable.shape), np.dtype(tied.variable.dtype)
 
 
 def _dtype(tensor: Any) -> np.dtype:

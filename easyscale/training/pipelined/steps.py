@@ -167,7 +167,7 @@ class PipelineSteps:
     def _finish(self, stage: Stage, gradients: list, samples: int) -> None:
         """Update this stage's weights; compare them if it is time."""
         self._update(gradients, keras.ops.convert_to_tensor(float(samples), "float64"))
-        stage.share_tied()
+        stage.tied.share()
         self.count += 1
         if self.count == 1 or self.count % self._check_every == 0:
             self.compare()
@@ -175,7 +175,7 @@ class PipelineSteps:
     def share_tied(self) -> None:
         """Give weights of several stages from the stage that trains them to the others, behind the first step."""
         if self._stage is not None:
-            self._stage.share_tied()
+            self._stage.tied.share()
 
     def compare(self) -> None:
         """Raise `DesyncError` if the weights of any stage differ between pipelines. All ranks must call this."""

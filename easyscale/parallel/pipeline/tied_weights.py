@@ -1,0 +1,111 @@
+"""Weights that layers of several stages use: the first of these trains them, and gives the others what they become."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale.backend.base import Backend
+from easyscale.communicator import Communicator, Request
+from easyscale.layout.specs import Variable
+from easyscale.parallel.pipeline.cut import Tied
+
+__all__ = ["TiedWeights"]
+
+_WHOLE = -1  # in the place of a number of rows
+
+Sending = list[tuple[Request, np.ndarray]]  # what is sent stays in memory until it has arrived
+
+
+class TiedWeights:
+    """What stages send each other for the weights that they have in common.
+
+    A step sends the gradient of each from every other stage that uses it to the one that trains it, and its new value
+    back. A gradient that is some rows of an embedding, on all of these stages, travels as these rows and their numbers,
+    and stays so: optimizers square, and clip, each row that was looked up by itself.
+
+    Args:
+        tied: List of the `Tied` weights of the model.
+        communicator: The `Communicator` of the pipeline's stages, of which this rank is one.
+        backend: The `Backend`.
+        variables: The variables of this stage, in the order of their gradients.
+
+    Attributes:
+        whole: Set. The numbers of the variables that this stage trains whose gradients are more than rows, because
+            those of another stage are. It is known behind the first step.
+    """
+
+    def __init__(
+        self, tied: Sequence[Tied], communicator: Communicator, backend: Backend, variables: Sequence[Variable]
+    ):
+        self._communicator, self._backend = communicator, backend
+        self._owned = [one for one in tied if one.owner == communicator.rank]
+        self._borrowed = [one for one in tied if communicator.rank in one.users]
+        self._numbers = {id(variable): number for number, variable in enumerate(variables)}
+        self.whole: set[int] = set()
+
+    def sum_up(self, gradients: list) -> None:
+        """Add to the gradients of weights that this stage trains those of the other stages. All of them call this."""
+        sending: Sending = []
+        for tied in self._borrowed:
+            sending += self._send(gradients[self._numbers[id(tied.variable)]], tied.owner)
+        for tied in self._owned:
+            number = self._numbers[id(tied.variable)]
+            parts = [gradients[number], *(self._receive(tied.variable, user) for user in tied.users)]
+            if all(map(self._backend.tensors.is_rows, parts)):
+                values, indices = zip(*map(self._backend.tensors.values_and_indices, parts), strict=True)
+                joined = keras.ops.concatenate(values, axis=0), keras.ops.concatenate(indices, axis=0)
+                gradients[number] = self._backend.tensors.rows(*joined, tied.variable.shape)
+            else:
+                self.whole.add(number)
+                whole = sum(self._whole_of(part, tied.variable) for part in parts)
+                gradients[number] = keras.ops.convert_to_tensor(whole)
+        _finish(sending)
+
+    def share(self) -> None:
+        """Give the other stages the values of weights that this one trains, and take those of others."""
+        sending: Sending = []
+        for tied in self._owned:
+            for user in tied.users:
+                sending.append(self._begin(self._backend.view(tied.variable), user))
+        for tied in self._borrowed:
+            value = np.empty(tuple(tied.variable.shape), tied.variable.dtype)
+            self._communicator.receive(value, tied.owner)
+            tied.variable.assign(value)
+        _finish(sending)
+
+    def _send(self, gradient: Any, to: int) -> Sending:
+        if not self._backend.tensors.is_rows(gradient):
+            return [self._begin(np.array([_WHOLE]), to), self._begin(keras.ops.convert_to_numpy(gradient), to)]
+        values, indices = map(keras.ops.convert_to_numpy, self._backend.tensors.values_and_indices(gradient))
+        return [self._begin(array, to) for array in (np.array([len(indices)]), values, indices) if array.size]
+
+    def _begin(self, array: np.ndarray, to: int) -> tuple[Request, np.ndarray]:
+        array = np.ascontiguousarray(array)
+        return self._communicator.isend(array, to), array
+
+    def _receive(self, variable: Variable, source: int) -> Any:
+        """Return the gradient by a variable of another stage."""
+        shape, count = tuple(variable.shape), np.empty(1, int)
+        self._communicator.receive(count, source)
+        is_whole = count[0] == _WHOLE
+        values = np.empty(shape if is_whole else (count[0], *shape[1:]), variable.dtype)
+        indices = np.empty(0 if is_whole else count[0], "int64")
+        for array in (values, indices):
+            if array.size:
+                self._communicator.receive(array, source)
+        return values if is_whole else self._backend.tensors.rows(values, indices, shape)
+
+    def _whole_of(self, gradient: Any, variable: Variable) -> Any:
+        if not self._backend.tensors.is_rows(gradient):
+            return gradient
+        values, indices = map(keras.ops.convert_to_numpy, self._backend.tensors.values_and_indices(gradient))
+        whole = np.zeros(tuple(variable.shape), variable.dtype)
+        np.add.at(whole, indices, values)
+        return whole
+
+
+def _finish(sending: Sending) -> None:
+    for request, _ in sending:
+        request.wait()
