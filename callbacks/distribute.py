@@ -166,8 +166,8 @@ class Distribute(keras.callbacks.Callback):
             _compile_without_xla(model, pipelines.is_chief, pipelines.exchanges_in_graphs)
             return
         distribution, options = Distribution.of(model), self._options
+        self._parallel.check_order()
         if self._group > 1:
-            self._parallel.check_order()
             options = {**options, "communicator": workers_of_groups(options["communicator"], self._group)}
         distribution.wrap_optimizers(options)
         if not distribution.optimizers:

@@ -13,7 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
-from easyscale import called, communicator
+from easyscale import called, communicator, mesh
 
 TESTS = Path(__file__).parent
 
@@ -87,6 +87,7 @@ def forget():
             del sys.modules[name]
     called.names.clear()
     called._local_batches.clear()
+    mesh.set_ranks_of_worker(1)
     if "keras" in sys.modules:
         import keras
 

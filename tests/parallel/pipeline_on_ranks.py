@@ -3,6 +3,7 @@
 Each check returns the largest difference of a weight.
 """
 
+import functools
 import itertools
 
 import keras
@@ -275,6 +276,30 @@ def check_embeddings_whose_gradients_are_rows():
     deltas = [
         equal(compiled(build, optimizer, loss=loss), words, batch=16)
         for optimizer in (keras.optimizers.Adam, lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.05))
+    ]
+    return max(deltas)
+
+
+def check_embeddings_of_several_stages_whose_gradients_are_rows_on_all_or_on_some():
+    """Optimizers square, and clip, each row that was looked up by itself, unless a stage's gradient is no rows."""
+
+    def build(reverses):
+        first, last = keras.Input((4,), dtype="int32"), keras.Input((4,), dtype="int32")
+        embedding = keras.layers.ReversibleEmbedding(6, 4)
+        x = keras.layers.Flatten()(embedding(first))
+        for units in (8, 8, 4):
+            x = keras.layers.Dense(units, activation="tanh")(x)
+        if reverses:
+            x = embedding(x, reverse=True)
+        x = keras.layers.Concatenate()([x, keras.layers.Flatten()(embedding(last))])
+        return keras.Model([first, last], keras.layers.Dense(1)(x))
+
+    words = generator().integers(0, 6, (2, 19, 4))
+    data = list(words), generator().normal(size=(19, 1)).astype("float32")
+    optimizers = adam, lambda: sgd_of(clipvalue=0.01), lambda: sgd_of(global_clipnorm=0.05)
+    deltas = [
+        equal(compiled(functools.partial(build, reverses), optimizer, loss="mse"), data, batch=8)
+        for reverses, optimizer in itertools.product((False, True), optimizers)
     ]
     return max(deltas)
 

@@ -437,6 +437,14 @@ def check_data_that_were_divided_before_are_refused():
     early = distribute(forgets=False)
     x, y = easyscale.shard(X, Y)
     fit(compiled(), early, x=x, y=y, batch_size=easyscale.local_batch(24), epochs=1)
+    message = (
+        "behind one with `model_parallel` must be made before data are divided anew.*Received: local_batch and shard"
+    )
+    with pytest.raises(ValueError, match=message):  # each rank would train on the data of a pipeline
+        compiled().fit(x, y, batch_size=8, verbose=0, callbacks=[Distribute("ring")])
+    comm.barrier()
+    history = compiled().fit(*easyscale.shard(X, Y), batch_size=8, verbose=0, callbacks=[Distribute("ring")])
+    assert len(history.epoch) == 1
 
 
 def check_ranks_that_differ_are_told_so():

@@ -192,6 +192,34 @@ def check_a_second_fit_may_be_cut_elsewhere():
     assert distance(model, reference) <= 1e-5
 
 
+def check_models_of_the_same_layers_that_are_cut_elsewhere_train_and_are_evaluated_in_turns():
+    """Layers go to and fro between stages, and with them what is traced of them."""
+
+    def build(scope):
+        keras.utils.set_random_seed(1)
+        with scope():
+            inputs = keras.Input((12,))
+            code = keras.layers.Dense(9)(keras.layers.Dense(11, activation="tanh")(inputs))
+            again = keras.layers.Dense(12)(keras.layers.Dense(40, activation="tanh")(code))
+            models = keras.Model(inputs, again), keras.Model(inputs, keras.layers.Dense(10)(code))
+        models[0].compile(adam(), "mse")
+        models[1].compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return models
+
+    def losses(models, stages):
+        found = []
+        for number in (0, 1, 0, 1):
+            fit(models[number], data=(X, (X, Y)[number]), stages=stages, epochs=1)
+            callbacks = [] if stages is None else [Distribute("ring", model_parallel=stages)]
+            common = {"batch_size": 24, "verbose": 0, "callbacks": callbacks}
+            found += [model.evaluate(X, y, **common) for model, y in zip(models, (X, Y), strict=True)]
+        return found
+
+    # Two stages: the second layer goes to the last stage with one model, and to the first with the other.
+    stages = pipeline(cut="weights")
+    np.testing.assert_allclose(losses(build(stages.scope), stages), losses(build(contextlib.nullcontext), None), 1e-5)
+
+
 def check_a_new_optimizer_has_new_state():
     model, reference = deferred(), compiled()
     for one in (model, reference):

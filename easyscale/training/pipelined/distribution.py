@@ -62,8 +62,7 @@ class PipelineDistribution:
         self._files = ModelFiles(model, lambda: not self._training or self.is_chief)
         self._calls = ModelCalls(model, lambda: self._training, self.bring_together)
         self._checkpointing: Checkpointing | None = None
-        both = (self._calls, self._files)
-        replaced = {name: getattr(part, name) for part in both for name in part.REPLACED}
+        replaced = {name: getattr(part, name) for part in (self._calls, self._files) for name in part.REPLACED}
         replaced[keras_internals.LOGS] = self._results
         for name, own in replaced.items():
             object.__setattr__(model, name, functools.partial(own, getattr(model, name)))
@@ -146,12 +145,12 @@ class PipelineDistribution:
         plan = [params["epochs"], repr(self._pipeline), str(self._options), {"checkpoint": written is not None}]
         self._agreed = agree(model, self._mesh, plan, hooks, callbacks)
         key = [repr(self._pipeline), self._mesh, self._options, self._check_every, *what_steps_depend_on(model)]
-        if self._made_for != key:
+        if not all(world.all_gather_object(self._made_for and self._made_for == [*key, self._whole.natives])):
             self._cut_model()
         self._whole.start_equal()
         lines = str(self._cut).splitlines()  # while weights are whole
-        if self._made_for != key:
-            self._steps, self._made_for = self._make_steps(), key
+        if not self._made_for:
+            self._steps, self._made_for = self._make_steps(), [*key, self._whole.natives]
         else:
             self._optimizer.load(model)
             self._begun.restart()

@@ -8,6 +8,7 @@ import numpy as np
 
 from easyscale import backend as backends
 from easyscale.communicator import Communicator
+from easyscale.keras_internals import native_of
 from easyscale.mesh import Mesh
 from easyscale.parallel.pipeline.cut import Cut
 from easyscale.parallel.pipeline.deferred import has_value, make, release
@@ -47,6 +48,15 @@ class OwnStage:
         """
         return [*self._users.values(), *self._states()]
 
+    @property
+    def natives(self) -> list[int]:
+        """What stands for the weights of this stage, by identity: what is traced knows these, and no others.
+
+        They change if weights have gone to another rank and come back, as where another model has the same layers.
+        """
+        rank = self._mesh["model"].rank
+        return [id(native_of(variable)) for variable, stages in self._users.values() if rank in stages]
+
     def start_equal(self) -> None:
         """Give all ranks the values with which they begin. All ranks must call this.
 
@@ -76,12 +86,16 @@ class OwnStage:
                 release(variable)
         self._has_state = True
 
-    def settle(self) -> None:
-        """Give the stages what was loaded since on a rank that does not need it. All ranks must call this."""
+    def settle(self) -> bool:
+        """Give the stages what has come since to a rank that does not need it; return whether there was any.
+
+        It was loaded, or is of layers that another model has on that rank. All ranks must call this.
+        """
         rank = self._mesh["model"].rank
         has_more = any(rank not in stages and has_value(variable) for variable, stages in self._users.values())
-        if any(self._mesh.communicator.all_gather_object(has_more)):
+        if has_come := any(self._mesh.communicator.all_gather_object(has_more)):
             self.start_equal()
+        return has_come
 
     def release(self) -> None:
         """Let the model's optimizer have no memory for the state, which the stage's optimizer has now."""

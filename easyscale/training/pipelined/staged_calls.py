@@ -45,7 +45,8 @@ class StagedCalls:
         self.is_evaluating, self._tests = False, False
         for name, replacement in (("call", self._call), ("make_test_function", self._make_test_function)):
             object.__setattr__(model, name, functools.partial(replacement, model))
-        model.test_function = model.predict_function = None  # they were made for another cut
+        self._model = model
+        self._forget_functions()  # they were made for another cut
 
     @contextlib.contextmanager
     def together(self, trains: bool) -> Iterator[None]:
@@ -54,10 +55,13 @@ class StagedCalls:
         Args:
             trains: Bool. Whether this is in a `fit()`. Else what was loaded on some rank goes where it is needed.
         """
-        if not trains:
-            self._own.settle()
+        if not trains and self._own.settle():
+            self._forget_functions()  # some weights are others than those that they know
         with self._inference.explained():
             yield
+
+    def _forget_functions(self) -> None:
+        self._model.test_function = self._model.predict_function = None
 
     def evaluate(self, evaluate: Callable[[], Any]) -> Any:
         """Return what `evaluate()` returns on the last stage."""

@@ -58,7 +58,7 @@ class StagesOfRanks:
             set_options(pipeline, self._options)
         ranks = ranks if self.pipeline is None else self.pipeline.ranks_of_worker(self._communicator.size)
         if ranks != mesh.ranks_of_worker():
-            self._too_early = called.names.intersection(_DIVIDE) if ranks > 1 else set()
+            self._too_early = called.names.intersection(_DIVIDE)
             called.names.difference_update(self._too_early)
             mesh.set_ranks_of_worker(ranks)
 
@@ -77,13 +77,13 @@ class StagesOfRanks:
 
     def check_order(self) -> None:
         """Raise `ValueError` if data have been divided before it was said how many ranks are one worker."""
-        late = sorted(self._too_early - called.names)
+        late = " and ".join(sorted(self._too_early - called.names))
         if late:
-            raise ValueError(
-                "`Distribute(model_parallel=...)` must be made before data are divided, which ranks then share. "
-                f"Received: {' and '.join(late)} called before. Write `distribute = Distribute(...)` above, and pass "
-                "`callbacks=[distribute]`"
-            )
+            rule = "`Distribute(model_parallel=...)` must be made before data are divided, which ranks then share. "
+            if mesh.ranks_of_worker() == 1:
+                rule = "`Distribute` behind one with `model_parallel` must be made before data are divided anew. "
+            remedy = "Write `distribute = Distribute(...)` above, and pass `callbacks=[distribute]`"
+            raise ValueError(f"{rule}Received: {late} called before. {remedy}")
 
 
 def _check(pipeline: Any, options: Mapping[str, Any], communicator: Communicator) -> None:

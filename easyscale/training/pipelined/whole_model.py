@@ -28,7 +28,10 @@ class WholeModel:
 
     Attributes:
         is_whole: Bool. Whether this rank has all weights as they are now.
+        natives: Empty: what stands for a weight stays.
     """
+
+    natives: tuple[int, ...] = ()
 
     def __init__(self, model: keras.Model, cut: Cut, mesh: Mesh):
         self._model, self._stages, self._mesh = model, cut.stages, mesh
