@@ -3,7 +3,6 @@
 import numbers
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from easyscale.backend.base import Feature
 from easyscale.checkpoint.folder import Checkpoints
 from easyscale.communicator import Communicator
 from easyscale.compression import Compression
-from easyscale.errors import EasyScaleWarning, is_number
+from easyscale.errors import is_number
 from easyscale.exchange import Exchange
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.parallel import Pipeline, Split
@@ -29,6 +28,7 @@ from easyscale.training.pipelined.stages_of_ranks import StagesOfRanks
 from easyscale.training.profile import warn_of_none
 from easyscale.training.split import refusals
 from easyscale.training.split.group_of_ranks import ranks_of_group, workers_of_groups
+from easyscale.training.without_xla import compile_without_xla
 from easyscale.update import asked as updates
 from easyscale.update.asked import Identifier
 
@@ -163,7 +163,8 @@ class Distribute(keras.callbacks.Callback):
             pipelines = self._parallel.distribution_of(model, self._checkpoint)
             attach(callbacks, pipelines)
             warn_of_none(communicators.get(self._options["communicator"]), "a pipeline")
-            _compile_without_xla(model, pipelines.is_chief, pipelines.exchanges_in_graphs)
+            if pipelines.exchanges_in_graphs:
+                compile_without_xla(model, pipelines.is_chief)
             return
         distribution, options = Distribution.of(model), self._options
         self._parallel.check_order()
@@ -178,7 +179,8 @@ class Distribute(keras.callbacks.Callback):
         if distribution.ranks > 1 or self._checkpoint or distribution.is_elastic:
             remember(callbacks.callbacks)
             attach(callbacks, distribution, distribution.optimizers[0].workers.communicator.timeline)
-        _compile_without_xla(model, distribution.is_chief, distribution.ranks > 1)
+        if distribution.ranks > 1:
+            compile_without_xla(model, distribution.is_chief)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         if self._taken is None:
@@ -189,20 +191,6 @@ class Distribute(keras.callbacks.Callback):
         if (advice := backend.get().advice()) is not None:
             communicator = communicators.get(self._options["communicator"])
             Console(communicator, bool(self.params.get("verbose"))).say_once(advice)
-
-
-def _compile_without_xla(model: keras.Model, is_chief: bool, exchanges: bool) -> None:
-    """Turn `jit_compile` off where workers exchange something inside of a model's steps, and have the chief say so."""
-    if exchanges and model.jit_compile and backend.get().exchanges_in_steps:
-        if is_chief:
-            warnings.warn(
-                "`jit_compile` is turned off for this model: an exchange between workers cannot be compiled. "
-                "Pass `jit_compile=False` to `compile()`",
-                EasyScaleWarning,
-                stacklevel=3,
-            )
-        model.jit_compile = False
-        model.train_function = model.test_function = None
 
 
 def _interval(every: int | str) -> tuple[int, float]:

@@ -139,7 +139,7 @@ def test_a_script_that_loads_tensorflow_and_does_not_use_easyscale_is_told_of(tm
     assert done.returncode == 0
     line = (
         "easyscale: each of 2 ranks has run the script by itself: `fit()` must have the callback "
-        "`easyscale.callbacks.Distribute()` to train one model on all of them. If it is meant so, call "
-        "`easyscale.rank()`\n"
+        "`easyscale.callbacks.Distribute()` to train one model on all of them. Start a script as it is by "
+        "`easyscale launch --auto`; if it is meant so, call `easyscale.rank()`\n"
     )
     assert done.stderr == (line if said else "")

@@ -33,7 +33,8 @@ _DRAIN = 2.0  # seconds that output may still come after the end, from processes
 _LONGEST_PAUSE = 30.0  # seconds before a job that has failed is started again
 SEPARATE = (
     "each of {size} ranks has run the script by itself: `fit()` must have the callback "
-    "`easyscale.callbacks.Distribute()` to train one model on all of them. If it is meant so, call `easyscale.rank()`"
+    "`easyscale.callbacks.Distribute()` to train one model on all of them. Start a script as it is by "
+    "`easyscale launch --auto`; if it is meant so, call `easyscale.rank()`"
 )
 
 

@@ -307,6 +307,17 @@ def check_a_compiled_model_inside_of_another_is_called_as_a_layer():
         np.testing.assert_allclose(model.predict(X, verbose=0), reference.predict(X, verbose=0), rtol=1e-4, atol=1e-5)
 
 
+def check_calls_are_not_compiled_by_xla():
+    """Before the first `fit()`, and compiled anew."""
+    model, reference = deferred(jit_compile=True), compiled()
+    for call in ("predict_on_batch", "predict"):
+        told = pytest.warns(easyscale.EasyScaleWarning, match="`jit_compile` is turned off for this model")
+        with told if comm.is_chief else contextlib.nullcontext():
+            found = getattr(model, call)(X[:24])
+        np.testing.assert_allclose(found, reference.predict_on_batch(X[:24]), rtol=1e-4, atol=1e-5)
+        model.compile(model.optimizer, model.loss, jit_compile=True)
+
+
 def check_what_was_loaded_is_what_is_evaluated_before_its_first_fit():
     """By all ranks, where they know, cut by time, and by pipelines whose losses are put together."""
     stages = pipeline(cut="time")

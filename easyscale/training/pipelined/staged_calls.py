@@ -17,6 +17,7 @@ from easyscale.parallel.pipeline.inference import Inference
 from easyscale.training.pipelined.files import StagedFiles
 from easyscale.training.pipelined.loss import numbers_of
 from easyscale.training.pipelined.own_stage import OwnStage
+from easyscale.training.without_xla import compile_without_xla
 
 __all__ = ["StagedCalls", "tell"]
 
@@ -39,7 +40,7 @@ class StagedCalls:
     """
 
     def __init__(self, model: keras.Model, cut: Cut, mesh: Mesh, own: OwnStage, files: StagedFiles):
-        self._own, self._stages = own, mesh["model"]
+        self._own, self._stages, self._is_chief = own, mesh["model"], mesh.communicator.is_chief
         self._inference = Inference(cut, mesh["model"], backends.get(), files.answer)
         self._whole = functools.partial(type(model).call, model)
         self.is_evaluating, self._tests = False, False
@@ -47,6 +48,7 @@ class StagedCalls:
             object.__setattr__(model, name, functools.partial(replacement, model))
         self._model = model
         self._forget_functions()  # they were made for another cut
+        compile_without_xla(model, self._is_chief)
 
     @contextlib.contextmanager
     def together(self, trains: bool) -> Iterator[None]:
@@ -55,6 +57,7 @@ class StagedCalls:
         Args:
             trains: Bool. Whether this is in a `fit()`. Else what was loaded on some rank goes where it is needed.
         """
+        compile_without_xla(self._model, self._is_chief)  # also compiled anew, and not yet in a `fit()`
         if not trains and self._own.settle():
             self._forget_functions()  # some weights are others than those that they know
         with self._inference.explained():

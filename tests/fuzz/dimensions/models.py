@@ -18,6 +18,8 @@ BODIES = {
     "words": ("(5,) int", ["Embedding(12, 4, mask_zero=True{embeddings})", "GRU(4, return_sequences=True)"]),
 }
 
+_LOOKUPS = ("embedding", "large embedding")  # of no mask
+
 # Behind the first layer.
 NORMS = {
     "none": "",
@@ -48,7 +50,12 @@ def _one_to_one(case):
 
 DIMENSIONS = [
     Dimension("body", {name: shape for name, (shape, _) in BODIES.items()}, 0.8),
-    Dimension("inputs", {"one": "one", "two": "two", "shared": "shared"}, 0.15),
+    Dimension(  # the first layer is called again behind all others: in a pipeline, by another stage
+        "inputs",
+        {"one": "one", "two": "two", "shared": "shared", "shared, late": "shared, late"},
+        0.15,
+        fits=lambda case: case["inputs"] != "shared, late" or case["body"] in ("dense", *_LOOKUPS),
+    ),
     Dimension("outputs", {"one": "one", "dict": "dict", "list": "list"}, 0.15),
     Dimension("norm", NORMS, 0.35),
     Dimension(

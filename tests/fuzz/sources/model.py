@@ -114,11 +114,18 @@ def _styled(case: Case) -> str:
     if case["style"] == "nested":
         inner = f"keras.Sequential([{given}, *firsts, *rest])"
         return "\n".join([*lines, f"model = {base}([{inner}, *heads])"]) + "\n"
-    joins = {"one": "", "two": "join = layers.Concatenate()", "shared": "join = layers.Add()"}
+    join, late = "join = layers.Concatenate()", case["inputs"] == "shared, late"
+    joins = {
+        "one": "",
+        "two": join,
+        "shared": "join = layers.Add()",
+        "shared, late": f"{join}\nflat = layers.Flatten()",
+    }
     flows = {"one": "firsts[0](x)", "two": 'join([firsts[0](x["a"]), firsts[1](x["b"])])'}
-    flows["shared"] = flows["two"].replace("firsts[1]", "firsts[0]")
+    flows |= {"shared": flows["two"].replace("firsts[1]", "firsts[0]"), "shared, late": 'firsts[0](x["a"])'}
     lines += [joins[case["inputs"]]] if joins[case["inputs"]] else []
     lines += ["def flow(x):", f"    h = {flows[case['inputs']]}", "    for layer in rest:", "        h = layer(h)"]
+    lines += ['    h = join([flat(h), flat(firsts[0](x["b"]))])'] if late else []
     lines += [f"    return {structure(case, 'heads[0](h)', 'heads[1](h)')}", ""]
     if case["style"] == "functional":
         inputs = given if case["inputs"] == "one" else f'{{"a": {given}, "b": {given}}}'

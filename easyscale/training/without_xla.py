@@ -1,0 +1,24 @@
+"""Models whose steps cannot be compiled by XLA, because workers exchange something inside of them."""
+
+import warnings
+
+import keras
+
+from easyscale import backend
+from easyscale.errors import EasyScaleWarning
+
+__all__ = ["compile_without_xla"]
+
+
+def compile_without_xla(model: keras.Model, is_chief: bool) -> None:
+    """Turn `jit_compile` off for a model in whose steps workers exchange something, and have the chief say so."""
+    if model.jit_compile and backend.get().exchanges_in_steps:
+        if is_chief:
+            warnings.warn(
+                "`jit_compile` is turned off for this model: an exchange between workers cannot be compiled. "
+                "Pass `jit_compile=False` to `compile()`",
+                EasyScaleWarning,
+                stacklevel=3,
+            )
+        model.jit_compile = False
+        model.train_function = model.test_function = model.predict_function = None
