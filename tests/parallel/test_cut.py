@@ -242,9 +242,9 @@ class Subclassed(keras.Model):
         (
             dense_net,
             {"stages": 5},
-            r"has layers with weights of their own\. .* It has 4",
+            r"has layers with weights of their own to train\. .* a model with 4 such layers",
         ),
-        (shared_layer, {"stages": 4}, r"weights of their own\. Received: stages=4.* It has 3"),
+        (shared_layer, {"stages": 4}, r"own to train\. Received: stages=4, and a model with 3 such"),
         (twice_normalized, {"names": ["b"]}, r"must be on one stage\. Received: 'normal' on stages 0 and 1"),
         (fixed_batch, {"stages": 2}, r"input of shape \(8, 3\)\. Leave `batch_size` out"),
         (

@@ -257,9 +257,8 @@ def _by_size(graph: keras_internals.Graph, stages: int, times: Sequence[float] |
     bounds = divide(counts, bytes_across(graph), stages, costs)
     if bounds is None:
         raise ValueError(
-            "a pipeline must have at most as many stages as its model has layers with weights of their own. Received: "
-            f"stages={stages}, {type(graph.model).__name__} '{graph.model.name}'. It has "
-            f"{sum(map(bool, counts))}: use so many, or fewer"
+            "a pipeline must have at most as many stages as its model has layers with weights of their own to train. "
+            f"Received: stages={stages}, and a model with {sum(map(bool, counts))} such layers. Use so many, or fewer"
         )
     return bounds
 
