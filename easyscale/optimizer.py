@@ -111,7 +111,7 @@ class DistributedOptimizer(AroundAnother):
         self.compression = compressions.given(compression)
         self.bucket_bytes, self.communicator = bucket_bytes, communicator
         self.starts_equal = True  # at the first step, unless somebody has already seen to it
-        self.is_scaled_outside = False  # stands inside a `LossScaleOptimizer`
+        self.is_scaled_outside = self.is_clipped_outside = False  # by a `LossScaleOptimizer`; over stages of a pipeline
         self._replication: Replication | None = None
         self._hold(inner_optimizer)
 
@@ -138,8 +138,8 @@ class DistributedOptimizer(AroundAnother):
         if self._replication is None:
             update = None if self.update is None else str(self.update)
             how = self.exchange, self.replication, update, self.bucket_bytes, self.communicator
-            form = _form_for(self.inner_optimizer, self.compression)
-            self._replication = connect(*how, _adds_up(self.inner_optimizer), form)
+            adds_up = _adds_up(self.inner_optimizer) and not self.is_clipped_outside
+            self._replication = connect(*how, adds_up, _form_for(self.inner_optimizer, self.compression))
             self._make_local(self.inner_optimizer)
         return self._replication
 

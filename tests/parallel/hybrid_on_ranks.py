@@ -17,6 +17,7 @@ from pipeline_on_ranks import (
     classifier,
     compiled,
     equal,
+    equal_of_lookups,
     images,
     largest_difference,
     masked,
@@ -108,7 +109,12 @@ def check_embeddings_whose_gradients_are_rows():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     generator = np.random.default_rng(3)
     words = generator.integers(0, 20, (49, 6)), generator.integers(0, 10, 49)
-    return equal(compiled(build, keras.optimizers.Adam, loss=loss), words, TWO, batch=24)
+    optimizers = keras.optimizers.Adam, lambda: sgd_of(global_clipnorm=0.05)
+    return max(equal(compiled(build, make, loss=loss), words, TWO, batch=24) for make in optimizers)
+
+
+def check_embeddings_of_several_stages_whose_gradients_are_rows_on_all_or_on_some():
+    return equal_of_lookups(TWO)
 
 
 def check_epochs_that_go_on_with_the_data_of_the_last():

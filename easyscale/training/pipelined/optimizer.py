@@ -15,6 +15,7 @@ from easyscale.keras_internals import copy_exclusions
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.optimizers.nested import all_variables, inside
 from easyscale.parallel.pipeline.deferred import defer_values, has_value, is_deferred, read_by
+from easyscale.update.accumulated import unscaled
 from easyscale.update.element_wise import copy_of
 from easyscale.update.twin import share_progress, states_of
 
@@ -46,6 +47,7 @@ class StageOptimizer:
     ):
         inner = _copy_for_stage(model.optimizer)
         self.distributed = DistributedOptimizer(inner, communicator=communicator, **options)
+        self.distributed.is_clipped_outside = bool(unscaled(model.optimizer).global_clipnorm)  # see `AllStages`
         if not self.distributed.is_synchronous:
             raise ValueError(
                 "an exchange between pipelines must wait for all of them. Received: "
