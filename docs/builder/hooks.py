@@ -98,6 +98,11 @@ def _documented(name: str) -> str:
     return "\n".join([*lines, *(f"      {option}: {value}" for option, value in options.items())])
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Let the theme's links to the site's folder lead to its first page: a page that is a file has no server for it."""
+    return re.sub(r'(<a href="\.{1,2}(?:/\.\.)*)(?=" title)', r"\1/index.html", output)
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     pages = [(_group(page), page.url, page.markdown or "") for page in _navigation]
     text = texts.llms(config.site_name, config.site_description or "", pages)

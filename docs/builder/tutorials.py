@@ -5,7 +5,7 @@ A page has the cells of its script one below the other. Behind a cell that saves
 """
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import jupytext
 import nbformat
@@ -49,5 +49,6 @@ def _cell_texts(path: str) -> str:
             texts.append(cell.source)
             continue
         texts.append(f"```python\n{cell.source}\n```")
-        texts += [f"![what this draws](../../docs/tutorials/{name})" for name in _SAVED.findall(cell.source)]
+        for name in _SAVED.findall(cell.source):
+            texts.append(f"![{PurePath(name).stem.replace('_', ' ')}, drawn](../../docs/tutorials/{name})")
     return "\n\n".join(texts) + "\n"

@@ -4,7 +4,8 @@
 # A script that trains as one process, and what makes it train as two: three lines. At the end both have the same
 # learning curve, drawn into one picture.
 #
-# The data are 1,440 handwritten digits of 8 by 8 pixels, which scikit-learn brings along.
+# The data are 1,440 handwritten digits of 8 by 8 pixels, which scikit-learn brings along (`pip install
+# scikit-learn matplotlib`).
 
 # %%
 import keras

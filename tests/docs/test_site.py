@@ -82,7 +82,6 @@ def test_links_lead_to_pages_of_the_site_and_to_places_in_them(site, pages):
             if "://" in path or path.startswith(("mailto:", "data:")):
                 continue
             target = (file.parent / path).resolve() if path else file
-            target = target / "index.html" if target.is_dir() else target
             is_there = target.exists() and (not place or target not in pages or place in pages[target].places)
             if not is_there and file.name != "404.html":
                 wrong.append(f"{file.relative_to(site)}: {link}")
