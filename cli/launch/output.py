@@ -6,7 +6,6 @@ A line of another rank waits for the end of a line that the chief has begun, at 
 another rank has shown already is not repeated, nor is an error or a warning of one line.
 """
 
-import contextlib
 import os
 import re
 import select
@@ -66,7 +65,7 @@ class Screen:
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Show `data` that a rank has written to a stream; empty data is its end."""
         if self._logs is not None and data:
-            self._logs.of_rank(rank, data)
+            self._logs.of_rank(rank, stream, data)
         if self._shown_ranks is not None and rank not in self._shown_ranks:
             return
         if rank == 0 and stream == "stdout" and self._chief is not None:
@@ -93,6 +92,8 @@ class Screen:
             source.end()
         for sink in self._sinks.values():
             sink.end()
+        if self._logs is not None:
+            self._logs.end()
 
     def lost(self) -> OSError | None:
         """Return why output cannot be shown any more, once for each file; `None` if there is nothing new."""
@@ -150,8 +151,7 @@ class _Sink:
 
     def _write(self, data: bytes) -> None:
         if self._logs is not None:
-            with contextlib.suppress(OSError):
-                self._logs.shown(data)
+            self._logs.shown(self._file, data)
         view = memoryview(data)
         while view and not self._is_lost:
             try:

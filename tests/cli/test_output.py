@@ -5,6 +5,7 @@ import time
 import pytest
 
 from easyscale.cli.launch import output
+from easyscale.cli.launch.logs import Logs
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -98,3 +99,15 @@ def test_an_error_or_warning_of_one_line_is_shown_once(shown, line):
     assert shown((0, "stderr", line), (1, "stderr", line), (2, "stderr", line))[1] == line
     assert shown((1, "stderr", line + b"else\n"), (0, "stderr", line))[1] == b"[1] " + line + b"[1] else\n"
     assert shown((0, "stderr", line), (1, "stderr", b"again " + line), (0, "stderr", line))[1].count(line) == 3
+
+
+def test_lines_in_files_are_whole_whatever_comes_between_their_pieces(tmp_path):
+    """An unbuffered `print` of two words writes them one after the other."""
+    logs = Logs(str(tmp_path))
+    for stream, piece in (("stdout", b"out"), ("stderr", b"err\n"), ("stdout", b" 0\nand"), ("stderr", b"or")):
+        logs.of_rank(0, stream, piece)
+        logs.shown(1 + (stream == "stderr"), piece)
+    texts = [(tmp_path / name).read_bytes() for name in ("rank_0.log", "job.log")]
+    assert texts == [b"err\nout 0\n"] * 2
+    logs.end()
+    assert (tmp_path / "rank_0.log").read_bytes() == b"err\nout 0\nandor"
