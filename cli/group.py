@@ -51,7 +51,7 @@ class Folder(Command, click.Group):
     def resolve_command(self, context: click.Context, arguments: list[str]) -> tuple:
         name, valid = arguments[0], self.list_commands(context)
         if name not in valid and not name.startswith("-"):
-            near = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, valid, n=1)
+            near = [_SYNONYMS[name]] if _SYNONYMS.get(name) in valid else difflib.get_close_matches(name, valid, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise click.UsageError(f"the command must be one of {valid}. Received: '{name}'.{hint}", context)
         return super().resolve_command(context, arguments)

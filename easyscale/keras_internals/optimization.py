@@ -58,6 +58,7 @@ NAMES: Names = {
         "_variables",
     ),
     (_OPTIMIZER, "BaseOptimizer"): _FOR_EACH_COPY,
+    (_TYPES, None): (_NARROWER,),
     (_LOSSES, None): (
         "apply_mask",
         "reduce_weighted_values",
@@ -75,7 +76,6 @@ _TORCH_OPTIMIZERS = "keras.src.backend.torch.optimizers.torch_{}"  # by its name
 
 # And on PyTorch only.
 NAMES_ON_TORCH: Names = {
-    (_TYPES, None): (_NARROWER,),
     (_TORCH_OPTIMIZERS.format("adam"), "Adam"): (
         "_momentums",
         "_parallel_update_step",

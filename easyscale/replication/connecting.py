@@ -59,7 +59,7 @@ def connect(
     _require(backend, connected)
     _check_form(compression, connected)
     if exchange is not None:
-        _tell_of_unheard(connected)
+        _tell_of_unheard(name_of(exchange), connected.communicator)
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
     own = [connected.name, name, update or "auto", compression and repr(compression), bucket_bytes, backend.name]
     chosen = [own]
@@ -78,17 +78,17 @@ def connect(
     return kind.apart(lambda: _assemble(kind, connected, bucket_bytes, densify, asked_name, compression, update))
 
 
-def _tell_of_unheard(exchange: Exchange) -> None:
+def _tell_of_unheard(named: str, communicator: Communicator) -> None:
     """Have the chief warn if users have asked for another exchange than the script, which wins."""
     said = Settings.read(names=["exchange"]).exchange
-    if said is None or not exchange.communicator.is_chief:
+    if said is None or not communicator.is_chief:
         return
     with contextlib.suppress(ValueError):  # there is none of that name: it counts where the script names none
         said = name_of(said)
-    if said != exchange.name:
+    if said != named:
         warnings.warn(
             "an exchange that the script names wins over that of `easyscale launch`. Received: "
-            f"exchange='{exchange.name}' in the script, --exchange {said}. Leave it out of the script",
+            f"exchange='{named}' in the script, --exchange {said}. Leave it out of the script",
             EasyScaleWarning,
             stacklevel=2,
         )

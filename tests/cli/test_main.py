@@ -56,6 +56,7 @@ def test_help_lists_the_commands(cli, arguments):
             "Did you mean 'launch'?",
         ),
         (["run", "train.py"], "Received: 'run'. Did you mean 'launch'?"),
+        (["bench", "run"], "the command must be one of ['exchange', 'fit', 'suite']. Received: 'run'.\n"),
         (
             ["bench", "exchnge"],
             "the command must be one of ['exchange', 'fit', 'suite']. Received: 'exchnge'. Did you mean 'exchange'?",

@@ -146,8 +146,10 @@ def test_that_the_script_wins_over_the_launcher_is_said(monkeypatch):
         connect("ring")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for name in ("parameter_server", None):
+        for name in ("parameter_server", "parameter_server:sync", None):
             connect(name)
+    with pytest.warns(easyscale.EasyScaleWarning, match="Received: exchange='auto' in the script"):
+        connect("auto")
 
 
 def test_an_empty_environment_variable_says_nothing(monkeypatch):

@@ -21,9 +21,10 @@ Sending = list[tuple[Request, np.ndarray]]  # what is sent stays in memory until
 class TiedWeights:
     """What stages send each other for the weights that they have in common.
 
-    A step sends the gradient of each from every other stage that uses it to the one that trains it, and its new value
-    back. A gradient that is some rows of an embedding, on all of these stages, travels as these rows and their numbers,
-    and stays so: optimizers square, and clip, each row that was looked up by itself.
+    A step sends the gradient of each, and 8 bytes that say in what form it comes, from every other stage that uses it
+    to the one that trains it, and its new value back. A gradient that is some rows of an embedding travels as these
+    rows and their numbers, 8 bytes each. If it is rows on all of these stages it stays so: optimizers square, and clip,
+    each row that was looked up by itself.
 
     Args:
         tied: List of the `Tied` weights of the model.
