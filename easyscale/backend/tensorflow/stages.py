@@ -99,11 +99,12 @@ class Passes(StagePasses):
         for index in whole:
             taken[index] = None if taken[index] is None else tf.convert_to_tensor(taken[index])
         self._rows |= {index for index, gradient in enumerate(taken) if isinstance(gradient, tf.IndexedSlices)}
-        return [self._nothing(index) if gradient is None else gradient for index, gradient in enumerate(taken)]
+        rows = self._rows.difference(whole)
+        return [self._nothing(index, rows) if one is None else one for index, one in enumerate(taken)]
 
-    def _nothing(self, index: int) -> Any:
+    def _nothing(self, index: int, in_rows: Collection[int]) -> Any:
         variable = self._variables[index]
-        if index not in self._rows:
+        if index not in in_rows:
             return tf.zeros(variable.shape, variable.dtype)
         rows = tf.zeros([0, *variable.shape[1:]], variable.dtype)
         return tf.IndexedSlices(rows, tf.zeros([0], tf.int32), tf.constant(variable.shape.as_list(), tf.int32))
