@@ -9,7 +9,7 @@ import enum
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,7 +143,7 @@ class Agreement:
         same = acting.size > 1 and acting["batch"][0] != 0 and not _differ(acting["batch"])
         return Agreed(agreed, int(acting["detail"][0]), float(share), bool(same))
 
-    def _columns(self, rows: np.ndarray) -> list[np.ndarray]:
+    def _columns(self, rows: Any) -> list[Any]:
         """Return the rows of ranks of different workers that have the same weights: all, if a worker is one rank."""
         return [rows[first :: self._columns_count] for first in range(self._columns_count)]
 
@@ -168,19 +168,24 @@ class Agreement:
 
     def _explain_phases(self, rows: np.ndarray) -> None:
         other = next(rank for rank, row in enumerate(rows) if tuple(row)[:2] != tuple(rows[0])[:2])
+        numbers = everyone_of(self._communicator).membership.initial_ranks
         raise DesyncError(
             "all ranks must take part in the same epochs, validations and steps. Received: "
-            f"rank 0 {_describe(rows[0])}, rank {other} {_describe(rows[other])}. "
+            f"rank {numbers[0]} {_describe(rows[0])}, rank {numbers[other]} {_describe(rows[other])}. "
             "Call `fit()` with the same `epochs` and `validation_data` on all ranks, and run one script on all"
         )
 
     def _explain_details(self, agreed: Purpose, descriptions: Sequence[str], rows: np.ndarray) -> None:
+        everyone = everyone_of(self._communicator)
+        numbers = everyone.membership.initial_ranks
         if _differ(rows["exchange"]):
-            detail = f"exchanges so far on ranks 0 to {len(rows) - 1}: {rows['exchange'].tolist()}"
+            counts = dict(zip(numbers, rows["exchange"].tolist(), strict=True))
+            detail = "exchanges so far: " + ", ".join(f"{count} on rank {rank}" for rank, count in counts.items())
         elif agreed == Purpose.GRADIENTS:
-            all_ranks = self._communicator.all_gather_object(list(descriptions))
-            acting = {rank: described for rank, described in enumerate(all_ranks) if described}
-            detail = "gradients " + first_difference(acting)
+            told = list(zip(numbers, everyone.all_gather_object(list(descriptions)), strict=True))
+            columns = [{rank: texts for rank, texts in column if texts} for column in self._columns(told)]
+            differs = (column for column in columns if len(set(map(tuple, column.values()))) > 1)
+            detail = "gradients " + first_difference(next(differs, columns[0]))
         else:
             detail = f"details {rows['detail'].tolist()} of a {agreed.name.lower()}"
         raise DesyncError(

@@ -26,9 +26,10 @@ def start_equal(communicator: Communicator, backend: Backend, variables: Sequenc
     views = [backend.view(variable) for variable in variables]
     all_ranks = communicator.all_gather_object([f"{view.shape} {view.dtype}" for view in views])
     if any(other != all_ranks[0] for other in all_ranks):
+        told = dict(zip(communicator.membership.initial_ranks, all_ranks, strict=True))
         raise DesyncError(
             "all ranks must build the same model and optimizer. Received: variables "
-            f"{first_difference(dict(enumerate(all_ranks)))}. Run one script on all ranks"
+            f"{first_difference(told)}. Run one script on all ranks"
         )
     views.clear()
     for variable in variables:

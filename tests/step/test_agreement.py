@@ -1,11 +1,14 @@
 """What ranks agree on before they meet, and that all of them see it where they do not."""
 
+import contextlib
 import math
 
 import numpy as np
 import pytest
 
+from easyscale.communicator.group import Group
 from easyscale.errors import DesyncError
+from easyscale.mesh import Mesh
 from easyscale.step.agreement import Agreement, Purpose, first_difference, signature
 
 GRADIENTS = ["(3,) float32", "(2, 2) float32", "optimizer 0"]
@@ -161,9 +164,30 @@ def test_a_different_number_of_exchanges_so_far_is_an_error_on_every_rank(run_ra
         _gradients(agreement)
 
     assert _raised(run_ranks, 3, meet) == (
-        "all ranks must exchange the same gradients. Received: exchanges so far on ranks 0 to 2: [1, 2, 1]. "
+        "all ranks must exchange the same gradients. Received: exchanges so far: 1 on rank 0, 2 on rank 1, "
+        "1 on rank 2. "
         "Run one script on all ranks"
     )
+
+
+def test_errors_of_some_of_the_ranks_name_them_as_all_do(run_ranks):
+    def meet(comm):
+        agreement = Agreement(Group(comm, [1, 3] if comm.rank % 2 else [0, 2]))
+        with pytest.raises(DesyncError) if comm.rank % 2 else contextlib.nullcontext() as raised:
+            _gradients(agreement, descriptions=[f"gradient {comm.rank // 2 if comm.rank % 2 else ''}"])
+        return str(raised.value) if raised else ""
+
+    assert [" gradient 0 on rank 1, gradient 1 on rank 3." in text for text in run_ranks(4, meet)] == [False, True] * 2
+
+
+def test_workers_of_several_ranks_are_told_which_column_of_them_differs(run_ranks):
+    def meet(comm):
+        agreement = Agreement(Mesh(comm, {"data": 2, "model": 2}).workers())
+        with pytest.raises(DesyncError) as raised:
+            _gradients(agreement, descriptions=["gradient", ["a slice", "b", "a slice", "c"][comm.rank]])
+        return str(raised.value)
+
+    assert all(" number 1: b on rank 1, c on rank 3." in text for text in run_ranks(4, meet))
 
 
 def test_rows_of_different_lengths_are_an_error(run_ranks):
