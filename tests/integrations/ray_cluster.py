@@ -16,7 +16,7 @@ ADDRESS = "10.77.0.1:6399"
 
 
 class Cluster:
-    """Two nodes of two CPUs. They are gone at the end of the context."""
+    """Two nodes of two CPUs, which say that they have two GPUs. They are gone at the end of the context."""
 
     def __enter__(self):
         self._folder = tempfile.TemporaryDirectory()
@@ -44,7 +44,13 @@ class Cluster:
         self._folder.cleanup()
 
     def _start(self, number, arguments):
-        own = [f"--node-ip-address=10.77.0.{number + 1}", "--num-cpus=2", "--object-store-memory=100000000", "--block"]
+        own = [
+            f"--node-ip-address=10.77.0.{number + 1}",
+            "--num-cpus=2",
+            "--num-gpus=2",
+            "--object-store-memory=100000000",
+            "--block",
+        ]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *own]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._hosts.start(number, command, env={"RAY_AUTH_MODE": "disabled"}, **quiet)

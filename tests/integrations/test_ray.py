@@ -74,6 +74,36 @@ def test_workers_are_on_all_nodes_and_take_the_steps_of_one_process(cluster, scr
 
 
 @needs_hosts
+def test_each_worker_sees_the_gpus_that_are_reserved_for_it(cluster, script):
+    done = cluster.run(
+        [
+            script("""
+            import os
+
+            def sees():
+                print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+
+            run(sees, n=4, gpus_per_worker=1)  # the cluster says that it has them
+            run(sees, n=2, gpus_per_worker=2)
+            run(sees, n=1)
+            try:
+                run(sees, n=2, gpus_per_worker=3)
+            except ValueError as error:
+                print(error)
+            """)
+        ],
+        timeout=150,
+    )
+    *shown, refused = done.stdout.splitlines()
+    assert refused == (
+        "a Ray cluster must have CPUs and GPUs for all workers. Received: n=2 with 1 CPU and 3 GPU each, and 0 such on "
+        "2 nodes. Lower `n` or what each has, or add nodes: ray start --address=..."
+    ), done.stderr
+    seen = [line.partition("] ")[2] or line for line in shown]
+    assert (sorted(seen[:4]), seen[4:]) == (["0", "0", "1", "1"], ["0,1", "0,1", ""]), done.stderr
+
+
+@needs_hosts
 def test_output_streams_and_the_exception_of_a_worker_on_another_node_is_raised(cluster, script):
     done = cluster.run(
         [
@@ -124,11 +154,12 @@ def test_cpus_that_others_have_and_what_the_launcher_refuses_are_one_line_each(c
     )
     many, wide, alone, busy = done.stdout.splitlines()
     rule = "ValueError a Ray cluster must have CPUs for all workers. Received: "
-    assert many.startswith(f"{rule}n=5 with 1 each, and 4 such on 2 nodes. ")
-    assert wide.startswith(f"{rule}n=None with 3 each, and 0 such on 2 nodes. ")
+    assert many.startswith(f"{rule}n=5 with 1 CPU each, and 4 such on 2 nodes. ")
+    assert wide.startswith(f"{rule}n=None with 3 CPU each, and 0 such on 2 nodes. ")
     assert alone.startswith("ValueError ") and "--min-workers" in alone
     assert busy.startswith(
-        "LaunchError the CPUs of all workers must become free within 1 s. Received: 3 workers with 1"
+        "LaunchError the CPUs of all workers must become free within 1 s. Received: 3 workers with 1 CPU "
+        "each, 2 CPU free. "
     )
 
 

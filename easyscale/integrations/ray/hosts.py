@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from easyscale.errors import LaunchError
-from easyscale.integrations.ray.node import Node
+from easyscale.integrations.ray.node import Node, Reserved
 from easyscale.running.folder import Call, Failure
 
 __all__ = ["Hosts"]
@@ -18,55 +18,66 @@ _CALLS = 16  # of an actor at a time: its node's launcher, an interrupt, and wha
 
 
 class Hosts:
-    """A context in which CPUs of a cluster are reserved for workers, and their nodes have actors.
+    """A context in which CPUs, and GPUs, of a cluster are reserved for workers, and their nodes have actors.
 
     Nodes with one address, as Ray emulates them on one host, are one host.
 
     Args:
         ray: The module of Ray. It is connected to the cluster.
-        workers: Int. How many workers there are to be; `None` for as many as the cluster has CPUs for.
+        workers: Int. How many workers there are to be; `None` for as many as the cluster has room for.
         cpus: Int. The CPUs of each.
-        timeout: Float. Seconds to wait for CPUs that others have now.
+        gpus: Int. The GPUs of each.
+        timeout: Float. Seconds to wait for those that others have now.
 
     Attributes:
         workers: Int. How many workers there are.
 
     Raises:
-        ValueError: If the cluster has not so many CPUs.
+        ValueError: If the cluster has not so many.
         LaunchError: If they have not become free in time.
     """
 
-    def __init__(self, ray: Any, workers: int | None, cpus: int, timeout: float):
-        self._ray, self._cpus, self._timeout = ray, cpus, timeout
+    def __init__(self, ray: Any, workers: int | None, cpus: int, gpus: int, timeout: float):
+        self._ray, self._cpus, self._gpus, self._timeout = ray, cpus, gpus, timeout
+        _check_counts(n=workers, cpus_per_worker=cpus)
+        _check_counts(least=0, gpus_per_worker=gpus)
+        self._each = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
         self.workers = self._checked(workers)
         self._token = secrets.token_hex(8)
         self._slots: Counter[str] = Counter()
         self._nodes: dict[str, Any] = {}  # by address; that of the first has the launcher
+        self._reserved: list[tuple[str, Any]] = []  # what has the GPUs of a node's other workers, by address
 
     def _checked(self, workers: int | None) -> int:
-        for name, value in (("n", workers), ("cpus_per_worker", self._cpus)):
-            if isinstance(value, bool) or not isinstance(value, int | None) or (value is not None and value < 1):
-                raise ValueError(f"`{name}` must be a positive number of them. Received: {name}={value!r}")
-        nodes = [node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]]
-        room = sum(int(count // self._cpus) for count in nodes)
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        room = sum(min(int(node.get(name, 0.0) // count) for name, count in self._each.items()) for node in nodes)
         if room < (workers or 1):
             raise ValueError(
-                "a Ray cluster must have CPUs for all workers. Received: "
-                f"n={workers} with {self._cpus} each, and {room} such on {len(nodes)} nodes. Lower `n` or "
-                "`cpus_per_worker`, or add nodes: ray start --address=..."
+                f"a Ray cluster must have {self._kinds} for all workers. Received: n={workers} with {self._amount}, "
+                f"and {room} such on {len(nodes)} nodes. Lower `n` or what each has, or add nodes: "
+                "ray start --address=..."
             )
         return workers or room
 
+    @property
+    def _kinds(self) -> str:
+        return " and ".join(f"{name}s" for name in self._each)
+
+    @property
+    def _amount(self) -> str:
+        return f"{' and '.join(f'{count} {name}' for name, count in self._each.items())} each"
+
     def __enter__(self) -> "Hosts":
         ray = self._ray
-        self._group = ray.util.placement_group([{"CPU": self._cpus}] * self.workers, strategy="PACK")
+        self._group = ray.util.placement_group([self._each] * self.workers, strategy="PACK")
         try:
             if not self._group.wait(self._timeout):
-                free = ray.available_resources().get("CPU", 0.0)
+                has = ray.available_resources()
+                free = " and ".join(f"{has.get(name, 0.0):g} {name}" for name in self._each)
                 raise LaunchError(
-                    f"the CPUs of all workers must become free within {self._timeout:g} s. Received: "
-                    f"{self.workers} workers with {self._cpus} each, {free:g} free. End what has them (ray status), "
-                    "lower `n`, or raise `timeout`"
+                    f"the {self._kinds} of all workers must become free within {self._timeout:g} s. Received: "
+                    f"{self.workers} workers with {self._amount}, {free} free. End what has them (ray status), lower "
+                    "`n`, or raise `timeout`"
                 )
             addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
             bundles = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
@@ -75,7 +86,10 @@ class Hosts:
             for bundle, address in enumerate(places):
                 if address not in self._nodes:
                     self._nodes[address] = self._actor(bundle, address)
+                elif self._gpus:
+                    self._reserved.append((address, self._in_bundle(Reserved, bundle, num_cpus=0).remote()))
             self._wait([node.ready.remote() for node in self._nodes.values()])
+            self._show_gpus()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -88,16 +102,28 @@ class Hosts:
             with contextlib.suppress(self._ray.exceptions.RayError):
                 self._ray.get(node.close.remote())
             self._ray.kill(node)
+        for _, reserved in self._reserved:
+            self._ray.kill(reserved)
         self._ray.util.remove_placement_group(self._group)
 
     def _actor(self, bundle: int, address: str) -> Any:
+        options = {"num_cpus": self._cpus, "max_concurrency": _CALLS}
+        options |= {"name": Node.name_of(self._token, address), "namespace": Node.NAMESPACE}
+        path = f"{tempfile.gettempdir()}/.easyscale-ray-{self._token}"  # the command of all ranks names it
+        return self._in_bundle(Node, bundle, **options).remote(path, self._cpus)
+
+    def _in_bundle(self, kind: type, bundle: int, **options: Any) -> Any:
         strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=bundle
         )
-        options = {"num_cpus": self._cpus, "max_concurrency": _CALLS, "scheduling_strategy": strategy}
-        options |= {"name": Node.name_of(self._token, address), "namespace": Node.NAMESPACE}
-        path = f"{tempfile.gettempdir()}/.easyscale-ray-{self._token}"  # the command of all ranks names it
-        return self._ray.remote(Node).options(**options).remote(path, self._cpus)
+        return self._ray.remote(kind).options(num_gpus=self._gpus, scheduling_strategy=strategy, **options)
+
+    def _show_gpus(self) -> None:
+        """Have the workers of each node see the GPUs of all of them, which they divide."""
+        for address, node in self._nodes.items():
+            beside = [reserved for where, reserved in self._reserved if where == address]
+            found = self._wait([one.gpus.remote() for one in (node, *beside)])
+            self._wait([node.see.remote([number for numbers in found for number in numbers])])
 
     def __str__(self) -> str:
         """The hosts as `easyscale launch --hosts` has them."""
@@ -139,3 +165,10 @@ class Hosts:
             return self._ray.get(references)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
+
+
+def _check_counts(least: int = 1, **counts: int | None) -> None:
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int | None) or (value is not None and value < least):
+            must = "a positive number of them" if least else "a number of them, from 0"
+            raise ValueError(f"`{name}` must be {must}. Received: {name}={value!r}")

@@ -14,7 +14,7 @@ from easyscale.running import options as of_launch
 from easyscale.running.folder import Call, Folder
 from easyscale.running.job import WORKER, Job
 
-__all__ = ["Node"]
+__all__ = ["Node", "Reserved"]
 
 # How mpirun is told what to start in the place of ssh: that of Open MPI 5 and 4, and that of MPICH and Intel MPI.
 _AGENT = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC")
@@ -24,7 +24,17 @@ _NO_TREE = ("PRTE_MCA_plm_ssh_no_tree_spawn", "OMPI_MCA_plm_rsh_no_tree_spawn")
 _REMOVER = 'exec 3<&0; (cat <&3 > /dev/null; rm -rf -- "$0") &'
 
 
-class Node:
+class Reserved:
+    """Has the GPUs that Ray has reserved for one worker."""
+
+    def gpus(self) -> list[str]:
+        """Return them, as `CUDA_VISIBLE_DEVICES` has them."""
+        import ray
+
+        return list(map(str, ray.get_runtime_context().get_accelerator_ids()["GPU"]))
+
+
+class Node(Reserved):
     """Starts workers, or a daemon of mpirun that does, on its node.
 
     Args:
@@ -49,6 +59,10 @@ class Node:
 
     def ready(self) -> None:
         """Return when the actor is there."""
+
+    def see(self, gpus: list[str]) -> None:
+        """Let the workers of this node see these GPUs; each takes its share."""
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
 
     def give(self, call: tuple) -> None:
         """Write what workers are to do. They look for modules where this process does."""
