@@ -107,7 +107,7 @@ class Hosts:
         self._ray.util.remove_placement_group(self._group)
 
     def _actor(self, bundle: int, address: str) -> Any:
-        options = {"num_cpus": self._cpus, "max_concurrency": _CALLS}
+        options: dict[str, Any] = {"num_cpus": self._cpus, "max_concurrency": _CALLS}
         options |= {"name": Node.name_of(self._token, address), "namespace": Node.NAMESPACE}
         path = f"{tempfile.gettempdir()}/.easyscale-ray-{self._token}"  # the command of all ranks names it
         return self._in_bundle(Node, bundle, **options).remote(path, self._cpus)
