@@ -3,7 +3,7 @@
 interfaces                  what updates, training and models ask of all workers
 step_protocol, agreement    what workers do in turn, and what they tell each other before
 gradients                   reduce, update, gather: what becomes of a step's gradients
-gradient_exchange           the plan of a step: which gradients travel together, and what comes back
+gradient_exchange, route    the plan of a step: which gradients travel together, and what comes back
 owned_parts, served         weights of which each worker, or each server, owns a part
 equality, statistics        variables that are equal on all workers; moments of all workers' data together
 shared, python_calls        what optimizers have in common; where steps call Python, and what a call has raised

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from easyscale.layout.shards import Shards
 from easyscale.layout.sliced import Sliced
 from easyscale.layout.specs import Spec, Variable
-from easyscale.step.gradient_exchange import GradientExchange, Owned, Signature
+from easyscale.step.gradient_exchange import GradientExchange
 from easyscale.step.interfaces import Gradient, StepContext
 from easyscale.step.owned_slices import OwnedSlices
+from easyscale.step.route import Owned, Signature
 from easyscale.step.shared import Shared
 from easyscale.step.way import Way
 

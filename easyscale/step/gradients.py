@@ -14,11 +14,11 @@ from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.compressed_sums import CompressedSums
 from easyscale.step.exchanges_of_gradients import ExchangesOfGradients
-from easyscale.step.gradient_exchange import Signature
 from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext, Tensor
 from easyscale.step.late_gather import LateGather
 from easyscale.step.owned_slices import OwnedSlices
 from easyscale.step.ready_buckets import EarlyGradients
+from easyscale.step.route import Signature
 from easyscale.step.shared import Shared
 from easyscale.step.way import Way
 
