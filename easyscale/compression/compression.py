@@ -97,6 +97,10 @@ class Compression(abc.ABC):
         """Return the reason for which vectors cannot travel so along an `Exchange`, or `None` if they can."""
         return None
 
+    def shortens(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a gradient of this shape has fewer numbers, or smaller ones, in this form."""
+        return True
+
     @abc.abstractmethod
     def sum(
         self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True

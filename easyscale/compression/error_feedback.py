@@ -59,6 +59,9 @@ class ErrorFeedback(Compression):
     def why_not(self, way: Any) -> str | None:
         return self.form.why_not(way)
 
+    def shortens(self, shape: tuple[int, ...]) -> bool:
+        return self.form.shortens(shape)
+
     def sum(
         self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
     ) -> None:

@@ -55,6 +55,12 @@ class PowerSGD(Compression):
                 raise ValueError(f"`{argument}` must be an integer, {least} or more. Received: {argument}={value!r}")
         self.rank, self.start_step = int(rank), int(start_step)
 
+    def shortens(self, shape: tuple[int, ...]) -> bool:
+        if len(shape) < 2:
+            return False
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        return self.rank * (rows + columns) < rows * columns
+
     def sum(
         self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
     ) -> None:
@@ -65,7 +71,7 @@ class PowerSGD(Compression):
                 self._sum(way, vector, step, left_out)
 
     def _sum(self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None) -> None:
-        matrices = [span for span in step.spans if self._is_smaller(span.shape)]
+        matrices = [span for span in step.spans if self.shortens(span.shape)]
         wholes = [span for span in step.spans if span not in matrices]
         lefts, rights = ([shape[side] for shape in map(self._shapes, matrices)] for side in (0, 1))
         first, (*left, rest) = _lend(way, [*lefts, (sum(span.stop - span.start for span in wholes),)])
@@ -95,13 +101,6 @@ class PowerSGD(Compression):
         rows, columns = math.prod(span.shape[:-1]), span.shape[-1]
         rank = min(self.rank, rows, columns)
         return (rows, rank), (columns, rank)
-
-    def _is_smaller(self, shape: tuple[int, ...]) -> bool:
-        """Whether the factors of a gradient of this shape have fewer numbers than it has."""
-        if len(shape) < 2:
-            return False
-        rows, columns = math.prod(shape[:-1]), shape[-1]
-        return self.rank * (rows + columns) < rows * columns
 
     def _factor(self, step: StepOfForm, span: Span) -> np.ndarray:
         """Return the second factor that the step before has left, or one to begin with, the same on all ranks."""

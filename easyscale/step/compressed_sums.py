@@ -1,12 +1,15 @@
 """Sums of gradients over ranks that travel in a form. NumPy only."""
 
-from collections.abc import Callable, Mapping
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
 from easyscale.compression import Compression, Span, StepOfForm
+from easyscale.errors import EasyScaleWarning
 from easyscale.exchange import Exchange
 from easyscale.layout.bucket import Bucket
 from easyscale.layout.specs import Spec
@@ -46,6 +49,18 @@ class CompressedSums:
         """Go on with other ranks, some of which know neither steps nor factors. All must call this."""
         self._before = 0
         self._factors.clear()
+
+    def warn_of_none(self, gradients: Sequence[Spec]) -> None:
+        """Have the chief warn if the form makes none of these gradients shorter."""
+        shapes = [spec.shape for spec in gradients]
+        if shapes and not any(map(self.form.shortens, shapes)) and self._communicator.is_chief:
+            warnings.warn(
+                "a form must be shorter than some gradient. Received: "
+                f"compression={self.form}, and gradients of which the largest is {max(shapes, key=math.prod)}: all "
+                "travel as they are. Use a lower rank, or leave `compression` out",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
 
     def way(
         self, exchange: Exchange, bucket: Bucket, numbers: Mapping[int, int], gathers: bool

@@ -75,6 +75,8 @@ class ExchangesOfGradients:
             owned = None if shards is None else Owned(shards, dense)
             of_step = [variables[index] for index in order], order, context.moving
             way = self._way
+            if way.sums is not None and way.exchange.travels_by != "memory":
+                way.sums.warn_of_none(specs.dense)
             exchange = GradientExchange(
                 way.exchange, self._shared, specs, *of_step, way.bucket_bytes, self._densify, owned, way.sums
             )

@@ -52,9 +52,9 @@ class Residuals:
         if not is_finite and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                "a residual must be finite. Received: infinity, or NaN, on rank "
-                f"{self._communicator.rank} of {self._communicator.size} in step {step}, with compression="
-                f"'{self._name}'. It stays as it was before this step; clip gradients, or take a smaller learning rate",
+                f"a residual must be finite. Received: infinity, or NaN, on rank {self._number} in step {step}, with "
+                f"compression='{self._name}'. It stays as it was before this step; clip gradients, or take a smaller "
+                "learning rate",
                 EasyScaleWarning,
                 stacklevel=2,
             )
@@ -65,6 +65,10 @@ class Residuals:
                     self._arrays[span.number][:] = part
                 else:
                     self._arrays[span.number] = part.copy()
+
+    @property
+    def _number(self) -> int:
+        return self._communicator.membership.initial_ranks[self._communicator.rank]
 
     # As a part of a checkpoint
 

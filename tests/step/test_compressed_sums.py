@@ -1,5 +1,7 @@
 """Sums of gradients in a form: which vectors are, and what goes along to another run."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,28 @@ def test_a_vector_of_another_type_travels_as_it_is(run_ranks):
         ]
 
     assert run_ranks(1, on_rank) == [[False, True, True]]
+
+
+@pytest.mark.parametrize("form", [PowerSGD(12), PowerSGD(1000), ErrorFeedback(PowerSGD(12))], ids=repr)
+def test_the_chief_is_told_if_no_gradient_gets_shorter(run_ranks, form):
+    (line,) = _warnings(run_ranks, form)
+    assert line == (
+        f"a form must be shorter than some gradient. Received: compression={form}, and gradients of which the largest "
+        "is (20, 30): all travel as they are. Use a lower rank, or leave `compression` out"
+    )
+
+
+@pytest.mark.parametrize("form", [PowerSGD(11), compression.get("int8"), RandomK(0.9)], ids=repr)
+def test_nobody_is_told_if_one_gets_shorter(run_ranks, form):
+    assert _warnings(run_ranks, form) == []
+
+
+def _warnings(run_ranks, form):
+    specs = [Spec(shape, np.dtype("float32")) for shape in SHAPES]
+    with warnings.catch_warnings(record=True) as told:  # of all ranks: they are threads
+        warnings.simplefilter("always")
+        run_ranks(2, lambda comm: CompressedSums(form, comm, lambda: 0).warn_of_none(specs))
+    return [str(one.message) for one in told]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_what_is_not_finite_is_told_of_once_and_stays_as_it_was(run_ranks, value
         return said
 
     (line,) = run_ranks(1, on_rank)[0]
-    assert line.startswith("a residual must be finite. Received: infinity, or NaN, on rank 0 of 1 in step 7, with comp")
+    assert line.startswith("a residual must be finite. Received: infinity, or NaN, on rank 0 in step 7, with comp")
 
 
 def _collected(run_ranks, size):
