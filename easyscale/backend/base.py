@@ -2,6 +2,7 @@
 
 import abc
 import enum
+import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
@@ -24,7 +25,6 @@ class Feature(enum.Enum):
     ELASTIC = "`--elastic`"
     PIPELINE = "`model_parallel`"
     UNKNOWN_LENGTH = "`steps_per_epoch` of data whose number of batches is not known"
-    VERIFY = "`easyscale verify`"
     BENCH = "`easyscale bench fit`"
 
 
@@ -351,10 +351,17 @@ class Backend(abc.ABC):
         """Return what goes through the data of a `fit()`'s epochs, an iterable of batches; `None` if there is none."""
         return None
 
+    # What `easyscale verify` asks for
+
+    @abc.abstractmethod
+    def take_out_chance(self, on_shuffle: Callable[[], None]) -> None:
+        """From now on no data are shuffled; where they would have been, call `on_shuffle`. What is float64 stays so."""
+
+    def watch_steps(self, model: Any, watch: Callable[[Callable[[Any], Any], Any, Any], Any]) -> None:
+        """Have `watch(step, model, data)` make each step of a model's next `fit()`s, by `step(data)`."""
+        object.__setattr__(model, "train_step", functools.partial(watch, model.train_step, model))
+        model.train_function = None
+
+    @abc.abstractmethod
     def are_rows(self, tensors: Sequence[Any]) -> bool:
         """Return whether all of these are tensors of numbers, with a row for each sample."""
-        raise self.missing(Feature.VERIFY)
-
-    def keep_in_order(self, on_shuffle: Callable[[], None]) -> None:
-        """From now on no data are shuffled; where they would have been, call `on_shuffle`."""
-        raise self.missing(Feature.VERIFY)

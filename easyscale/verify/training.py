@@ -65,7 +65,7 @@ def watch(recorder: Recorder, seed: int, floatx: str) -> None:
     ):
         setattr(owner, name, _replaced(getattr(owner, name), replacement))
     show_in_one_line()  # also in one process, which no launcher has started
-    backends.get().keep_in_order(lambda: recorder.note("switched_off", "shuffling"))
+    backends.get().take_out_chance(lambda: recorder.note("switched_off", "shuffling"))
 
 
 def _replaced(original: Callable, replacement: Callable) -> Callable:
@@ -137,8 +137,7 @@ class _Watch:
             model.jit_compile, model.train_function = False, None
         if "_easyscale_watched" not in vars(model):
             object.__setattr__(model, "_easyscale_watched", True)  # past Keras, which would track it
-            object.__setattr__(model, "train_step", functools.partial(self.train_step, model.train_step, model))
-            model.train_function = None
+            backends.get().watch_steps(model, self.train_step)
         callbacks = bound.arguments.get("callbacks")
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.append(_Stop(self._recorder))

@@ -1,8 +1,10 @@
 """JAX, as EasyScale asks for it."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -33,7 +35,6 @@ class Jax(Backend):
         Feature.ELASTIC: "Start without --elastic",
         Feature.PIPELINE: "Leave `model_parallel` out",
         Feature.UNKNOWN_LENGTH: "Leave `steps_per_epoch` out",
-        Feature.VERIFY: "Compare the weights yourself",
         Feature.BENCH: "Use `easyscale bench exchange`",
     }
 
@@ -56,7 +57,9 @@ class Jax(Backend):
 
     def method_of(self, model: keras.Model, name: str) -> Callable[..., Any]:
         own = getattr(model, name)
-        return LiveStep(model, own, name == "train_step") if name in ("train_step", "test_step") else own
+        if isinstance(own, LiveStep) or name not in ("train_step", "test_step"):
+            return own
+        return LiveStep(model, own, name == "train_step")
 
     def train_function(self, model: keras.Model) -> Callable[[Iterator], Any]:
         return keras_functions.of_iterator(model, model.train_step)
@@ -97,6 +100,19 @@ class Jax(Backend):
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
         if isinstance(iterator, data.Batches):
             iterator.go_on(order)
+
+    def take_out_chance(self, on_shuffle: Callable[[], None]) -> None:
+        jax.config.update("jax_enable_x64", True)
+
+    def watch_steps(self, model: keras.Model, watch: Callable[[Callable[[Any], Any], Any, Any], Any]) -> None:
+        step = LiveStep(model, model.train_step, trains=True, watch=watch)
+        make = functools.partial(keras_functions.make_train_function, model)
+        for name, own in (("train_step", step), ("make_train_function", make)):
+            object.__setattr__(model, name, own)
+        model.train_function = None
+
+    def are_rows(self, tensors: Sequence[Any]) -> bool:
+        return bool(tensors) and all(getattr(tensor, "ndim", 0) for tensor in tensors)
 
 
 BACKEND = Jax()

@@ -8,7 +8,7 @@ import keras
 from easyscale import keras_internals
 from easyscale.backend.jax.variables import set_values, values_of
 
-__all__ = ["called_with_state", "of_iterator"]
+__all__ = ["called_with_state", "make_train_function", "of_iterator"]
 
 
 def of_iterator(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Iterator], Any]:
@@ -47,3 +47,9 @@ def called_with_state(model: keras.Model, function: Callable[[Iterator], Any]) -
         return logs, tuple(values_of(variables) for variables in kinds)
 
     return call
+
+
+def make_train_function(model: keras.Model, force: bool = False) -> None:
+    """Have Keras call, for each step, a model's step of a batch alone, where it would compile one of a state."""
+    if model.train_function is None or force:
+        model.train_function = called_with_state(model, of_iterator(model, model.train_step))

@@ -110,15 +110,25 @@ class LiveStep:
         model: The model.
         own: Its own method.
         trains: Bool. Whether that is `train_step`.
+        watch: Function. `watch(step, model, data)` makes a step of data alone, by `step(data)`. Defaults to `None`:
+            nothing stands between.
     """
 
-    def __init__(self, model: keras.Model, own: Callable[..., Any], trains: bool):
-        self._model, self._own, self._trains = model, own, trains
+    def __init__(
+        self,
+        model: keras.Model,
+        own: Callable[..., Any],
+        trains: bool,
+        watch: Callable[[Callable[[Any], Any], keras.Model, Any], Any] | None = None,
+    ):
+        self._model, self._own, self._trains, self._watch = model, own, trains, watch
         self._passes: dict[tuple, _Passes] = {}
         self._known: tuple[int, ...] = ()
 
     def __call__(self, *given: Any) -> Any:
-        return self._own_step(*given) if len(given) > 1 else self._step(*given)
+        if len(given) > 1:
+            return self._own_step(*given)
+        return self._step(*given) if self._watch is None else self._watch(self._step, self._model, *given)
 
     def _own_step(self, *given: Any) -> Any:
         optimizer = getattr(self._model, "optimizer", None)

@@ -105,7 +105,7 @@ class Torch(Backend):
     def are_rows(self, tensors: Sequence[Any]) -> bool:
         return data.are_rows(tensors)
 
-    def keep_in_order(self, on_shuffle: Callable[[], None]) -> None:
+    def take_out_chance(self, on_shuffle: Callable[[], None]) -> None:
         data.keep_in_order(on_shuffle)
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 from backend.shared.resumed_jobs import check_a_checkpoint_of_tensorflow, check_a_restart
-from other_backends import BEGIN, LIMIT
+from backend.shared.verified_jobs import check_a_script_that_does_not_divide_its_batch, check_a_script_that_is_equal
+from other_backends import BEGIN, JAX, LIMIT
 
-pytestmark = pytest.mark.timeout(LIMIT + 60)
+pytestmark = pytest.mark.timeout(2 * LIMIT + 60)
 
 
 def test_a_job_needs_neither_tensorflow_nor_torch(job):
@@ -46,3 +47,16 @@ def test_asked_to_end_a_job_is_started_again_and_comes_to_the_same_weights(job, 
 
 def test_a_checkpoint_of_tensorflow_goes_on(job, tmp_path):
     check_a_checkpoint_of_tensorflow(job, tmp_path)
+
+
+VALIDATES = """
+ways.append({"x": xs, "y": ys, "batch_size": batch, "validation_data": (xs, ys), "shuffle": False})
+"""
+
+
+def test_a_script_is_equal_to_one_process(tmp_path):
+    check_a_script_that_is_equal(JAX, tmp_path, VALIDATES, fits=2)
+
+
+def test_a_script_that_does_not_divide_its_batch_is_found(tmp_path):
+    check_a_script_that_does_not_divide_its_batch(JAX, tmp_path)

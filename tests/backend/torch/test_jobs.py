@@ -1,10 +1,8 @@
 """Jobs of Keras on PyTorch, started as a user starts them: what they need, and what is refused in one line."""
 
-import re
-
 import pytest
 from backend.shared.resumed_jobs import check_a_checkpoint_of_tensorflow, check_a_restart
-from launches import environment, run
+from backend.shared.verified_jobs import check_a_script_that_does_not_divide_its_batch, check_a_script_that_is_equal
 from other_backends import BEGIN, LIMIT, TORCH
 
 pytestmark = pytest.mark.timeout(2 * LIMIT + 60)
@@ -79,55 +77,19 @@ def test_ranks_with_different_backends_are_told_so(job):
     assert rule + "Keras backend. Received: " + received in done.stderr and "'tensorflow'] on rank 1" in done.stderr
 
 
-VERIFIED = """
-import keras, numpy as np, torch
-from easyscale import callbacks, local_batch, shard
-
-x = np.random.default_rng(0).normal(size=(65, 8))  # ranks have 33 and 32 samples
-xs, ys = shard(x, x.sum(axis=1, keepdims=True))
-batch = {batch}
+SHUFFLES = """
+import torch
 data = torch.utils.data.TensorDataset(torch.from_numpy(xs), torch.from_numpy(ys))
-loader = torch.utils.data.DataLoader(data, batch, shuffle=True)
-for given in ({{"x": xs, "y": ys, "batch_size": batch}}, {{"x": loader}}):
-    layers = [keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input((8,)), *layers])
-    model.compile(keras.optimizers.Adam(1e-2), "mse", metrics=["mae", keras.metrics.AUC()])
-    model.fit(**given, epochs=9, callbacks=[callbacks.Distribute("ring", bucket_bytes=256)])
+ways.append({"x": torch.utils.data.DataLoader(data, batch, shuffle=True)})
 """
 
 
-@pytest.mark.parametrize(
-    ("batch", "code", "lines"),
-    [
-        (
-            "local_batch(16)",
-            0,
-            [
-                "equal: 2 processes take the steps of one in {path}",
-                r"  10 steps of 2 optimizers in 2 fits, 8 weights of 162 elements in float64: max difference .*",
-                r"  metrics loss, mae, auc(_\d)?: .* difference.*",
-                "  switched off for the comparison: shuffling, dropout, dropout_1",
-            ],
-        ),
-        (
-            "16",
-            1,
-            [
-                "different: 2 processes do not take the steps of one in {path}",
-                "  first difference: step 1, `sequential/dense/kernel` by .*",
-                "  hint: in step 1 one process trains on 16 samples, 2 processes on 32.*",
-                "  switched off for the comparison: shuffling, dropout, dropout_1",
-            ],
-        ),
-    ],
-)
-def test_a_script_is_compared_with_one_process(tmp_path, batch, code, lines):
-    path = tmp_path / "train.py"
-    path.write_text(VERIFIED.format(batch=batch))
-    done = run([*TORCH.easyscale, "verify", "-n", "2", str(path)], 2 * LIMIT, environment())
-    assert done.returncode == code, done.stdout + done.stderr
-    told = "\n".join(lines).replace("{path}", re.escape(str(path)))
-    assert re.fullmatch(told, done.stdout.rstrip()), done.stdout
+def test_a_script_is_equal_to_one_process(tmp_path):
+    check_a_script_that_is_equal(TORCH, tmp_path, SHUFFLES, fits=2)
+
+
+def test_a_script_that_does_not_divide_its_batch_is_found(tmp_path):
+    check_a_script_that_does_not_divide_its_batch(TORCH, tmp_path)
 
 
 def test_asked_to_end_a_job_is_started_again_and_comes_to_the_same_weights(job, tmp_path):
