@@ -5,7 +5,6 @@ import time
 
 import keras
 import numpy as np
-import tensorflow as tf
 from turns import serve
 from workloads import SMALL, SMALL_BATCH, SMALL_STEPS
 
@@ -22,7 +21,11 @@ if ways != ["stock"]:
 generator = np.random.default_rng(rank)
 x = generator.normal(size=(SMALL_BATCH * SMALL_STEPS, SMALL[0])).astype("float32")
 y = generator.integers(0, SMALL[-1], len(x))
-data = tf.data.Dataset.from_tensor_slices((x, y)).batch(SMALL_BATCH).prefetch(2)
+data = {"x": x, "y": y, "batch_size": SMALL_BATCH, "shuffle": False}
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    data = {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(SMALL_BATCH).prefetch(2)}
 
 
 class Clock(keras.callbacks.Callback):
@@ -50,7 +53,7 @@ for way in ways:
 def work(way, epochs):
     """Return the seconds of a step, by the clock and of processor time, of each epoch behind the first."""
     clock = Clock()
-    models[way].fit(data, epochs=1 + epochs, verbose=0, callbacks=[*callbacks[way], clock])
+    models[way].fit(**data, epochs=1 + epochs, verbose=0, callbacks=[*callbacks[way], clock])
     return [seconds / SMALL_STEPS for epoch in clock.taken[1:] for seconds in epoch]
 
 

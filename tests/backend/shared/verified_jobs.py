@@ -25,7 +25,7 @@ for given in ways:
 
 
 def _verified(other, folder, batch, ways=""):
-    """Return the exit code, what the command has said, and the path of the script."""
+    """Return the exit code, what the command has said, what went wrong, and the path of the script."""
     path = folder / "train.py"
     path.write_text(SCRIPT.format(batch=batch, ways=ways))
     done = run([*other.easyscale, "verify", "-n", "2", str(path)], 2 * LIMIT, environment())
