@@ -56,7 +56,7 @@ def table(rows: list[dict], machine: dict, wanted: dict) -> "rich.table.Table":
             sections.append([])
     return reports.table(
         f"{wanted['model']}, {wanted['optimizer']}, on {machine['cores']} cores\n"
-        f"{machine['mpi']}, TensorFlow {machine['tensorflow']}, Keras {machine['keras']}",
+        f"{machine['mpi']}, Keras {machine['keras']} on {machine['backend']}",
         ["ranks", "batch", "exchange:", "step ms", "samples/s", "speed-up", "efficiency"],
         sections,
         "samples/s and efficiency of a rank, speed-up of all: against Keras in one process",

@@ -25,7 +25,6 @@ class Feature(enum.Enum):
     ELASTIC = "`--elastic`"
     PIPELINE = "`model_parallel`"
     UNKNOWN_LENGTH = "`steps_per_epoch` of data whose number of batches is not known"
-    BENCH = "`easyscale bench fit`"
 
 
 class HostCalls(Protocol):

@@ -35,7 +35,6 @@ class Jax(Backend):
         Feature.ELASTIC: "Start without --elastic",
         Feature.PIPELINE: "Leave `model_parallel` out",
         Feature.UNKNOWN_LENGTH: "Leave `steps_per_epoch` out",
-        Feature.BENCH: "Use `easyscale bench exchange`",
     }
 
     def computes_on_gpus(self) -> bool:

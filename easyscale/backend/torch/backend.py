@@ -32,7 +32,6 @@ class Torch(Backend):
         Feature.IN_GRAPH: "Use 'between_graph'",
         Feature.ELASTIC: "Start without --elastic",
         Feature.PIPELINE: "Leave `model_parallel` out",
-        Feature.BENCH: "Use `easyscale bench exchange`",
     }
 
     def computes_on_gpus(self) -> bool:

@@ -1,6 +1,7 @@
 """Jobs of Keras on JAX, started as a user starts them: what they need, and what is refused in one line."""
 
 import pytest
+from backend.shared.benched_jobs import check_a_bench
 from backend.shared.resumed_jobs import check_a_checkpoint_of_tensorflow, check_a_restart
 from backend.shared.verified_jobs import check_a_script_that_does_not_divide_its_batch, check_a_script_that_is_equal
 from other_backends import BEGIN, JAX, LIMIT
@@ -60,3 +61,7 @@ def test_a_script_is_equal_to_one_process(tmp_path):
 
 def test_a_script_that_does_not_divide_its_batch_is_found(tmp_path):
     check_a_script_that_does_not_divide_its_batch(JAX, tmp_path)
+
+
+def test_a_bench_of_training(tmp_path):
+    check_a_bench(JAX, tmp_path)

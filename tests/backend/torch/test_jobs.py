@@ -1,6 +1,7 @@
 """Jobs of Keras on PyTorch, started as a user starts them: what they need, and what is refused in one line."""
 
 import pytest
+from backend.shared.benched_jobs import check_a_bench
 from backend.shared.resumed_jobs import check_a_checkpoint_of_tensorflow, check_a_restart
 from backend.shared.verified_jobs import check_a_script_that_does_not_divide_its_batch, check_a_script_that_is_equal
 from other_backends import BEGIN, LIMIT, TORCH
@@ -98,3 +99,7 @@ def test_asked_to_end_a_job_is_started_again_and_comes_to_the_same_weights(job, 
 
 def test_a_checkpoint_of_tensorflow_goes_on(job, tmp_path):
     check_a_checkpoint_of_tensorflow(job, tmp_path)
+
+
+def test_a_bench_of_training(tmp_path):
+    check_a_bench(TORCH, tmp_path)
