@@ -287,6 +287,7 @@ class Fit:
     def stop(self) -> None:
         """Leave this `fit()`, whether or not it has come to its end."""
         self.data.release()
+        self._pass.release()
         set_initial_epoch(self._model, None)  # Keras would begin the next `fit()` there
         if self._checkpointing is not None:
             self._checkpointing.stop()

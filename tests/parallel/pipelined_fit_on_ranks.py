@@ -1,9 +1,12 @@
 """A `fit()` by pipelines beside its weights: who has what, what is sent, callbacks, files, data, what is refused."""
 
 import contextlib
+import gc
 import io
+import itertools
 import tempfile
 import warnings
+import weakref
 from pathlib import Path
 
 import keras
@@ -18,6 +21,7 @@ from easyscale import called
 from easyscale.callbacks import Distribute
 from easyscale.parallel import Pipeline
 from easyscale.parallel.pipeline.stage import Stage
+from easyscale.training.keras_fit import locals_of_fit
 
 comm = easyscale.communicator.get()
 STAGES = comm.size
@@ -357,6 +361,16 @@ def refused(message, model=None, callback=None, **options):
 def with_layer(layer):
     kept = dense_net().layers
     return compiled(lambda: keras.Sequential([keras.Input((12,)), kept[0], layer, *kept[1:]]))
+
+
+def check_data_are_let_go_of_when_fit_has_ended():
+    model, data, known = compiled(), ((X[:8], Y[:8]) for _ in itertools.count()), []
+    looks = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: known.append(weakref.ref(locals_of_fit(model)["epoch_iterator"]))
+    )
+    model.fit(data, epochs=2, steps_per_epoch=2, verbose=0, callbacks=[distribute(), looks])
+    gc.collect()
+    assert [one() for one in known] == [None] * 4
 
 
 def check_optimizers_that_do_more_than_a_step_are_refused():

@@ -1,6 +1,9 @@
 """Data of all kinds, divided by `shard`."""
 
+import gc
+import itertools
 import warnings
+import weakref
 
 import keras
 import tensorflow as tf
@@ -8,6 +11,7 @@ from models import assert_as_one_process, classify, conv_net, digits
 
 import easyscale
 from easyscale.callbacks import Distribute
+from easyscale.training.keras_fit import locals_of_fit
 
 GLOBAL_BATCH = 24
 
@@ -109,3 +113,15 @@ def check_generators_of_different_lengths():
         return model, model.fit(batches(x, y, GLOBAL_BATCH), verbose=0)
 
     assert_as_one_process(distributed, single)
+
+
+def check_data_are_let_go_of_when_fit_has_ended():
+    """Else a thread of theirs asks for more of them while Python ends."""
+    x, y = digits(8)
+    model, data, known = classify(conv_net(), _sgd()), ((x, y) for _ in itertools.count()), []
+    looks = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: known.append(weakref.ref(locals_of_fit(model)["epoch_iterator"]))
+    )
+    model.fit(data, epochs=2, steps_per_epoch=2, verbose=0, callbacks=[Distribute(), looks])
+    gc.collect()
+    assert [one() for one in known] == [None] * 4

@@ -73,6 +73,10 @@ class DataPass:
         if self._iterator is not None:
             add_steps_of_pass(self._iterator, steps)
 
+    def release(self) -> None:
+        """Let go of the data, whose threads may go on as long as there is an iterator over them."""
+        self._iterator = self._data = None
+
     def end_epoch(self, all_have_ended: bool) -> None:
         """Begin a new pass, or wait for it.
 

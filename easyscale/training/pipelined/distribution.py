@@ -321,6 +321,7 @@ class PipelineDistribution:
         self._calls.end()
         if self._training:
             self._training = False
+            self._pass.release()
             self._averages.end()
             self._split.end(complete=False)
             self._whole.abandon(self._optimizer)
