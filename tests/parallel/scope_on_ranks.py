@@ -430,6 +430,33 @@ def check_callbacks_write_files():
     comm.barrier()
 
 
+def check_a_file_that_is_loaded_in_the_scope_goes_on_with_its_optimizer():
+    """Of stages, and of one process, on all ranks or on the chief; what is of other stages is let go of."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(comm.all_gather_object(folder)[0], "model.keras")
+        for make in (adam, lambda: keras.optimizers.SGD(0.05, momentum=0.9, use_ema=True, ema_momentum=0.5)):
+            for of_stages in (True, False):
+                model, reference = deferred(optimizer=make), compiled(optimizer=make)
+                fit(reference)
+                if of_stages:
+                    fit(model, stages=pipeline())
+                    model.save(path)
+                elif comm.is_chief:
+                    reference.save(path)
+                comm.barrier()
+                with pipeline().scope():
+                    loaded = keras.models.load_model(path)
+                assert loaded.optimizer.iterations == reference.optimizer.iterations
+                fit(loaded, stages=pipeline())
+                fit(reference)
+                assert sizes(loaded.variables) == own_sizes(loaded)
+                own = sum(sizes(loaded.optimizer.variables))
+                assert own < sum(int(np.prod(one.shape)) for one in reference.optimizer.variables)
+                delta = distance(loaded, reference)
+                assert delta <= 1e-5, (of_stages, delta)
+                comm.barrier()
+
+
 # What is refused
 
 

@@ -1,5 +1,6 @@
 """Weights that get their values when it is known on which rank they are: elsewhere they never take memory."""
 
+import collections
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -158,6 +159,13 @@ def read_by(read: _Read) -> Iterator[None]:
         _reading.pop()
 
 
+def _build(original: Callable, optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
+    """Build an optimizer, which may know weights by the identities of their values: also those that have none."""
+    values = collections.defaultdict[int, keras.Variable](lambda: keras.Variable(np.zeros(0, "float32")))
+    with read_by(lambda weight: values[id(weight)].value):
+        return original(optimizer, *args, **kwargs)
+
+
 @contextlib.contextmanager
 def defer_values() -> Iterator[None]:
     """Inside, the float variables of layers, and of optimizers, get no values.
@@ -188,6 +196,8 @@ def defer_values() -> Iterator[None]:
     with keras_internals.initialized_by(initialize), contextlib.ExitStack() as stack:
         for owner, name in ((keras.layers.Layer, "add_weight"), (keras.optimizers.Optimizer, "add_variable")):
             stack.enter_context(wrapped(owner, name, counted))
+        for name in ("build", "add_variable_from_reference"):
+            stack.enter_context(wrapped(keras.optimizers.Optimizer, name, _build))
         yield
 
 

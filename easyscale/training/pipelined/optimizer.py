@@ -1,6 +1,5 @@
 """A stage's optimizer: like the model's, for the stage's weights, and over all pipelines."""
 
-import collections
 import contextlib
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from easyscale.communicator import Communicator
 from easyscale.keras_internals import copy_exclusions
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.optimizers.nested import all_variables, inside
-from easyscale.parallel.pipeline.deferred import defer_values, has_value, is_deferred, read_by
+from easyscale.parallel.pipeline.deferred import defer_values, has_value, is_deferred
 from easyscale.update.accumulated import unscaled
 from easyscale.update.element_wise import copy_of
 from easyscale.update.twin import share_progress, states_of
@@ -114,9 +113,6 @@ def build_whole(model: keras.Model) -> None:
     with contextlib.ExitStack() as stack:
         if is_deferred(model):
             stack.enter_context(defer_values())
-            # An optimizer may know a weight by the identity of its value.
-            values = collections.defaultdict[int, keras.Variable](lambda: keras.Variable(np.zeros(0, "float32")))
-            stack.enter_context(read_by(lambda weight: values[id(weight)].value))
         stack.enter_context(keras.name_scope(optimizer.name, caller=optimizer))
         optimizer.build(model.trainable_variables)
 
