@@ -30,6 +30,10 @@ def adam():
     return keras.optimizers.Adam(0.01)
 
 
+def muon():  # which knows weights by their values
+    return keras.optimizers.Muon(0.01)
+
+
 def sgd():
     return keras.optimizers.SGD(0.05, momentum=0.9)
 
@@ -127,7 +131,7 @@ def check_an_optimizer_that_scales_the_loss():
 
 
 def check_an_optimizer_that_knows_weights_by_their_values():
-    equal(optimizer=lambda: keras.optimizers.Muon(0.01))
+    equal(optimizer=muon)
 
 
 def check_gradients_that_are_added_up_in_the_backward_pass():
@@ -434,7 +438,7 @@ def check_a_file_that_is_loaded_in_the_scope_goes_on_with_its_optimizer():
     """Of stages, and of one process, on all ranks or on the chief; what is of other stages is let go of."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(comm.all_gather_object(folder)[0], "model.keras")
-        for make in (adam, lambda: keras.optimizers.SGD(0.05, momentum=0.9, use_ema=True, ema_momentum=0.5)):
+        for make in (adam, lambda: keras.optimizers.SGD(0.05, momentum=0.9, use_ema=True, ema_momentum=0.5), muon):
             for of_stages in (True, False):
                 model, reference = deferred(optimizer=make), compiled(optimizer=make)
                 fit(reference)
@@ -455,6 +459,23 @@ def check_a_file_that_is_loaded_in_the_scope_goes_on_with_its_optimizer():
                 delta = distance(loaded, reference)
                 assert delta <= 1e-5, (of_stages, delta)
                 comm.barrier()
+
+
+def check_a_file_is_whole_also_if_a_callback_fails_on_all_ranks_meanwhile():
+    class Fails(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise RuntimeError("on purpose")
+
+    model, reference = deferred(), compiled()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "all.keras")
+        with pytest.raises(RuntimeError, match="on purpose"):
+            fit(model, keras.callbacks.ModelCheckpoint(path), Fails(), stages=pipeline())
+        assert len(comm.all_gather_object(comm.rank)) == comm.size, "all are behind their fit()"
+        fit(reference, epochs=1)
+        if comm.is_chief:
+            pairs = zip(values_of(keras.models.load_model(path)), values_of(reference), strict=True)
+            assert max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs) <= 1e-5
 
 
 # What is refused

@@ -17,6 +17,7 @@ __all__ = [
     "DeferredVariable",
     "defer_values",
     "has_value",
+    "identified",
     "is_deferred",
     "make",
     "made_for_now",
@@ -159,11 +160,12 @@ def read_by(read: _Read) -> Iterator[None]:
         _reading.pop()
 
 
-def _build(original: Callable, optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
-    """Build an optimizer, which may know weights by the identities of their values: also those that have none."""
+@contextlib.contextmanager
+def identified() -> Iterator[None]:
+    """Inside, optimizers may be built: they may know weights by the identities of their values, also without any."""
     values = collections.defaultdict[int, keras.Variable](lambda: keras.Variable(np.zeros(0, "float32")))
     with read_by(lambda weight: values[id(weight)].value):
-        return original(optimizer, *args, **kwargs)
+        yield
 
 
 @contextlib.contextmanager
@@ -174,6 +176,10 @@ def defer_values() -> Iterator[None]:
     is made at once, in the order of one process. So are values of layers' other variables, and all of metrics.
     """
     depth = 0
+
+    def compiled(original: Callable, *args: Any, **kwargs: Any) -> Any:
+        with identified():
+            return original(*args, **kwargs)
 
     def counted(original: Callable, *args: Any, **kwargs: Any) -> Any:
         nonlocal depth
@@ -196,8 +202,7 @@ def defer_values() -> Iterator[None]:
     with keras_internals.initialized_by(initialize), contextlib.ExitStack() as stack:
         for owner, name in ((keras.layers.Layer, "add_weight"), (keras.optimizers.Optimizer, "add_variable")):
             stack.enter_context(wrapped(owner, name, counted))
-        for name in ("build", "add_variable_from_reference"):
-            stack.enter_context(wrapped(keras.optimizers.Optimizer, name, _build))
+        stack.enter_context(wrapped(keras.Model, "compile_from_config", compiled))
         yield
 
 

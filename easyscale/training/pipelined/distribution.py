@@ -5,6 +5,7 @@ memory for the weights of others. All stages come together at the end of `fit()`
 may look at weights, and before an evaluation. They never do if the model was built in `scope()`.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -98,8 +99,8 @@ class PipelineDistribution:
         """
         refusals.check_form(options, checkpoint is not None)
         self._pipeline, self._options, self._check_every = pipeline, dict(options), check_every
-        ranks = pipeline.ranks_of_stage(communicator.size)
-        self._checkpoint, self._mesh = checkpoint, _mesh(communicator, pipeline.stages, ranks)
+        self._checkpoint, ranks = checkpoint, pipeline.ranks_of_stage(communicator.size)
+        self._mesh = _mesh(communicator, pipeline.stages, ranks)
         self._calls.prepare(self._mesh, options)
 
     @property
@@ -141,8 +142,8 @@ class PipelineDistribution:
         self._files.answer()
         if is_deferred(model):
             refusals.check_deferred(model, callbacks, self._checkpoint is not None)
-        written = (self._checkpoint or {}).get("written")
-        plan = [params["epochs"], repr(self._pipeline), str(self._options), {"checkpoint": written is not None}]
+        written = {"checkpoint": (self._checkpoint or {}).get("written") is not None}
+        plan = [params["epochs"], repr(self._pipeline), str(self._options), written]
         self._agreed = agree(model, self._mesh, plan, hooks, callbacks)
         key = [repr(self._pipeline), self._mesh, self._options, self._check_every, *what_steps_depend_on(model)]
         if not all(world.all_gather_object(self._made_for and self._made_for == [*key, self._whole.natives])):
@@ -158,8 +159,7 @@ class PipelineDistribution:
         self._optimizer.distributed.shard()
         self._averages.begin()
         console = Console(world, bool(params.get("verbose")))
-        console.say(f"{self.size} x {self._pipeline}")
-        for line in [*lines, *[self._split.summary] * bool(self._split.summary)]:
+        for line in [f"{self.size} x {self._pipeline}", *lines, *filter(None, [self._split.summary])]:
             console.say(line)
         self._training, model.train_function = True, self._train
         self._meetings, self._checkpointing = Meetings(model, world), None
@@ -204,12 +204,12 @@ class PipelineDistribution:
 
     def _make_steps(self) -> PipelineSteps:
         model, mesh, pipeline, cut = self._model, self._mesh, self._pipeline, self._cut
-        part = cut.stages[mesh["model"].rank]
+        own = cut.stages[mesh["model"].rank].trainable_variables
         workers = mesh.workers() if "split" in mesh.axes else mesh["data"]
-        self._optimizer = StageOptimizer(model, part.trainable_variables, workers, self._options)
+        self._optimizer = StageOptimizer(model, own, workers, self._options)
         self._split = split = SplitStage(model, cut, pipeline, mesh, self._optimizer.distributed)
         steps = PipelineSteps(model, pipeline, mesh, cut, self._optimizer, self._backend, self._check_every, split)
-        self._averages = Averages(model, self._optimizer, self._whole, part.trainable_variables, steps.share_tied)
+        self._averages = Averages(model, self._optimizer, self._whole, own, steps.share_tied)
         return steps
 
     def begin_epoch(self, epoch: int) -> None:
@@ -235,8 +235,7 @@ class PipelineDistribution:
                 return {}
             checkpointing.before_step(self._progress.steps)
         self._pass.check(1)
-        batch = steps.read(iterator)
-        met = self._meetings.meet(Kind.STEP, batch[2])
+        met = self._meetings.meet(Kind.STEP, (batch := steps.read(iterator))[2])
         if self._progress.steps == 0 and (refusal := steps.refusal_of_first(met.samples)) is not None:
             raise ValueError(refusal)
         told.step, told.activity = steps.count, Activity.STEPS if steps.count else Activity.FIRST_STEP
@@ -295,8 +294,7 @@ class PipelineDistribution:
         self._pass.end_epoch(all(self._mesh.communicator.all_gather_object(self._pass.has_ended)))
         if self._agreed.looks:
             self.bring_together()
-        merged: dict[str, Any] = {}
-        along = self._mesh["model"]
+        merged, along = dict[str, Any](), self._mesh["model"]
         if along.rank == along.size - 1:
             merged = metrics.merge_logs(self._model, self._mesh["data"], self._model.get_metrics_result())
         return tell(along, merged)
@@ -313,7 +311,10 @@ class PipelineDistribution:
         self.stop()
 
     def fail(self, hook: str) -> None:
-        """Leave a `fit()` in which a callback has raised an exception."""
+        """Leave a `fit()` in which a callback has raised an exception, here or on all ranks: the chief's may write."""
+        if self._training and hook in ("on_epoch_begin", "on_epoch_end", "on_train_end", *self._agreed.hooks):
+            with contextlib.suppress(Exception):  # the callback's exception is the one to be shown
+                self._files.answer()
         self.stop()
 
     def stop(self) -> None:

@@ -13,7 +13,7 @@ from easyscale.communicator import Communicator
 from easyscale.keras_internals import copy_exclusions
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.optimizers.nested import all_variables, inside
-from easyscale.parallel.pipeline.deferred import defer_values, has_value, is_deferred
+from easyscale.parallel.pipeline.deferred import defer_values, has_value, identified, is_deferred
 from easyscale.update.accumulated import unscaled
 from easyscale.update.element_wise import copy_of
 from easyscale.update.twin import share_progress, states_of
@@ -113,6 +113,7 @@ def build_whole(model: keras.Model) -> None:
     with contextlib.ExitStack() as stack:
         if is_deferred(model):
             stack.enter_context(defer_values())
+            stack.enter_context(identified())
         stack.enter_context(keras.name_scope(optimizer.name, caller=optimizer))
         optimizer.build(model.trainable_variables)
 
