@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
 from easyscale.communicator.wait import wait_patiently
 
 __all__ = ["Background"]
@@ -42,7 +44,8 @@ class Background:
         while True:
             future, function, args = self._calls.get()
             try:
-                future.set_result(function(*args))
+                with np.errstate(over="ignore", invalid="ignore"):  # as in the training thread
+                    future.set_result(function(*args))
             except BaseException as error:
                 future.set_exception(error)
             del future, function, args  # while it waits it keeps nothing alive

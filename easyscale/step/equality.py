@@ -76,13 +76,13 @@ def _explain(
     communicator.broadcast(chiefs)
     distance = np.abs(value.reshape(-1).astype("float64") - chiefs.astype("float64")).max()
     distance = communicator.all_gather_rows(np.array([distance])).max()
-    count, size = int(differs.any(axis=0).sum()), max(communicator.size, max(numbers) + 1)
+    count = int(differs.any(axis=0).sum())
     raise DesyncError(
         f"all ranks must have the same weights. Received: `{name_of(variables[first])}` "
         f"{f'and {count - 1} more ' if count > 1 else ''}of rank{'s' * (len(ranks) > 1)} "
-        f"{', '.join(map(str, ranks))} of {size} differ{'s' if count == 1 else ''} from rank {numbers[0]} after step "
-        f"{step} (max {distance:.1e}). Was it assigned on some ranks only, or trained by an optimizer that is not an "
-        "attribute of the model?"
+        f"{', '.join(map(str, ranks))} differ{'s' if count == 1 else ''} from rank {numbers[0]} after step "
+        f"{step} (max {distance:.1e}). Was it assigned on some ranks only, as in a hook of a step for which others had "
+        "no data, or trained by an optimizer that is not an attribute of the model?"
     )
 
 

@@ -56,7 +56,8 @@ class PythonCalls:
         @functools.wraps(function, assigned=(), updated=())
         def guarded(*arrays: np.ndarray) -> Any:
             try:
-                return function(*arrays)
+                with np.errstate(over="ignore", invalid="ignore"):  # gradients may overflow, and optimizers look
+                    return function(*arrays)
             except Exception as error:
                 self.failure = error
                 raise

@@ -124,12 +124,20 @@ class ReplicatedModel:
             self._console.say_once(self._split.summary)
         for optimizer in self.optimizers:
             if not optimizer.is_sharded:
-                optimizer.shard()
+                self._shard(optimizer)
             way = optimizer.workers.gradients.way
             for line in way.reasons if self._console.is_verbose else ():
                 if (way, line) not in self._said:
                     self._said.append((way, line))
                     self._console.say(line)
+
+    def _shard(self, optimizer: DistributedOptimizer) -> None:
+        try:
+            optimizer.shard()
+        except ValueError:  # it cannot be, on no worker
+            if self._split is not None:
+                self._split.end(complete=True)
+            raise
 
     def unshard(self, complete: bool) -> None:
         """End the update: layers are whole, and optimizers have all state. See `DistributedOptimizer.unshard`."""

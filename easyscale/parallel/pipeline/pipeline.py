@@ -44,9 +44,9 @@ class Pipeline:
         microbatches: Int. The parts that a worker's batch is divided into; a batch of fewer samples has as many parts
             as samples. Defaults to `8`.
         schedule: String. `"1f1b"` or `"gpipe"`; see `easyscale.parallel.pipeline.schedules`. Defaults to `"1f1b"`.
-        cut: List of strings, or one. The names of layers, each the last one of its stage; `"time"`: cut so that the
-            slowest stage is as fast as possible, by measuring each layer once, some 50 ms; `"weights"`: so that the
-            largest has as few weights as possible. Defaults to `"time"`.
+        cut: List of strings, or one. The names of layers, in any order, each the last one of its stage; `"time"`: cut
+            so that the slowest stage is as fast as possible, by measuring each layer once, some 50 ms; `"weights"`: so
+            that the largest has as few weights as possible. Defaults to `"time"`.
         split: `Split` with a `group`: so many ranks have a stage, `"all"` that there are for one in a single pipeline.
             Not by `"vocabulary"`. Defaults to `None`: one rank has all of a stage.
 
