@@ -13,7 +13,7 @@ from easyscale.communicator import Communicator
 from easyscale.data import arrays, division, keras_dataset, shard, tf_dataset
 from easyscale.training.keras_fit import KERAS_BATCH
 
-__all__ = ["Divided", "are_arrays", "divide", "evaluated_batch", "is_generator", "local_batch", "whole"]
+__all__ = ["Divided", "are_arrays", "divide", "divide_evaluated", "is_generator", "local_batch", "whole"]
 
 _LOOKED_AT = 32  # rows of an array, by which it is seen whether all workers have the same one
 _OWN = " that each worker has drawn for itself, and takes its part of its own"
@@ -113,9 +113,39 @@ def local_batch(batch_size: int | None, workers: int) -> int:
     return batch // workers
 
 
-def evaluated_batch(batch_size: int | None, workers: int) -> int:
-    """Return the samples of a worker in a batch of an evaluation, whose size changes nothing but means over batches."""
-    return max(1, int(batch_size or KERAS_BATCH) // workers)
+def divide_evaluated(
+    x: Any, y: Any, sample_weight: Any, batch_size: int | None, communicator: Communicator
+) -> tuple[Divided, int | None]:
+    """Return what `divide` does for an evaluation, and the samples of a worker in a batch where Keras makes these.
+
+    Batches are those of one process: of losses of several outputs, Keras takes the mean over batches. So arrays are
+    divided batch by batch if a batch cannot be divided evenly. Of fewer samples than workers each worker has all.
+    """
+    size, workers = int(batch_size or KERAS_BATCH), communicator.workers
+    if not are_arrays(x, y, sample_weight):
+        return divide(x, y, sample_weight, communicator), None
+    if division.count(x) < workers:
+        return whole(x, y, sample_weight), batch_size
+    if size % workers and size > workers:
+        return divide(_Batches(x, y, sample_weight, size), None, None, communicator), None
+    return divide(x, y, sample_weight, communicator), max(1, size // workers)
+
+
+class _Batches(keras.utils.PyDataset):
+    """The batches of arrays, in their order."""
+
+    def __init__(self, x: Any, y: Any, sample_weight: Any, size: int):
+        super().__init__()
+        self._arrays, self._size, self._count = (x, y, sample_weight), size, division.count(x)
+
+    @property
+    def num_batches(self) -> int:
+        return -(-self._count // self._size)
+
+    def __getitem__(self, index: int) -> Any:
+        chosen = np.arange(index * self._size, min((index + 1) * self._size, self._count))
+        parts = (None if given is None else division.rows(given, chosen) for given in self._arrays)
+        return keras.utils.pack_x_y_sample_weight(*parts)
 
 
 def is_generator(data: Any) -> bool:

@@ -79,9 +79,9 @@ class AutoModel:
             batch = f"; a batch of {local * self._workers} is {local} on each"
         given |= {"x": divided.x, "y": divided.y, "sample_weight": divided.sample_weight}
         if given.get("validation_data") is not None:
-            given["validation_data"] = self._of_validation(given["validation_data"])
             batch_size = given.get("validation_batch_size") or size
-            given["validation_batch_size"] = data.evaluated_batch(batch_size, self._workers)
+            validation = self._of_validation(given["validation_data"], batch_size)
+            given["validation_data"], given["validation_batch_size"] = validation
         self._adopt(model)
         verb = "divided" if divided.is_part else "not divided"
         self._report.say(f"fit() trains one model on {self._workers} workers; {verb}: {divided.about}{batch}")
@@ -105,12 +105,11 @@ class AutoModel:
         without_optimizer = model.optimizer is None  # by which workers meet
         if OF_FIT in given or without_optimizer or self._is_scripts(model, given.get("callbacks")):
             return inner(*args, **kwargs)
-        divided = self._divided_or_whole(given.get("x"), given.get("y"), given.get("sample_weight"))
+        arrays = given.get("x"), given.get("y"), given.get("sample_weight")
+        divided, size = data.divide_evaluated(*arrays, given.get("batch_size"), self._communicator)
         if not divided.is_part:
             return inner(*args, **kwargs)
-        if divided.are_arrays:
-            given["batch_size"] = data.evaluated_batch(given.get("batch_size"), self._workers)
-        given |= {"x": divided.x, "y": divided.y, "sample_weight": divided.sample_weight}
+        given |= {"x": divided.x, "y": divided.y, "sample_weight": divided.sample_weight, "batch_size": size}
         given["callbacks"] = [*_listed(given.get("callbacks")), Distribute()]
         return inner(**given)
 
@@ -124,7 +123,9 @@ class AutoModel:
         if data.is_generator(given["x"]):
             self._report.say("predict() of a generator is not divided: each worker predicts all of it")
             return original(model, **given)
-        divided = self._divided_or_whole(given["x"], None, None)
+        if data.are_arrays(given["x"]) and division.count(given["x"]) < self._workers:
+            return original(model, **given)
+        divided = data.divide(given["x"], None, None, self._communicator)
         if not (divided.is_part and divided.is_same):
             return original(model, **given)
         given["x"] = divided.x
@@ -194,18 +195,13 @@ class AutoModel:
             object.__setattr__(model, "evaluate", functools.partial(self._evaluate, vars(model)["evaluate"], model))
             self._adopted.add(model)
 
-    def _of_validation(self, validation: Any) -> Any:
+    def _of_validation(self, validation: Any, batch_size: int | None) -> tuple[Any, int | None]:
+        """Return the data of a validation for this worker, and the samples of it in a batch where Keras makes these."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(validation)
-        divided = self._divided_or_whole(x, y, sample_weight)
+        divided, size = data.divide_evaluated(x, y, sample_weight, batch_size, self._communicator)
         if not divided.is_part:
-            return validation
-        return (divided.x, divided.y, divided.sample_weight) if divided.are_arrays else divided.x
-
-    def _divided_or_whole(self, x: Any, y: Any, sample_weight: Any) -> data.Divided:
-        """Like `divide`, but of fewer samples than workers each worker has all."""
-        if data.are_arrays(x, y, sample_weight) and division.count(x) < self._workers:
-            return data.whole(x, y, sample_weight)
-        return data.divide(x, y, sample_weight, self._communicator)
+            return validation, batch_size
+        return (divided.x, divided.y, divided.sample_weight) if divided.are_arrays else divided.x, size
 
     def _say_own_loop(self) -> None:
         self._report.say("a training loop of the script's own is not divided: each worker makes all of its steps")

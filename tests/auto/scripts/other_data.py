@@ -69,6 +69,16 @@ unseeded = np.random.default_rng().permutation(120)
 permuted = make()
 permuted.fit(x[unseeded], y[unseeded], batch_size=40, shuffle=False, verbose=0)
 
+# Batches of an odd size for an evaluation, of whose means Keras takes the mean where there are several outputs.
+several = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs["a"]) for name in ("p", "q")})
+several.compile("sgd", {"p": "mse", "q": "mae"})
+both = {"p": y, "q": 2 * y}
+odd = several.fit(
+    {"a": x[:48]}, {name: one[:48] for name, one in both.items()}, batch_size=24, shuffle=False, verbose=0,
+    validation_data=({"a": x}, both), validation_batch_size=7,
+)  # fmt: skip
+odd = [odd.history["val_p_loss"], *(several.evaluate({"a": x}, both, batch_size=size, verbose=0) for size in (9, 119))]
+
 # A loop of the script's own.
 looped = make()
 for batch in batches(x, y, 1):
@@ -80,5 +90,6 @@ np.savez(
     saved=saved, again=again_loss, few=generated.predict(x[:1], verbose=0),
     of_generator=generated.predict(((part,) for part, _ in batches(x, y, 1)), verbose=0),
     losses=history.history["loss"], val=history.history["val_loss"],
+    odd=np.hstack(odd),
     evaluated=generated.evaluate(batches(x, y, 1), steps=5, verbose=0),
 )  # fmt: skip
