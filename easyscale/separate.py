@@ -10,6 +10,7 @@ Keras is watched from the moment the script imports it. Nothing heavy is importe
 """
 
 import functools
+import os
 import sys
 import warnings
 from typing import Any, Protocol
@@ -44,7 +45,7 @@ def watch() -> None:
     launcher = launchers.detect()
     if launcher is None or launcher.rank != 1:
         return
-    when_imported("keras", _watch_keras)
+    when_imported("keras", functools.partial(_watch_keras, os.getpid()))
 
 
 class _CallbackList(Protocol):
@@ -54,7 +55,7 @@ class _CallbackList(Protocol):
     callbacks: list
 
 
-def _watch_keras() -> None:
+def _watch_keras(rank_process: int) -> None:
     callback_list = sys.modules["keras"].callbacks.CallbackList
     on_train_end = callback_list.on_train_end
     has_warned = False
@@ -63,7 +64,7 @@ def _watch_keras() -> None:
     def on_train_end_and_look(callbacks: _CallbackList, logs: dict | None = None) -> None:
         nonlocal has_warned
         on_train_end(callbacks, logs)
-        if not has_warned and _is_separate(callbacks):
+        if not has_warned and os.getpid() == rank_process and _is_separate(callbacks):  # and not in what it has forked
             has_warned = True
             warn()
 

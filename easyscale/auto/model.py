@@ -9,6 +9,7 @@ import builtins
 import functools
 import inspect
 import itertools
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -48,8 +49,12 @@ def install() -> None:
 
 
 def _replaced(original: Callable, own: Callable) -> Callable:
+    rank_process = os.getpid()
+
     @functools.wraps(original)
     def replaced(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        if os.getpid() != rank_process:  # a child that the script has forked trains alone
+            return original(owner, *args, **kwargs)
         return own(original, owner, *args, **kwargs)
 
     return replaced

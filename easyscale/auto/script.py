@@ -5,6 +5,7 @@ does not load it. All ranks have the same seeds at first, so that what the scrip
 """
 
 import functools
+import os
 import random
 import sys
 from typing import Any
@@ -25,7 +26,7 @@ def main() -> None:
     _seed_all(seed)
     for name in ("tensorflow", "torch"):
         when_imported(name, functools.partial(_seed, name, seed))
-    when_imported("keras", _install, through=["easyscale.optimizer"])
+    when_imported("keras", functools.partial(_install, os.getpid()), through=["easyscale.optimizer"])
     run_as_main(sys.argv[1:])
 
 
@@ -47,10 +48,11 @@ def _seed(name: str, seed: int) -> None:
     module.random.set_seed(seed) if name == "tensorflow" else module.manual_seed(seed)
 
 
-def _install() -> None:
-    from easyscale.auto import model
+def _install(rank_process: int) -> None:
+    if os.getpid() == rank_process:  # what the script forks is no rank, and trains alone
+        from easyscale.auto import model
 
-    model.install()
+        model.install()
 
 
 if __name__ == "__main__":

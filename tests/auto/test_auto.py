@@ -126,3 +126,28 @@ def test_a_script_that_has_the_three_lines_runs_as_before(tmp_path):
     assert printed[0] == printed[1] and printed[0].startswith("8 2 16 ")
     assert "easyscale: --auto: the script is left alone: it calls EasyScale itself" in done.stderr
     assert done.stderr.count("--auto:") == 1
+
+
+FORKS = """
+import multiprocessing
+
+def train(rate):
+    import keras, numpy as np
+    x = np.arange(48, dtype="float32").reshape(16, 3) / 48
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(rate), "mse")
+    return round(model.fit(x, x.sum(axis=1), batch_size=4, shuffle=False, verbose=0).history["loss"][0], 5)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(train, [0.1, 0.01]))
+"""
+
+
+def test_what_a_script_forks_trains_alone(tmp_path):
+    (tmp_path / "train.py").write_text(FORKS)
+    alone = run([sys.executable, str(tmp_path / "train.py")], timeout=100)
+    done = run([EASYSCALE, "launch", "-n", "2", "--auto", str(tmp_path / "train.py")], timeout=100)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted([f"[1] {alone.stdout.strip()}", alone.stdout.strip()])
