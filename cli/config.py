@@ -97,6 +97,9 @@ def rule_against(parameter: click.Parameter, value: Any) -> str | None:
         is_right, rule = isinstance(value, bool), "true or false"
     elif parameter.nargs == -1:
         is_right, rule = isinstance(value, list), "a list of texts"
+    elif isinstance(parameter.type, click.types.IntParamType):
+        is_right, rule = isinstance(value, (str, int)) and not isinstance(value, bool), "a whole number"
     else:
-        is_right, rule = isinstance(value, (str, int, float)) and not isinstance(value, bool), "a text or a number"
+        is_right = isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != ""
+        rule = "a text or a number"
     return None if is_right else rule

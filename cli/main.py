@@ -76,7 +76,23 @@ def _usage(error: click.UsageError) -> str:
         return f"there is no option '{error.option_name}'. {hint}"
     if isinstance(error, click.MissingParameter):
         return f"{error.format_message()} {help_line}"
+    if isinstance(error, click.BadParameter) and error.param is not None and (rule := _rule_of(error.param)):
+        return f"{error.param.opts[0]} must be {rule}. Received: {error.message.rpartition(' is not ')[0]}. {help_line}"
+    extra = error.message.removeprefix("Got unexpected extra argument")
+    if extra != error.message:
+        return f"there must be no such argument. Received: {extra.strip('s ()')}. {help_line}"
     return error.format_message()
+
+
+def _rule_of(parameter: click.Parameter) -> str:
+    """Return what a number that an option takes must be; `""` if it takes none."""
+    kind = parameter.type
+    if not isinstance(kind, (click.types.IntParamType, click.types.FloatParamType)):
+        return ""
+    what = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+    above = "above" if getattr(kind, "min_open", False) else "from"
+    return what + (f" {above} {least:g}" if least is not None else "") + (f" to {most:g}" if most is not None else "")
 
 
 def _fail(context: click.Context | None, message: str, code: int) -> None:

@@ -61,6 +61,7 @@ class Timeline:
         spans: List of `Span`, of the traced steps.
         times: `Counter`. Nanoseconds of each part in all steps that count, since `begin` was called.
         waits: Dict. By the number of each of these steps the nanoseconds of `Part.WAIT` in it.
+        is_told: Bool. Whether the user knows why nothing is recorded.
         number: Int. Of the step under way, or of the last one; -1 before the first.
 
     Example:
@@ -77,6 +78,7 @@ class Timeline:
     """
 
     def __init__(self, is_on: bool = False, traced: range | None = None):
+        self.is_told = False
         self.is_on, self._traced = is_on, range(0) if traced is None else traced
         self.spans: list[Span] = []
         self._marks: list[tuple[int, str]] = []  # when each part of the step under way has begun

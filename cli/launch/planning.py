@@ -107,6 +107,8 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     if options.auto and workers > 1:  # else the script runs as it is
         own, start = replace(own, auto=secrets.randbits(31)), ["-m", _AUTO, *start]
     shown = _shown(options.shown, ranks + own.spares)
+    if options.log_dir == "":
+        raise click.UsageError("--log-dir must be a folder. Received: --log-dir ''. Name one, or leave it out")
     if ranks == 1 and not hosts and not options.restarts and options.log_dir is None:
         return LaunchPlan(own, (sys.executable, *start))
 
@@ -150,7 +152,9 @@ def _network(options: LaunchOptions, said: Settings) -> tuple[str | None, str | 
     bandwidth, latency = options.bandwidth or said.bandwidth, options.latency or said.latency
     if options.elastic and (bandwidth or latency):
         given = f"--bandwidth {bandwidth}" if bandwidth else f"--latency {latency}"
-        raise click.UsageError(f"a network is slowed down for ranks that stay. Received: --elastic and {given}")
+        raise click.UsageError(
+            f"a network is slowed down for ranks that stay. Received: --elastic and {given}. Leave one of them out"
+        )
     return bandwidth, latency
 
 
@@ -201,7 +205,8 @@ def _least(options: LaunchOptions, workers: int, has_hosts: bool) -> int | None:
         )
     if least is not None and not 1 <= least <= workers:
         raise click.UsageError(
-            f"--min-workers must be from 1 to the number of workers. Received: --min-workers {least} and -n {workers}"
+            f"--min-workers must be from 1 to the number of workers. Received: --min-workers {least} and -n {workers}. "
+            "Lower the one, or raise the other"
         )
     return (least or 1) if options.elastic else None
 

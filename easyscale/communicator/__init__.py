@@ -5,6 +5,7 @@ get("local")    threads of one process, started by `run_ranks`; one rank without
 get()           "mpi" where a launcher started several ranks, "local" otherwise
 """
 
+import atexit
 import functools
 import os
 import sys
@@ -80,7 +81,18 @@ def _world() -> Communicator:
     world, told = mpi.world(), Settings.read()
     if (told.profile or told.trace) and told.elastic is None and told.replication != "in_graph":
         world.timeline = Timeline(is_on=True, traced=quantities.parse_steps(told.trace_steps))
+        if world.is_chief:
+            atexit.register(_tell_of_no_step, world.timeline)
     if told.bandwidth is None and told.latency is None:
         return world
     bandwidth = quantities.parse_bandwidth(told.bandwidth) if told.bandwidth else None
     return Throttled(world, Line(bandwidth, quantities.parse_seconds(told.latency or "0s")))
+
+
+def _tell_of_no_step(timeline: Timeline) -> None:
+    if timeline.number < 0 and not timeline.is_told:
+        print(
+            "EasyScale: no step was recorded: --profile and --trace are for steps of a `fit()` with `Distribute`, and "
+            "there was none",
+            flush=True,
+        )

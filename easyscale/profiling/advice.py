@@ -84,4 +84,5 @@ def _about(ranks: Sequence[Recorded], last: int, waited: float, share: float) ->
             f"{whom}, which comes late to its steps: see what it does between epochs, and whether its cores are its own"
         )
     took, longer = 1e3 * own.get(why, 0.0), 1e3 * more[why]
-    return f"{whom}, whose {why} takes {took:.3g} ms, {longer:.3g} ms more than that of others: {_OWN[why]}"
+    takes = "take" if why.endswith("s") else "takes"
+    return f"{whom}, whose {why} {takes} {took:.3g} ms, {longer:.3g} ms more than that of others: {_OWN[why]}"

@@ -67,6 +67,7 @@ class Profile:
 
 def warn_of_none(communicator: Communicator, what: str) -> None:
     """Have the chief warn, if steps are to be recorded, that those of `what` are not."""
+    communicator.timeline.is_told = True
     if communicator.timeline.is_on and communicator.is_chief:
         warnings.warn(
             f"--profile and --trace are for steps that all workers make together. Received: {what}, of which nothing "
