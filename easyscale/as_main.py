@@ -1,15 +1,21 @@
 """Runs a script, or a module, in this process as Python would have."""
 
+import functools
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import TracebackType
 
 __all__ = ["run_as_main"]
 
 
 def run_as_main(arguments: Sequence[str]) -> None:
-    """Run what `python` would run with these arguments: a script, or `-m` and a module, and what it is given."""
+    """Run what `python` would run with these arguments: a script, or `-m` and a module, and what it is given.
+
+    The traceback of an exception begins with the script, as it would there.
+    """
+    sys.excepthook = functools.partial(_show, sys.excepthook)
     if arguments[0] == "-m":
         sys.argv = list(arguments[1:])
         sys.path[0] = os.getcwd()
@@ -19,3 +25,10 @@ def run_as_main(arguments: Sequence[str]) -> None:
         is_folder = os.path.isdir(arguments[0])
         sys.path[0] = os.path.realpath(arguments[0] if is_folder else os.path.dirname(os.path.realpath(arguments[0])))
         runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _show(hook: Callable, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    own = os.path.dirname(__file__) + os.sep, "<frozen runpy>", runpy.__file__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(own):
+        traceback = traceback.tb_next
+    hook(kind, error.with_traceback(traceback), traceback)

@@ -151,3 +151,14 @@ def test_what_a_script_forks_trains_alone(tmp_path):
     done = run([EASYSCALE, "launch", "-n", "2", "--auto", str(tmp_path / "train.py")], timeout=100)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert sorted(done.stdout.splitlines()) == sorted([f"[1] {alone.stdout.strip()}", alone.stdout.strip()])
+
+
+@pytest.mark.parametrize("lines", ["1 / 0", "def fails(:", "import no_such_module"])
+def test_a_traceback_begins_with_the_script(tmp_path, lines):
+    (tmp_path / "train.py").write_text(f"import os\n{lines}\n")
+    alone = run([sys.executable, str(tmp_path / "train.py")], timeout=60)
+    done = run([EASYSCALE, "launch", "-n", "2", "--auto", str(tmp_path / "train.py")], timeout=60)
+    own = [line for line in done.stderr.splitlines() if not line.startswith(("[1]", "easyscale:"))]
+    others = [line.removeprefix("[1] ") for line in done.stderr.splitlines() if line.startswith("[1]")]
+    expected = [line for line in alone.stderr.splitlines() if line != "Traceback (most recent call last):"]
+    assert expected in ([line for line in shown if "Traceback" not in line] for shown in (own, others)), done.stderr
