@@ -65,7 +65,11 @@ def test_help_lists_the_commands(cli, arguments):
         (["launch", "--exchnge", "ring"], "there is no option '--exchnge'. Did you mean '--exchange'?"),
         (["launch", "-z"], "there is no option '-z'. See `easyscale launch --help`"),
         (["launch", "-n"], "Option '-n' requires an argument."),
-        (["launch", "-n", "four", "a.py"], "'four' is not a valid integer"),
+        (["launch", "-n", "four", "a.py"], "-n must be a whole number. Received: 'four'. See `easyscale"),
+        (["launch", "--restarts", "-1", "a.py"], "--restarts must be a whole number from 0. Received: -1. See"),
+        (["launch", "--stall-timeout", "abc", "a.py"], "--stall-timeout must be a number from 0. Received: 'abc'. See"),
+        (["launch", "--log-dir", "", __file__], "--log-dir must be a folder. Received: --log-dir ''. Name one"),
+        (["doctor", "extra"], "there must be no such argument. Received: extra. See `easyscale doctor --help`"),
         (["launch"], "Missing argument 'SCRIPT'. See `easyscale launch --help`"),
     ],
 )

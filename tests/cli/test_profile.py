@@ -53,3 +53,10 @@ def test_what_is_wrong_is_refused_in_one_line_before_anything_starts(ranks, scri
     done = ranks.run("launch", "-n", "2", *options, script("print('started')"), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"easyscale launch: {said}") and len(done.stderr.splitlines()) == 1
+
+
+def test_a_job_without_a_step_is_told_so(ranks, script, tmp_path):
+    options = ["--profile", "--trace", tmp_path / "trace.json"]
+    done = ranks.run("launch", "-n", "2", *options, script("import easyscale; easyscale.rank()"))
+    line = "EasyScale: no step was recorded: --profile and --trace are for steps of a `fit()` with `Distribute`, and "
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{line}there was none\n", "")
