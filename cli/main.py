@@ -76,8 +76,9 @@ def _usage(error: click.UsageError) -> str:
         return f"there is no option '{error.option_name}'. {hint}"
     if isinstance(error, click.MissingParameter):
         return f"{error.format_message()} {help_line}"
-    if isinstance(error, click.BadParameter) and error.param is not None and (rule := _rule_of(error.param)):
-        return f"{error.param.opts[0]} must be {rule}. Received: {error.message.rpartition(' is not ')[0]}. {help_line}"
+    received = error.message.rpartition(" is not ")[0]
+    if isinstance(error, click.BadParameter) and received and error.param and (rule := _rule_of(error.param)):
+        return f"{error.param.opts[0]} must be {rule}. Received: {received}. {help_line}"
     extra = error.message.removeprefix("Got unexpected extra argument")
     if extra != error.message:
         return f"there must be no such argument. Received: {extra.strip('s ()')}. {help_line}"

@@ -39,9 +39,10 @@ class Slurm(Allocation):
             command = ["scontrol", "show", "hostnames", self._nodes]
             done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         except (OSError, subprocess.SubprocessError) as error:
+            lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
             raise LaunchError(
-                f"the nodes of a Slurm job must be known. Received: `scontrol show hostnames {self._nodes}`: {error}. "
-                "Name them by --hosts"
+                f"the nodes of a Slurm job must be known. Received: `scontrol show hostnames {self._nodes}`: "
+                f"{lines[-1].rstrip('.')}. Name them by --hosts"
             ) from None
         hosts = [Host(*pair) for pair in zip(done.stdout.split(), _spread(self._counts), strict=True)]
         return hosts if self._tasks is None else place(hosts, self._tasks)
