@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from easyscale import communicator, compression, exchange
-from easyscale.choice import choose_form
+from easyscale.choice import choose_form, of_form
 from easyscale.choice.of_form import CANDIDATES
 from easyscale.communicator.throttled import Line, Throttled
 from easyscale.exchange.compressed import Compressed
@@ -42,7 +42,16 @@ def test_int8_wins_on_a_slow_network_and_the_line_says_what_each_takes(name):
     assert re.fullmatch(parts, chosen.reason), chosen.reason
 
 
-def test_none_wins_on_a_fast_network():
+@pytest.mark.parametrize("faster", [1.0, 1.29])
+def test_none_wins_where_forms_are_hardly_faster(monkeypatch, faster):
+    """As on a fast network, where what is saved on the way is spent on packing: how long it takes is said here."""
+
+    def seconds_of(step, comm):
+        before = comm.sent.bytes
+        step()
+        return 1.0 if comm.sent.bytes - before > 7e6 else 1.0 / faster
+
+    monkeypatch.setattr(of_form, "seconds_of", seconds_of)
     chosen = _choices(FAST, LONG)
     assert (chosen.form, len(chosen.timings)) == (None, 3)
     assert chosen.reason.startswith("compression: none, 8 MB in ")
