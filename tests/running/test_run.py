@@ -132,7 +132,7 @@ def test_what_cannot_be_returned_or_loaded_is_one_line():
         ([print], {"exchnge": "ring"}, ValueError, "Received: option='exchnge'. Did you mean 'exchange'?"),
         ([print], {"dry_run": True}, ValueError, "`option` must be one of ['n', 'exchange', "),
         ([print], {"elastic": "yes"}, TypeError, "`elastic` must be true or false. Received: elastic='yes'"),
-        ([print], {"servers": [1]}, TypeError, "`servers` must be a text or a number. Received: servers=[1]"),
+        ([print], {"servers": [1]}, TypeError, "`servers` must be a whole number. Received: servers=[1]"),
         ([print], {"n": 0}, ValueError, "the number of ranks must be 1 or more. Received: -n 0. Try -n 2"),
         ([print], {"n": 2, "exchange": "rnig"}, ValueError, "Received: --exchange='rnig'. Did you mean 'ring'?"),
     ],
