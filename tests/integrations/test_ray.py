@@ -144,6 +144,7 @@ def test_cpus_that_others_have_and_what_the_launcher_refuses_are_one_line_each(c
 
             refused(print, n=5)
             refused(print, cpus_per_worker=3)
+            refused(print, timeout="x")
             refused(print, n=2, min_workers=2)
             group = ray.util.placement_group([{"CPU": 2}])
             ray.get(group.ready())
@@ -152,10 +153,11 @@ def test_cpus_that_others_have_and_what_the_launcher_refuses_are_one_line_each(c
         ],
         timeout=100,
     )
-    many, wide, alone, busy = done.stdout.splitlines()
+    many, wide, late, alone, busy = done.stdout.splitlines()
     rule = "ValueError a Ray cluster must have CPUs for all workers. Received: "
     assert many.startswith(f"{rule}n=5 with 1 CPU each, and 4 such on 2 nodes. ")
     assert wide.startswith(f"{rule}n=None with 3 CPU each, and 0 such on 2 nodes. ")
+    assert late == "ValueError `timeout` must be seconds, more than 0. Received: timeout='x'. Use such as 60.0"
     assert alone.startswith("ValueError ") and "--min-workers" in alone
     assert busy.startswith(
         "LaunchError the CPUs of all workers must become free within 1 s. Received: 3 workers with 1 CPU "

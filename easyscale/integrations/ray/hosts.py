@@ -41,6 +41,8 @@ class Hosts:
         self._ray, self._cpus, self._gpus, self._timeout = ray, cpus, gpus, timeout
         _check_counts(n=workers, cpus_per_worker=cpus)
         _check_counts(least=0, gpus_per_worker=gpus)
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise ValueError(f"`timeout` must be seconds, more than 0. Received: timeout={timeout!r}. Use such as 60.0")
         self._each = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
         self.workers = self._checked(workers)
         self._token = secrets.token_hex(8)
