@@ -315,7 +315,10 @@ def test_what_was_measured_must_be_what_is_planned(cli, tmp_path):
         (["--stages", "0"], "--stages must be 1 or more. Received: --stages 0"),
         (["--activations", "x"], "--activations: a size must be a number and a unit. Received: 'x'"),
         (["--spread", "nan"], "--spread must be 0 or more. Received: --spread nan"),
-        (["--batch-size", "many"], "--batch-size must be a whole number. Received: 'many'. See `easyscale plan --help`"),
+        (
+            ["--batch-size", "many"],
+            "--batch-size must be a whole number. Received: 'many'. See `easyscale plan --help`",
+        ),
         (
             ["--ranks", "6", "--ranks-per-node", "4"],
             "--ranks must fill nodes of --ranks-per-node 4. Received: --ranks 6",
