@@ -39,7 +39,7 @@ class Hosts:
 
     def __init__(self, ray: Any, workers: int | None, cpus: int, gpus: int, timeout: float):
         self._ray, self._cpus, self._gpus, self._timeout = ray, cpus, gpus, timeout
-        _check_counts(n=workers, cpus_per_worker=cpus)
+        _check_counts(cpus_per_worker=cpus, **({} if workers is None else {"n": workers}))
         _check_counts(least=0, gpus_per_worker=gpus)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise ValueError(f"`timeout` must be seconds, more than 0. Received: timeout={timeout!r}. Use such as 60.0")
@@ -169,8 +169,8 @@ class Hosts:
             raise error.cause from None
 
 
-def _check_counts(least: int = 1, **counts: int | None) -> None:
+def _check_counts(least: int = 1, **counts: int) -> None:
     for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int | None) or (value is not None and value < least):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
             must = "a positive number of them" if least else "a number of them, from 0"
             raise ValueError(f"`{name}` must be {must}. Received: {name}={value!r}")
