@@ -6,7 +6,7 @@
   weights with Adam: of each of 4 stages beside one process, in the steps, and with the end of `fit()`, where every rank
   gets all weights and all state, unless the model was built in `scope()`; of such a one also with a file that is saved.
 - speed: samples per second of a transformer of equal blocks in 2 stages of one core each, beside `2 M / (M + 1)` times
-  those of one process that is kept to one core, with M = 8 micro-batches: the median of epochs, in turns.
+  those of one process that is kept to one core, with M = 8 micro-batches: the median of steps, in turns.
 - idle: the share of a step that a stage spends outside of its own passes, beside `(S - 1) / (M + S - 1)`, on 2 stages
   of as many blocks each: the median of launches.
 - torch: how many times as fast 2 stages are as one core, of the transformer of `speed` here, and of the same in PyTorch
@@ -75,10 +75,13 @@ def train(what, stages, microbatches, scoped):
     if what != "memory":
         model.fit(x, y, callbacks=callbacks, **fit)  # traces
         steps.clear(), busy.clear()
-    begins = []
-    note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begins.append(time.perf_counter()))
+    ends = []  # of the steps of each epoch: stock Keras, kept to one core, may wait between two epochs
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: ends.append([]),
+        on_train_batch_end=lambda batch, logs: ends[-1].append(time.perf_counter()),
+    )
     model.fit(x, y, callbacks=[*callbacks, note], epochs=1 if what == "memory" else EPOCHS + 1, **fit)
-    found["rate"] = len(x) / statistics.median(np.diff(begins)) if len(begins) > 1 else 0.0
+    found["rate"] = batch / statistics.median(np.concatenate([np.diff(one) for one in ends]))
     found["end"] = _peak()
     found.setdefault("steps", found["end"])
     if scoped:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from easyscale.communicator import Communicator
-from easyscale.keras_internals import has_value
+from easyscale.keras_internals import begin_pass, has_value
 from easyscale.layout.specs import Spec, Variable
 
 __all__ = ["BackwardPass", "Backend", "CompiledUpdate", "Feature", "HostCalls", "StagePasses", "Tensors"]
@@ -20,11 +20,7 @@ class Feature(enum.Enum):
     """What not every backend has, as a user asks for it. `docs/backends.md` has a row for each."""
 
     IN_GRAPH = "replication='in_graph'"
-    SERVED = "an exchange that waits for no worker"
-    SERVERS = "`--servers`"
-    ELASTIC = "`--elastic`"
     PIPELINE = "`model_parallel`"
-    UNKNOWN_LENGTH = "`steps_per_epoch` of data whose number of batches is not known"
 
 
 class HostCalls(Protocol):
@@ -317,6 +313,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def give_iterators(self, epoch_iterator: Any) -> None:
         """Have Keras give each step an iterator over batches, from the next epoch of this `fit()` on."""
+
+    def begin_pass(self, epoch_iterator: Any) -> Iterator:
+        """Return an iterator over batches, of one more pass through what has been told to `give_iterators`."""
+        return begin_pass(epoch_iterator)
 
     def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
         """Have Keras end the epoch whose step has raised one of `end_of_data`: raise it, or see to it otherwise."""

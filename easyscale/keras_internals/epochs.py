@@ -1,16 +1,23 @@
 """What Keras has no public name for in what goes through the data of a `fit()`: its `epoch_iterator`."""
 
+import importlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from easyscale.keras_internals.names import Names
 
+if TYPE_CHECKING:
+    import keras
+
 __all__ = [
     "add_steps_of_pass",
+    "another_iterator",
     "batches_of",
+    "begin_pass",
     "dataset_of",
     "end_epoch",
     "has_ended",
+    "replace_datasets",
     "replace_iterators",
     "set_batches",
     "steps_of_pass",
@@ -28,7 +35,9 @@ NAMES: Names = {
 }
 
 # The same of what Keras has on TensorFlow only.
-NAMES_ON_TENSORFLOW: Names = {("keras.src.backend.tensorflow.trainer", "TFEpochIterator"): ("_distributed_dataset",)}
+NAMES_ON_TENSORFLOW: Names = {
+    ("keras.src.backend.tensorflow.trainer", "TFEpochIterator"): ("_distributed_dataset", "_get_iterator")
+}
 
 
 def set_batches(epoch_iterator: Any, count: int) -> None:
@@ -65,6 +74,24 @@ def replace_iterators(epoch_iterator: Any, replace: Callable[[Callable[[], Any]]
     """Let each pass through the data take what `replace(begin)` returns; `begin()` returns what it would go through."""
     original = epoch_iterator._get_iterator
     epoch_iterator._get_iterator = lambda: replace(original)
+
+
+def replace_datasets(replace: Callable[[Any], Any]) -> None:
+    """On TensorFlow, let each pass through the data of a model go through what `replace(dataset)` returns."""
+    owner: Any = importlib.import_module("keras.src.backend.tensorflow.trainer").TFEpochIterator
+    original = owner._get_iterator
+    owner._get_iterator = lambda epoch_iterator: replace(original(epoch_iterator))
+
+
+def another_iterator(epoch_iterator: Any, model: "keras.Model", **data: Any) -> Any:
+    """Return what goes through other data as the `epoch_iterator` of a model's `fit()` does its own; see there."""
+    strategy = getattr(model, "distribute_strategy", None)  # on TensorFlow
+    return type(epoch_iterator)(**data, **({} if strategy is None else {"distribute_strategy": strategy}))
+
+
+def begin_pass(epoch_iterator: Any) -> Iterator:
+    """Return an iterator over what one more pass through the data gives the steps."""
+    return iter(epoch_iterator._get_iterator())
 
 
 def end_epoch(epoch_iterator: Any) -> None:

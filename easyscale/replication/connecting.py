@@ -8,7 +8,7 @@ from easyscale import backend as backends
 from easyscale import compression as compressions
 from easyscale import exchange as exchanges
 from easyscale import replication as replications
-from easyscale.backend.base import Backend, Feature
+from easyscale.backend.base import Backend
 from easyscale.communicator import Communicator
 from easyscale.compression import Compression, Form
 from easyscale.errors import DesyncError, EasyScaleWarning
@@ -103,13 +103,6 @@ def _require(backend: Backend, exchange: Exchange) -> None:
             f"KERAS_BACKEND={backend.name}, which computes elsewhere here. Use 'auto', or look whether nvidia-smi and "
             "the backend see a GPU"
         )
-    for feature, is_asked in (
-        (Feature.SERVED, not exchange.is_synchronous),
-        (Feature.SERVERS, communicator.servers > 0),
-        (Feature.ELASTIC, communicator.membership.is_elastic),
-    ):
-        if is_asked:
-            backend.require(feature)
 
 
 def _check_form(form: Form, exchange: Exchange) -> None:

@@ -1,13 +1,11 @@
 """What Keras calls for each step of an `evaluate()` of all workers."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from easyscale import backend as backends
-from easyscale.backend.base import Backend
 
 __all__ = ["TestFunction"]
 
@@ -30,16 +28,13 @@ class TestFunction:
         """Begin an `evaluate()` of all workers. Servers have no data for it."""
         self._made = self._model.test_function
         backend = backends.get()
-        end = functools.partial(_end, backend, self._model)
-        self._of_all = end if is_server else backend.test_function(self._model)
+        if is_server:
+            self._of_all = backend.called_by_keras(self._model, lambda iterator: backend.end_evaluation(self._model))
+        else:
+            self._of_all = backend.test_function(self._model)
         self._model.test_function = self._of_all
 
     def end(self) -> None:
         """End it. What Keras has made stays, unless it is to be made anew."""
         if self._model.test_function is self._of_all:
             self._model.test_function = self._made
-
-
-def _end(backend: Backend, model: keras.Model, *given: Any) -> dict:
-    """Have Keras end an evaluation, in place of a step."""
-    return backend.end_evaluation(model)

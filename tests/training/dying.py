@@ -5,7 +5,6 @@ import signal
 import time
 
 import keras
-import tensorflow as tf
 
 import easyscale
 
@@ -41,13 +40,26 @@ class KilledIn(keras.layers.Layer):
 
     def call(self, x, training=False):
         if training and self.rank == FIRST_RANK:
-            tf.numpy_function(self.count, [], [])
+            _in_each_step(self.count)
         return x
 
     def count(self):
         self.steps += 1
         if self.steps > self.step:
             die()
+
+
+def _in_each_step(count):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.numpy_function(count, [], [])
+    elif keras.backend.backend() == "jax":
+        import jax
+
+        jax.debug.callback(count)
+    else:
+        count()
 
 
 class Through(keras.layers.Layer):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 from dying import FIRST_RANK, KilledAfter, KilledIn
 
 import easyscale
@@ -286,6 +285,8 @@ def every_sample_is_trained_on_again():
     elif kind == "PyDataset":
         model.fit(easyscale.shard(Batches()), **options)
     else:
+        import tensorflow as tf
+
         dataset = (
             tf.data.Dataset.from_tensor_slices((x, y)).shuffle(120, seed=1, reshuffle_each_iteration=False).batch(12)
         )

@@ -17,8 +17,8 @@ from easyscale.training.training_state import TrainingState
 def chiefs_are_lost():
     """Of four the chief is killed in a step, and the one after it in a validation: the next one shows and writes."""
     exchange, update, folder = sys.argv[2], sys.argv[3], Path(sys.argv[4])
-    generator = np.random.default_rng(0)
-    x, y = (generator.normal(size=(12 * 8, width)).astype("float32") for width in (4, 1))
+    x = np.random.default_rng(0).normal(size=(12 * 8, 4)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)  # so each epoch is better than the one before, of which nobody may have the file
     keras.utils.set_random_seed(1)
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(1)(KilledIn(0, 8 + 3)(inputs)))

@@ -30,11 +30,7 @@ class Jax(Backend):
     exchanges_in_steps = False
     remedies: ClassVar[Mapping[Feature, str]] = {
         Feature.IN_GRAPH: "Use 'between_graph'",
-        Feature.SERVED: "Use 'parameter_server'",
-        Feature.SERVERS: "Start without --servers",
-        Feature.ELASTIC: "Start without --elastic",
         Feature.PIPELINE: "Leave `model_parallel` out",
-        Feature.UNKNOWN_LENGTH: "Leave `steps_per_epoch` out",
     }
 
     def computes_on_gpus(self) -> bool:
@@ -92,6 +88,11 @@ class Jax(Backend):
 
     def give_iterators(self, epoch_iterator: Any) -> None:
         data.give_iterators(epoch_iterator)
+
+    def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
+        if not isinstance(iterator, data.Batches):
+            raise error
+        iterator.end_epoch()
 
     def order_of(self, iterator: Iterator) -> list | None:
         return iterator.order() if isinstance(iterator, data.Batches) else None

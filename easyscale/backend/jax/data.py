@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from easyscale.keras_internals import batches_of, replace_iterators
+from easyscale.keras_internals import batches_of, end_epoch, replace_iterators
 from easyscale.step.random_state import get_numpy_state, set_numpy_state
 
 __all__ = ["Batches", "give_iterators"]
@@ -14,12 +14,13 @@ class Batches(Iterator):
     """The batches of one pass through the data, which draws its order when the first batch is taken.
 
     Args:
+        epoch_iterator: What goes through the data of the `fit()`.
         begin: Function. Returns what a pass goes through.
         comes_once: Bool. Whether there is only one pass, as through a generator.
     """
 
-    def __init__(self, begin: Callable[[], Iterable], comes_once: bool):
-        self._begin, self._comes_once = begin, comes_once
+    def __init__(self, epoch_iterator: Any, begin: Callable[[], Iterable], comes_once: bool):
+        self._epoch_iterator, self._begin, self._comes_once = epoch_iterator, begin, comes_once
         self._batches: Iterator = iter(begin())
         self._state: list | None = None  # of NumPy's generator when the pass began
         self._is_used = False
@@ -38,6 +39,10 @@ class Batches(Iterator):
         batch = self._next()
         self._batches = itertools.chain([batch], self._batches)
         return batch
+
+    def end_epoch(self) -> None:
+        """End the epoch that is under way: no step of it has data."""
+        end_epoch(self._epoch_iterator)
 
     def order(self) -> list | None:
         """Return the state of NumPy's generator by which the pass began; `None` if it has not."""
@@ -62,4 +67,4 @@ class Batches(Iterator):
 def give_iterators(epoch_iterator: Any) -> None:
     """Have each step get the `Batches` of the pass."""
     comes_once = batches_of(epoch_iterator) is None
-    replace_iterators(epoch_iterator, lambda begin: Batches(begin, comes_once))
+    replace_iterators(epoch_iterator, lambda begin: Batches(epoch_iterator, begin, comes_once))

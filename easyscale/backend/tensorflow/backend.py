@@ -31,6 +31,9 @@ class TensorFlow(Backend):
     tensors = TensorsOfGraphs()
     end_of_data = (StopIteration, tf.errors.OutOfRangeError)
 
+    def __init__(self) -> None:
+        keras_internals.replace_datasets(data.end_at_once)
+
     def advice(self) -> str | None:
         slow = onednn.are_off(os.environ) and not tf.config.list_logical_devices("GPU")
         return onednn.ADVICE if slow else None

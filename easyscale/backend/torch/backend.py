@@ -15,6 +15,7 @@ from easyscale.backend.torch.compiled_update import EagerUpdate
 from easyscale.backend.torch.host_calls import HostCalls
 from easyscale.backend.torch.tensors import EagerTensors
 from easyscale.communicator import Communicator
+from easyscale.keras_internals import begin_pass
 from easyscale.layout.specs import Variable
 from easyscale.step.random_state import mix
 from easyscale.step.shared import Shared
@@ -30,7 +31,6 @@ class Torch(Backend):
     backward_pass = WatchedPass()
     remedies: ClassVar[Mapping[Feature, str]] = {
         Feature.IN_GRAPH: "Use 'between_graph'",
-        Feature.ELASTIC: "Start without --elastic",
         Feature.PIPELINE: "Leave `model_parallel` out",
     }
 
@@ -78,6 +78,9 @@ class Torch(Backend):
 
     def give_iterators(self, epoch_iterator: Any) -> None:
         data.give_iterators(epoch_iterator)
+
+    def begin_pass(self, epoch_iterator: Any) -> Iterator:
+        return next(begin_pass(epoch_iterator))
 
     def train_function(self, model: Any) -> Callable[[Iterator], Any]:
         return data.by_iterator(model.train_function)

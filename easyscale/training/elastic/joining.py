@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import keras
 
-from easyscale.backend import dataset_of
+from easyscale import backend as backends
 from easyscale.communicator import Communicator
 from easyscale.training.broadcast_arrays import broadcast_arrays
 from easyscale.training.keras_fit import locals_of_fit
@@ -25,10 +25,10 @@ _TAKEN = ("random", "trusted_callbacks", "progress", "decisions", "history")
 
 def rehearse(train_function: Callable, model: keras.Model) -> None:
     """Make one step with data of this `fit()`, if Keras lets it be found."""
-    data = dataset_of(locals_of_fit(model).get("epoch_iterator"))
-    if data is not None:
+    epoch_iterator = locals_of_fit(model).get("epoch_iterator")
+    if epoch_iterator is not None:
         with contextlib.suppress(StopIteration):
-            train_function(iter(data))
+            train_function(backends.get().begin_pass(epoch_iterator))
 
 
 def give_state(state: TrainingState, communicator: Communicator, root: int, has_joined: bool) -> None:

@@ -4,8 +4,6 @@ import warnings
 
 import keras
 
-from easyscale import backend
-from easyscale.backend.base import Feature
 from easyscale.communicator import Communicator
 from easyscale.data import division
 from easyscale.keras_internals import add_steps_of_pass, batches_of, has_ended, set_batches, steps_of_pass
@@ -36,11 +34,7 @@ class DataPass:
         self._own: int | None = None  # so many batches a pass has for this worker, if that is known
 
     def begin(self) -> None:
-        """Let all workers count as many batches in a pass. All call this together.
-
-        Raises:
-            ValueError: If some do not know how many they are, and the backend cannot hold up a worker between steps.
-        """
+        """Let all workers count as many batches in a pass, if all know how many. All call this together."""
         self._own = count = None if self._iterator is None else batches_of(self._iterator)
         if self._iterator is not None and count is None:
             count = division.batches_of_whole(self._data)
@@ -49,8 +43,6 @@ class DataPass:
             set_batches(self._iterator, max(all_ranks))
             if min(all_ranks) < max(all_ranks):
                 warnings.filterwarnings("ignore", "Your input ran out of data")
-        elif self._iterator is not None:
-            backend.get().require(Feature.UNKNOWN_LENGTH)
 
     def check(self, steps: int) -> None:
         """Raise `StopIteration` if this worker has no data for so many steps, and the others may have."""

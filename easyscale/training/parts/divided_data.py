@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from easyscale.backend import dataset_of
+from easyscale import backend as backends
 from easyscale.communicator import Communicator
 from easyscale.data import division
-from easyscale.keras_internals import OF_FIT, set_batches
+from easyscale.keras_internals import OF_FIT, another_iterator, set_batches
 from easyscale.training.keras_fit import KERAS_BATCH, locals_of_fit
 
 __all__ = ["DividedData"]
@@ -110,20 +110,20 @@ class DividedData:
         if not len(local):
             return iter(())
         x, y, sample_weight = division.rows(data, local)
-        return iter(
-            dataset_of(
-                type(given["epoch_iterator"])(
-                    x=x,
-                    y=y,
-                    sample_weight=sample_weight,
-                    batch_size=batch,
-                    shuffle=False,
-                    class_weight=given["class_weight"],
-                    distribute_strategy=self._model.distribute_strategy,
-                    steps_per_execution=self._model.steps_per_execution,
-                )
-            )
+        another = another_iterator(
+            given["epoch_iterator"],
+            self._model,
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            batch_size=batch,
+            shuffle=False,
+            class_weight=given["class_weight"],
+            steps_per_execution=self._model.steps_per_execution,
         )
+        backend = backends.get()
+        backend.give_iterators(another)
+        return backend.begin_pass(another)
 
     def release(self) -> None:
         """Let go of the user's arrays: the `fit()` is over."""

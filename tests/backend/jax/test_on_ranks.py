@@ -56,3 +56,28 @@ def test_training_goes_on_from_a_checkpoint(check):
 @over_ranks(SHARED / "on_gpus_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[1, 3, 4], group="jax")
 def test_gradients_that_stay_on_gpus_take_the_steps_of_one_process(check):
     check()
+
+
+@over_ranks(
+    SHARED / "with_servers_on_ranks.py", sizes=[2], limit=400, servers=1, starts=STARTS, full=[3], group="jax-served"
+)
+def test_workers_with_a_server_take_the_steps_of_one_process(check):
+    check()
+
+
+@over_ranks(SHARED / "serving_on_ranks.py", sizes=[2], limit=400, starts=STARTS, full=[3], turn=(0, 2), group="jax")
+def test_workers_that_serve_each_other_wait_for_nobody(check):
+    check()
+
+
+@over_ranks(
+    SHARED / "serving_on_ranks.py",
+    sizes=[2],
+    limit=400,
+    servers=1,
+    starts=STARTS,
+    turn=(1, 2),
+    group="jax-served",
+)
+def test_workers_with_a_server_wait_for_nobody(check):
+    check()

@@ -7,6 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+from equality_of_generators_on_ranks import check_generators_of_different_lengths_with_steps_per_epoch  # noqa: E402
 from equality_of_models_on_ranks import (  # noqa: E402
     check_class_weight,
     check_loss_of_words_that_are_not_masked,
@@ -54,6 +55,7 @@ __all__ = [
     "check_evaluate_with_a_masked_loss_and_uneven_data",
     "check_evaluate_with_the_callback_is_that_of_all_ranks",
     "check_evaluating_after_fit_needs_no_other_rank",
+    "check_generators_of_different_lengths_with_steps_per_epoch",
     "check_every_callback_sees_the_merged_metrics_wherever_it_stands",
     "check_loss_of_words_that_are_not_masked",
     "check_loss_that_ignores_a_class",

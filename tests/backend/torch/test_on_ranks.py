@@ -72,7 +72,7 @@ def test_data_go_on_from_a_checkpoint(check):
 
 
 @over_ranks(
-    HERE / "with_servers_on_ranks.py",
+    SHARED / "with_servers_on_ranks.py",
     sizes=[2],
     limit=400,
     servers=1,
@@ -84,13 +84,13 @@ def test_workers_with_a_server_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "serving_on_ranks.py", sizes=[3], limit=400, starts=STARTS, turn=(0, 2), group="torch")
+@over_ranks(SHARED / "serving_on_ranks.py", sizes=[3], limit=400, starts=STARTS, turn=(0, 2), group="torch")
 def test_workers_that_serve_each_other_wait_for_nobody(check):
     check()
 
 
 @over_ranks(
-    HERE / "serving_on_ranks.py",
+    SHARED / "serving_on_ranks.py",
     sizes=[2],
     limit=400,
     servers=1,
@@ -99,4 +99,17 @@ def test_workers_that_serve_each_other_wait_for_nobody(check):
     group="torch-served",
 )
 def test_workers_with_a_server_wait_for_nobody(check):
+    check()
+
+
+@over_ranks(
+    HERE / "own_servers_on_ranks.py",
+    sizes=[2],
+    limit=400,
+    servers=1,
+    starts=STARTS,
+    full=[3],
+    group="torch-served",
+)
+def test_servers_with_what_only_some_backends_have(check):
     check()

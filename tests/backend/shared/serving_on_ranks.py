@@ -1,4 +1,4 @@
-"""Servers that wait for no worker, or for some, on PyTorch."""
+"""Servers that wait for no worker, or for some, on other backends."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,6 @@ from served_on_ranks import (  # noqa: E402
     check_that_one_worker_stops_stops_all,
     check_the_chiefs_learning_rate_reaches_the_servers,
     check_weights_that_callbacks_set_between_epochs_are_the_servers,
-    check_weights_without_a_gradient_stay,
     check_what_servers_cannot_do_is_refused_before_the_first_step,
 )
 
@@ -35,6 +34,5 @@ __all__ = [
     "check_that_one_worker_stops_stops_all",
     "check_the_chiefs_learning_rate_reaches_the_servers",
     "check_weights_that_callbacks_set_between_epochs_are_the_servers",
-    "check_weights_without_a_gradient_stay",
     "check_what_servers_cannot_do_is_refused_before_the_first_step",
 ]

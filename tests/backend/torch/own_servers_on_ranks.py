@@ -1,4 +1,4 @@
-"""Servers that wait for all workers, on PyTorch: the steps of one process, and every rank the same."""
+"""Servers on PyTorch: what JAX does not have."""
 
 import sys
 from pathlib import Path
@@ -8,20 +8,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from models import assert_equal_ranks, classify, conv_net, digits, equal  # noqa: E402
-from servers_on_ranks import (  # noqa: E402
-    check_a_batch_that_is_trained_after_fit_is_of_the_workers_alone,
-    check_a_model_that_its_first_step_builds,
-    check_adam_with_validation,
-    check_an_optimizer_that_looks_at_whole_weights,
-    check_gradient_accumulation,
-    check_gradients_that_leave_in_buckets,
-    check_momentum_with_clipping_by_the_norm_of_all_gradients,
-    check_only_servers_own_the_state,
-    check_sparse_gradients,
-    check_the_code_after_fit_works_on_servers,
-    check_workers_and_servers_are_told_apart,
-)
+from models import assert_equal_ranks, conv_net, digits  # noqa: E402
+from served_on_ranks import check_weights_without_a_gradient_stay  # noqa: E402
+from servers_on_ranks import check_a_batch_that_is_trained_after_fit_is_of_the_workers_alone  # noqa: E402
 
 import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
@@ -30,31 +19,8 @@ comm = easyscale.communicator.get()
 
 __all__ = [
     "check_a_batch_that_is_trained_after_fit_is_of_the_workers_alone",
-    "check_a_model_that_its_first_step_builds",
-    "check_adam_with_validation",
-    "check_an_optimizer_that_looks_at_whole_weights",
-    "check_gradient_accumulation",
-    "check_gradients_that_leave_in_buckets",
-    "check_momentum_with_clipping_by_the_norm_of_all_gradients",
-    "check_only_servers_own_the_state",
-    "check_sparse_gradients",
-    "check_the_code_after_fit_works_on_servers",
-    "check_workers_and_servers_are_told_apart",
+    "check_weights_without_a_gradient_stay",
 ]
-
-
-def check_what_a_server_rehearses_leaves_no_trace():
-    def build():
-        layers = [
-            keras.Input((8, 8, 1)),
-            keras.layers.Flatten(),
-            keras.layers.Dense(8),
-            keras.layers.Dropout(0.0, seed=1),
-        ]
-        layers += [keras.layers.LayerNormalization(), keras.layers.Dense(10)]
-        return classify(keras.Sequential(layers), keras.optimizers.AdamW(0.01, weight_decay=0.1))
-
-    return equal(build, exchanges=["parameter_server"], distribute={"update": "replicated"})
 
 
 class Pair(keras.Model):
