@@ -6,7 +6,8 @@
 # `make test-all` also runs what takes long: the tests marked `full`, which are all rows of what `make test` runs some of,
 # and which install EasyScale for each other Python.
 #
-# `make fuzz` draws training scripts at random for MINUTES, from SEED on, and prints those that EasyScale trains otherwise.
+# `make fuzz` draws training scripts at random for MINUTES, from SEED on, and prints those that EasyScale trains otherwise;
+# with BACKEND=torch or BACKEND=jax, of that backend of Keras.
 #
 # `make bench` measures EasyScale beside others, which it installs into $(VENV)-bench.
 #
@@ -21,6 +22,7 @@ PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11 
 RUN = $(VENV)/bin/
 SEED ?= 0
 MINUTES ?= 10
+BACKEND ?= tensorflow
 PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN)python -m pip install --quiet
 
@@ -68,7 +70,7 @@ docs: $(VENV)/docs/.done
 	@echo "The site is in build/site. To read it: python3 -m http.server --directory build/site"
 
 fuzz: $(VENV)/.test
-	PYTHONPATH=tests $(RUN)python -m fuzz --seed $(SEED) --minutes $(MINUTES)
+	PYTHONPATH=tests $(RUN)python -m fuzz --seed $(SEED) --minutes $(MINUTES) --backend $(BACKEND)
 
 bench: $(VENV)-bench/.done
 	$(VENV)-bench/bin/python benchmarks/compare.py

@@ -6,7 +6,7 @@
   weights with Adam: of each of 4 stages beside one process, in the steps, and with the end of `fit()`, where every rank
   gets all weights and all state, unless the model was built in `scope()`; of such a one also with a file that is saved.
 - speed: samples per second of a transformer of equal blocks in 2 stages of one core each, beside `2 M / (M + 1)` times
-  those of one process that is kept to one core, with M = 8 micro-batches: the median of steps, in turns.
+  those of one process that is kept to one core, with M = 8 micro-batches: the median of epochs, in turns.
 - idle: the share of a step that a stage spends outside of its own passes, beside `(S - 1) / (M + S - 1)`, on 2 stages
   of as many blocks each: the median of launches.
 - torch: how many times as fast 2 stages are as one core, of the transformer of `speed` here, and of the same in PyTorch
@@ -71,17 +71,14 @@ def train(what, stages, microbatches, scoped):
     WholeModel.gather_weights, Stage.step = noted, timed
     with scope:
         model, x, y, batch = memory_model() if what == "memory" else speed_model()
-    fit = {"batch_size": batch, "shuffle": False, "verbose": 0}
+    data = _untuned(x, y, batch)
     if what != "memory":
-        model.fit(x, y, callbacks=callbacks, **fit)  # traces
+        model.fit(data, callbacks=callbacks, verbose=0)  # traces
         steps.clear(), busy.clear()
-    ends = []  # of the steps of each epoch: stock Keras, kept to one core, may wait between two epochs
-    note = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: ends.append([]),
-        on_train_batch_end=lambda batch, logs: ends[-1].append(time.perf_counter()),
-    )
-    model.fit(x, y, callbacks=[*callbacks, note], epochs=1 if what == "memory" else EPOCHS + 1, **fit)
-    found["rate"] = batch / statistics.median(np.concatenate([np.diff(one) for one in ends]))
+    begins = []
+    note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begins.append(time.perf_counter()))
+    model.fit(data, callbacks=[*callbacks, note], epochs=1 if what == "memory" else EPOCHS + 1, verbose=0)
+    found["rate"] = len(x) / statistics.median(np.diff(begins)) if len(begins) > 1 else 0.0
     found["end"] = _peak()
     found.setdefault("steps", found["end"])
     if scoped:
@@ -92,6 +89,15 @@ def train(what, stages, microbatches, scoped):
     rows = easyscale.communicator.get().all_gather_rows(np.array([found[name] for name in sorted(found)]))
     if easyscale.communicator.get().rank == 0:
         print("found", json.dumps([dict(zip(sorted(found), row, strict=True)) for row in rows.tolist()]))
+
+
+def _untuned(x, y, batch):
+    """Return batches that TensorFlow does not tune: else an epoch of stock Keras, kept to one core, ends late."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(batch).with_options(options)
 
 
 def memory_model():

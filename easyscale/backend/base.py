@@ -234,6 +234,10 @@ class Backend(abc.ABC):
         """Return what Keras calls for each step of an evaluation of all workers."""
         return model.test_function
 
+    def make_train_function(self, model: Any, make: Callable[[], Any], force: bool) -> None:
+        """Have Keras call a model's step, of many workers, also outside of a `fit()`; `make` does what Keras does."""
+        make()
+
     def called_by_keras(self, model: Any, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
         """Return what Keras calls for each step, given a function of the iterator over batches."""
         return function
@@ -318,17 +322,19 @@ class Backend(abc.ABC):
         """Return an iterator over batches, of one more pass through what has been told to `give_iterators`."""
         return begin_pass(epoch_iterator)
 
-    def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
+    def end_epoch(self, iterator: Any, error: BaseException) -> None:
         """Have Keras end the epoch whose step has raised one of `end_of_data`: raise it, or see to it otherwise."""
-        raise error
+        if not hasattr(iterator, "end_epoch"):
+            raise error
+        iterator.end_epoch()
 
     def end_evaluation(self, model: Any) -> dict:
         """Have Keras end an `evaluate()`, called in place of a step; return logs of none if that raises nothing."""
         raise StopIteration
 
-    def order_of(self, iterator: Iterator) -> Any:
+    def order_of(self, iterator: Any) -> Any:
         """Return what the order of a pass through the data depends on, for JSON; `None` if nothing is known of it."""
-        return None
+        return iterator.order() if hasattr(iterator, "order") else None
 
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> Iterator | None:
         """Have an iterator that was not used yet begin as one of another process did.

@@ -1,9 +1,9 @@
 """What a model does differently when it is trained by many workers.
 
 Keras offers a callback no place inside a step. So a few of the model's methods are replaced on the instance, once, and
-do more than before while `Distribute` is at work: `train_step`, `test_step`, `evaluate`, `save`, `save_weights`,
-`export`, `predict`, `compile`, `get_compile_config` and `get_state_tree`, which are public, and the method through
-which the logs of every epoch go on their way to the callbacks.
+do more than before while `Distribute` is at work: `train_step`, `make_train_function`, `test_step`, `evaluate`, `save`,
+`save_weights`, `export`, `predict`, `compile`, `get_compile_config` and `get_state_tree`, which are public, and the
+method through which the logs of every epoch go on their way to the callbacks.
 """
 
 import contextlib
@@ -34,6 +34,7 @@ __all__ = ["Distribution"]
 
 _REPLACED = (
     "train_step",
+    "make_train_function",
     "test_step",
     "evaluate",
     "save",
@@ -138,10 +139,9 @@ class Distribution:
         before = None if self._split is None else self._split.split
         if repr(before) == repr(split):
             return
-        self._split = None
         if split is not None:
             refusals.check_job(self.optimizers)
-            self._split = SplitModel(self._model, split, self.optimizers[0])
+        self._split = None if split is None else SplitModel(self._model, split, self.optimizers[0])
         self._model.train_function = self._train_function = None
 
     # A fit() or evaluate() of two workers or more
@@ -273,6 +273,10 @@ class Distribution:
         if self._replication.replicas.has_copies:  # the optimizer takes gradients of losses that are not divided
             return run_step(original, data[0], self._model, self.optimizers, is_alone=True)
         return run_alone(original, data, self._model, self.optimizers)
+
+    def make_train_function(self, original: Callable[..., None], force: bool = False) -> None:
+        make = functools.partial(original, force)
+        make() if self.ranks == 1 else backends.get().make_train_function(self._model, make, force)
 
     def test_step(self, original: Callable, *data: Any) -> Any:
         return self._step(original, *data) if self.ranks > 1 and len(data) == 1 else original(*data)

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from fuzz.case import Case, draw
+from fuzz.dimensions.backends import MISSING
 from fuzz.pool import Pool
 from fuzz.search import Search
 from fuzz.trial import Trial
@@ -43,6 +44,9 @@ def _fixed(_: object, __: object, texts: tuple[str, ...]) -> dict[str, str]:
 @click.option("--case", "single", metavar="SEED", help="Look into the case of this seed, or of a line of JSON, alone.")
 @click.option("-n", "--workers", type=click.Choice(["1", "2", "3", "4"]), help="Of all cases. Default: drawn.")
 @click.option("--set", "fixed", multiple=True, metavar="NAME=VALUE", callback=_fixed, help="A value that is not drawn.")
+@click.option(
+    "--backend", type=click.Choice(["tensorflow", *MISSING]), default="tensorflow", show_default=True, help="Of Keras."
+)
 @click.option("--limit", type=float, default=120.0, show_default=True, help="Seconds that one training may take.")
 @click.option("--jobs", type=int, default=2, show_default=True, help="How many cases are under way at once.")
 @click.option(
@@ -57,6 +61,7 @@ def main(
     single: str | None,
     workers: str | None,
     fixed: dict[str, str],
+    backend: str,
     limit: float,
     jobs: int,
     out: Path,
@@ -67,7 +72,7 @@ def main(
 
     After Ctrl-C no case begins.
     """
-    fixed |= {"workers": workers} if workers else {}
+    fixed = MISSING.get(backend, {}) | fixed | ({"workers": workers} if workers else {})
     out.mkdir(parents=True, exist_ok=True)
     console, end = Console(), time.monotonic() + 60 * minutes
     if single is not None:
@@ -76,7 +81,7 @@ def main(
         seeds = itertools.count(seed) if cases is None else range(seed, seed + cases)
         drawn = (draw(number, fixed) for number in seeds)
     lock, stopped = threading.Lock(), _stopped()
-    with Pool(limit) as pool:
+    with Pool(limit, backend=backend) as pool:
         search = Search(Trial(pool), console, out, [Case.parse(line) for line in known or () if line.strip()])
 
         def work() -> None:

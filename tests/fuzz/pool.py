@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from other_backends import OTHERS
+
 from fuzz.worker import Reply, Task
 
 __all__ = ["Broken", "Job", "Pool"]
@@ -45,27 +47,36 @@ class Job:
         options: List of the options of `easyscale launch`; `None` for a process without EasyScale.
         limit: Float. Seconds that a script may take.
         variables: Dict. Environment variables. Defaults to `None`.
+        backend: String. Of Keras. Defaults to `"tensorflow"`.
 
     Attributes:
         trained: List of the `Task`s so far.
         pids: List of the ranks' processes.
     """
 
-    def __init__(self, options: Sequence[str] | None, limit: float, variables: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        options: Sequence[str] | None,
+        limit: float,
+        variables: Mapping[str, str] | None = None,
+        backend: str = "tensorflow",
+    ):
         self._limit, self.trained = limit, []
         self._folder = tempfile.TemporaryDirectory(prefix="fuzz-")
         self._log = open(os.path.join(self._folder.name, "log"), "w+b", buffering=0)  # noqa: SIM115
         address = os.path.join(self._folder.name, "socket")
         path = os.pathsep.join([str(TESTS), str(TESTS / "startup")])
         environment = {**os.environ, **(variables or {}), "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "2"}
-        environment |= {"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONUNBUFFERED": "1"}
+        environment |= {"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONUNBUFFERED": "1", "KERAS_BACKEND": backend}
+        environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])  # mpirun's
+        python = OTHERS[backend].python if backend in OTHERS else sys.executable
         if options is None:
             threads = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
             environment |= {"EASYSCALE_FUZZ_PLAIN": "1", **threads}
-            command, ranks = [sys.executable, "-m", "fuzz.worker", address], 1
+            command, ranks = [python, "-m", "fuzz.worker", address], 1
         else:
             environment.pop("EASYSCALE_FUZZ_PLAIN", None)
-            command = [sys.executable, "-m", "easyscale", "launch", *options, "--stall-timeout", "0"]
+            command = [python, "-m", "easyscale", "launch", *options, "--stall-timeout", "0"]
             command += ["-m", "fuzz.worker", address]
             ranks = 1 if "in_graph" in options else int(options[options.index("-n") + 1])
             ranks += int(options[options.index("--servers") + 1]) if "--servers" in options else 0
@@ -186,10 +197,11 @@ class Pool:
     Args:
         limit: Float. Seconds that a script may take.
         capacity: Int. After so many scripts a job is started anew.
+        backend: String. Of Keras. Defaults to `"tensorflow"`.
     """
 
-    def __init__(self, limit: float = 120.0, capacity: int = 150):
-        self._limit, self._capacity = limit, capacity
+    def __init__(self, limit: float = 120.0, capacity: int = 150, backend: str = "tensorflow"):
+        self._limit, self._capacity, self._backend = limit, capacity, backend
         self._jobs: dict[tuple | None, Job] = {}
         self._locks: dict[tuple | None, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -221,7 +233,7 @@ class Pool:
                 self._jobs.pop(key).close()
                 job = None
             if job is None:
-                job = self._jobs[key] = Job(options, self._limit, variables)
+                job = self._jobs[key] = Job(options, self._limit, variables, self._backend)
             before = list(job.trained)
             try:
                 return job.train(task), before

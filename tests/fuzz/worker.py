@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from multiprocessing.connection import Client
 from typing import NamedTuple
 
@@ -52,13 +53,14 @@ def main(address: str) -> None:
     easyscale = None
     if "EASYSCALE_FUZZ_PLAIN" not in os.environ:
         import easyscale
-        from easyscale.backend.tensorflow import compiled_update
         from easyscale.update import choosing
 
         choosing.SHARDED_FROM = 0  # as models are large
-        compiled_from = compiled_update.XLA_FROM
         _emulate_nodes(int(os.environ.get("EASYSCALE_FUZZ_NODE_SIZE", "0")))
-    _spare_autotuning()
+    around = contextlib.nullcontext
+    if keras.backend.backend() == "tensorflow":
+        _spare_autotuning()
+        around = _xla_by_size if easyscale else around
     rank = easyscale.communicator.get().rank if easyscale else 0
     connection = Client(address, "AF_UNIX")
     connection.send((rank, os.getpid()))
@@ -70,10 +72,10 @@ def main(address: str) -> None:
             keras.config.set_dtype_policy("float32")
             gc.collect()
             if easyscale:
-                compiled_update.XLA_FROM = compiled_from  # which a script may set
                 easyscale.mesh.set_ranks_of_worker(1)
                 easyscale.called.names.clear()
-            connection.send(_train(task, easyscale, os.path.join(folder, f"case{number}.py")))
+            with around():
+                connection.send(_train(task, easyscale, os.path.join(folder, f"case{number}.py")))
 
 
 def _train(task: Task, easyscale: object, path: str) -> Reply:
@@ -103,6 +105,18 @@ def _emulate_nodes(size: int) -> None:
 
         job.ranks_of_this_node = lambda intra: intra.Split(intra.rank // size, intra.rank)
     easyscale.scope()
+
+
+@contextlib.contextmanager
+def _xla_by_size() -> Iterator[None]:
+    """Behind it, XLA compiles what it compiles for everybody, whatever a script has set."""
+    from easyscale.backend.tensorflow import compiled_update
+
+    compiled_from = compiled_update.XLA_FROM
+    try:
+        yield
+    finally:
+        compiled_update.XLA_FROM = compiled_from
 
 
 def _spare_autotuning() -> None:

@@ -56,6 +56,9 @@ class Jax(Backend):
             return own
         return LiveStep(model, own, name == "train_step")
 
+    def make_train_function(self, model: keras.Model, make: Callable[[], Any], force: bool) -> None:
+        keras_functions.make_train_function(model, force)
+
     def train_function(self, model: keras.Model) -> Callable[[Iterator], Any]:
         return keras_functions.of_iterator(model, model.train_step)
 
@@ -88,14 +91,6 @@ class Jax(Backend):
 
     def give_iterators(self, epoch_iterator: Any) -> None:
         data.give_iterators(epoch_iterator)
-
-    def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
-        if not isinstance(iterator, data.Batches):
-            raise error
-        iterator.end_epoch()
-
-    def order_of(self, iterator: Iterator) -> list | None:
-        return iterator.order() if isinstance(iterator, data.Batches) else None
 
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
         if isinstance(iterator, data.Batches):

@@ -19,20 +19,20 @@ LARGE = 1 << 20  # bytes of a weight from which it pays: a sum of its own costs 
 class GradientSums:
     """Adds up gradients inside of the backward pass, so that only one of them is in memory beside the sums.
 
-    A tape returns all gradients at once, so that they would all be in memory twice: the sums, and those of the last
-    micro-batch. Here a weight is read through an operation whose gradient is an addition to the weight's sum; `token`
-    is another input of it, and what the tape returns is the gradient by that, which is nothing.
+    A backward pass returns all gradients at once, so that they would all be in memory twice: the sums, and those of the
+    last micro-batch. Here a weight is read through an operation whose gradient is an addition to the weight's sum;
+    `token` is another input of it, and what the pass returns is the gradient by that, which is nothing.
 
         forward    weight, token ---> identity ---> layers
         backward   sum += gradient <----------------+
 
-    The gradient of an embedding, which is some of its rows, is none of these: the tape returns it.
+    The gradient of an embedding, which is some of its rows, is none of these: the pass returns it.
 
     Args:
         variables: The variables. Those of Keras that are large have sums.
 
     Attributes:
-        token: Scalar tensor. What the tape must watch.
+        token: Scalar tensor. An input of the forward pass.
     """
 
     def __init__(self, variables: Sequence[Variable]):

@@ -8,7 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from easyscale.backend.base import StagePasses
+from easyscale.backend.tensorflow import internals
 from easyscale.backend.tensorflow.gradient_sums import GradientSums
+from easyscale.backend.tensorflow.internals import Halves
 from easyscale.backend.tensorflow.variables import native_of, view_of
 from easyscale.layout.specs import Variable
 
@@ -18,7 +20,7 @@ __all__ = ["Passes"]
 class Passes(StagePasses):
     """Traces a stage's forward pass once; its backward pass is the gradient of that graph.
 
-    What the backward pass needs of the forward pass stays on a tape until it has run. So nothing is computed twice, as
+    What the backward pass needs of the forward pass is kept until it has run. So nothing is computed twice, as
     it would be with recomputation, and a layer that draws random numbers, or counts, does so once. What it costs in
     memory is what the schedule says: the activations of the micro-batches that are alive.
 
@@ -40,43 +42,55 @@ class Passes(StagePasses):
         self._run = tf.function(call, input_signature=[*signature, tf.TensorSpec([])], autograph=False)
         self._watched, self._dtypes = list(watched), [spec.dtype for spec in signature]
         self._variables = [native_of(variable) for variable in variables]
-        self._kept: dict[int, tuple[tf.GradientTape, list, list]] = {}
+        self._halves: Halves | None = None
+        self._positions: list[int | None] = []  # of variables, in what the backward pass returns
+        self._kept: dict[int, tuple[list, list, list]] = {}
         self._sums: list[Any] = [None] * len(self._variables)
         self._rows: set[int] = set()  # the variables whose gradients are some of their rows
 
     def trace(self) -> None:
         try:
-            self._run.get_concrete_function()
+            self._trace()
         except Exception:
             if not self._large.forget():
                 raise
-            self._run.get_concrete_function()  # a layer may write to its weights, or be wrong: then this says so
+            self._trace()  # a layer may write to its weights, or be wrong: then this says so
+
+    def _trace(self) -> None:
+        internals.check()
+        traced = self._run.get_concrete_function()
+        self._halves = Halves(traced)
+        inputs = len(self._dtypes) + 1
+        captured = {id(tensor): inputs + number for number, tensor in enumerate(traced.captured_inputs)}
+        self._positions = [captured.get(id(variable.handle)) for variable in self._variables]
 
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        assert self._halves is not None  # it was traced
         tensors = [tf.convert_to_tensor(array, dtype) for array, dtype in zip(arrays, self._dtypes, strict=True)]
+        outputs, needed = self._halves.forward([*tensors, self._large.token])
         watched = [tensors[index] for index in self._watched]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([*watched, *self._variables, self._large.token])
-            outputs = self._run(*tensors, self._large.token)
-        self._kept[number] = tape, watched, outputs
+        self._kept[number] = watched, outputs, needed
         return [view_of(output) for output in outputs]
 
     def backward(self, number: int, gradients: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-        tape, watched, outputs = self._kept.pop(number)
+        assert self._halves is not None  # it was traced
+        watched, outputs, needed = self._kept.pop(number)
         given = [
-            (output, tf.convert_to_tensor(gradient))
+            tf.zeros_like(output) if gradient is None else tf.convert_to_tensor(gradient, output.dtype)
             for output, gradient in zip(outputs, gradients, strict=True)
-            if gradient is not None
+            if output.dtype.is_floating
         ]
-        targets, by_targets = zip(*given, strict=True)
         self._large.begin_backward()
-        sources = [self._large.token, *watched, *self._variables]
-        _, *found = tape.gradient(targets, sources, output_gradients=by_targets)
-        for index in reversed(range(len(self._variables))):
-            self._add(index, found.pop())  # which has no memory any more then
+        found = self._halves.backward(given, needed)
+        del needed
+        by_watched = [found[index] for index in self._watched]
+        by_variables = [None if position is None else found[position] for position in self._positions]
+        del found
+        for index in reversed(range(len(by_variables))):
+            self._add(index, by_variables.pop())  # which has no memory any more then
         return [
             view_of(tf.zeros_like(tensor) if gradient is None else gradient)
-            for tensor, gradient in zip(watched, found, strict=True)
+            for tensor, gradient in zip(watched, by_watched, strict=True)
         ]
 
     def _add(self, index: int, gradient: Any) -> None:
@@ -89,7 +103,7 @@ class Passes(StagePasses):
                 values, tf.concat([total.indices, gradient.indices], 0), total.dense_shape
             )
         elif gradient is not None:
-            self._sums[index] = tf.convert_to_tensor(total) + tf.convert_to_tensor(gradient)
+            self._sums[index] = tf.raw_ops.AddV2(x=_dense(total), y=_dense(gradient))  # `+` takes longer to begin
 
     def take(self, whole: Collection[int] = ()) -> list[Any]:
         taken, self._sums = self._sums, [None] * len(self._variables)
@@ -108,6 +122,10 @@ class Passes(StagePasses):
             return tf.zeros(variable.shape, variable.dtype)
         rows = tf.zeros([0, *variable.shape[1:]], variable.dtype)
         return tf.IndexedSlices(rows, tf.zeros([0], tf.int32), tf.constant(variable.shape.as_list(), tf.int32))
+
+
+def _dense(gradient: Any) -> tf.Tensor:
+    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _call(run: Callable[[list], list], large: GradientSums, watched: Collection[int], *tensors: tf.Tensor) -> list:

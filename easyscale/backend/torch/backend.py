@@ -88,17 +88,9 @@ class Torch(Backend):
     def called_by_keras(self, model: Any, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
         return lambda given: function(data.iterator_of(given))
 
-    def end_epoch(self, iterator: Iterator, error: BaseException) -> None:
-        if not isinstance(iterator, data.Batches):
-            raise error
-        iterator.end_epoch()
-
     def end_evaluation(self, model: Any) -> dict:
         model.stop_evaluating = True
         return {}
-
-    def order_of(self, iterator: Iterator) -> list[int] | None:
-        return iterator.order() if isinstance(iterator, data.Batches) else None
 
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
         if isinstance(iterator, data.Batches):

@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 import keras  # noqa: E402
 from models import classify, equal  # noqa: E402
 from servers_on_ranks import (  # noqa: E402
+    check_a_batch_that_is_trained_after_fit_is_of_the_workers_alone,
     check_a_model_that_its_first_step_builds,
     check_adam_with_validation,
     check_an_optimizer_that_looks_at_whole_weights,
@@ -21,6 +22,7 @@ from servers_on_ranks import (  # noqa: E402
 )
 
 __all__ = [
+    "check_a_batch_that_is_trained_after_fit_is_of_the_workers_alone",
     "check_a_model_that_its_first_step_builds",
     "check_adam_with_validation",
     "check_an_optimizer_that_looks_at_whole_weights",

@@ -10,17 +10,13 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from models import assert_equal_ranks, conv_net, digits  # noqa: E402
 from served_on_ranks import check_weights_without_a_gradient_stay  # noqa: E402
-from servers_on_ranks import check_a_batch_that_is_trained_after_fit_is_of_the_workers_alone  # noqa: E402
 
 import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
 
 comm = easyscale.communicator.get()
 
-__all__ = [
-    "check_a_batch_that_is_trained_after_fit_is_of_the_workers_alone",
-    "check_weights_without_a_gradient_stay",
-]
+__all__ = ["check_weights_without_a_gradient_stay"]
 
 
 class Pair(keras.Model):

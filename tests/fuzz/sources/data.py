@@ -55,7 +55,7 @@ def feed(x, y, sample_weight=None):
 """,
     "tensors": """
 def feed(*data):
-    x, y, sample_weight = (*keras.tree.map_structure(tf.constant, data), *[None] * (3 - len(data)))
+    x, y, sample_weight = (*keras.tree.map_structure(keras.ops.convert_to_tensor, data), *[None] * (3 - len(data)))
     if easyscale:
         x, y, sample_weight = easyscale.shard(x, y, sample_weight)
     return {"x": x, "y": y, "sample_weight": sample_weight, "batch_size": batch}
