@@ -78,7 +78,7 @@ class Passes(StagePasses):
         given = [
             tf.zeros_like(output) if gradient is None else tf.convert_to_tensor(gradient, output.dtype)
             for output, gradient in zip(outputs, gradients, strict=True)
-            if output.dtype.is_floating
+            if output.dtype.is_floating or output.dtype.is_complex
         ]
         self._large.begin_backward()
         found = self._halves.backward(given, needed)
