@@ -188,7 +188,8 @@ class Distribute(keras.callbacks.Callback):
                 "`Distribute` must stand in the list of callbacks that `fit()` gets, and the model must have an "
                 "optimizer among its attributes. Call `model.compile(...)`, then `model.fit(callbacks=[Distribute()])`"
             )
-        if (advice := backend.get().advice()) is not None:
+        optimizers = [] if self._parallel.pipeline is not None else Distribution.of(self.model).optimizers
+        if (advice := backend.get().advice(optimizers)) is not None:
             communicator = communicators.get(self._options["communicator"])
             Console(communicator, bool(self.params.get("verbose"))).say_once(advice)
 

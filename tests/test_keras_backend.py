@@ -65,6 +65,14 @@ def test_a_backend_that_nobody_has_is_said_too():
     )
 
 
+def test_a_script_that_imports_keras_first_is_not_started(tmp_path):
+    (tmp_path / "train.py").write_text("import keras, easyscale")
+    launch = [sys.executable, "-m", "easyscale", "launch", "-n", "2", str(tmp_path / "train.py")]
+    done = run(launch, LIMIT, environment(KERAS_BACKEND="tensroflow"))
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "the backend of Keras must be one of ['tensorflow', 'torch', 'jax'] for EasyScale" in done.stderr
+
+
 def test_it_is_one_line_on_a_rank():
     ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     errors = _run("import easyscale, keras", KERAS_BACKEND="torch", OMPI_COMM_WORLD_LOCAL_SIZE="2", **ranks)

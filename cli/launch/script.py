@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from easyscale import keras_backend
 from easyscale.errors import unknown
 from easyscale.settings import Devices, Settings, variable
 
@@ -20,7 +21,10 @@ def start(script: str, module: bool = False) -> list[str]:
 
     Raises:
         click.UsageError: If the script cannot be run.
+        EasyScaleError: If `KERAS_BACKEND` names a backend that is not installed.
     """
+    if os.environ.get("KERAS_BACKEND"):
+        keras_backend.check_installed()  # a script that imports Keras first would get Keras's error of it
     if module:
         return ["-m", script]
     problem = None

@@ -181,8 +181,8 @@ class Backend(abc.ABC):
     exchanges_in_steps: ClassVar[bool] = True
     backward_pass: ClassVar[BackwardPass | None] = None
 
-    def advice(self) -> str | None:
-        """Return what would have this process compute faster, for the user; `None` if nothing is known."""
+    def advice(self, optimizers: Sequence[Any]) -> str | None:
+        """Return what would have training by `DistributedOptimizer`s go faster; `None` if nothing is known."""
         return None
 
     def computes_on_gpus(self) -> bool:

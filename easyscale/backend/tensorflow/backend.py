@@ -34,7 +34,7 @@ class TensorFlow(Backend):
     def __init__(self) -> None:
         keras_internals.replace_datasets(data.end_at_once)
 
-    def advice(self) -> str | None:
+    def advice(self, optimizers: Sequence[Any]) -> str | None:
         slow = onednn.are_off(os.environ) and not tf.config.list_logical_devices("GPU")
         return onednn.ADVICE if slow else None
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from easyscale.backend.base import Backend, Feature
-from easyscale.backend.torch import data, on_gpus, randomness, variables
+from easyscale.backend.torch import data, fused, on_gpus, randomness, variables
 from easyscale.backend.torch.backward_pass import WatchedPass
 from easyscale.backend.torch.between_graph import BetweenGraph
 from easyscale.backend.torch.compiled_update import EagerUpdate
@@ -33,6 +33,9 @@ class Torch(Backend):
         Feature.IN_GRAPH: "Use 'between_graph'",
         Feature.PIPELINE: "Leave `model_parallel` out",
     }
+
+    def advice(self, optimizers: Sequence[Any]) -> str | None:
+        return fused.advice([one.inner_optimizer for one in optimizers if one.workers.size > 1])
 
     def computes_on_gpus(self) -> bool:
         return on_gpus.device().type == "cuda"

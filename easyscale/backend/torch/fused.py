@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,10 +13,12 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from easyscale.backend.torch.variables import native_of
-from easyscale.keras_internals import replace_parallel_step, slots_of
+from easyscale.keras_internals import replace_parallel_step, slots_of, trained_by
 from easyscale.layout.specs import Variable
 
-__all__ = ["at_work", "has_kernel"]
+__all__ = ["advice", "at_work", "has_kernel"]
+
+FROM = 1 << 20  # elements of weights whose update takes a time that is worth a line
 
 # The updates that begin with 1 / (1 - beta^t) are far beyond their begin then: Keras's rate has that factor in it.
 _STEPS_DONE = 1e9
@@ -28,6 +31,20 @@ def has_kernel(optimizer: Any) -> bool:
     if isinstance(optimizer, keras.optimizers.SGD):
         return bool(optimizer.momentum) and not optimizer.nesterov
     return isinstance(optimizer, keras.optimizers.Adam)
+
+
+def advice(optimizers: Sequence[Any]) -> str | None:
+    """Return a line about one of many weights that has no kernel; `None` if there is none."""
+    for optimizer in optimizers:
+        own = getattr(optimizer, "inner_optimizer", None) or optimizer  # where it scales the loss
+        is_one_operation = isinstance(own, keras.optimizers.SGD) and not own.momentum
+        elements = sum(math.prod(weight.shape) for weight in trained_by(own))
+        if elements >= FROM and not (has_kernel(own) or is_one_operation):
+            return (
+                f"PyTorch has no one kernel for the update by {type(own).__name__}, which goes through memory once for "
+                "each operation. It has one for Adam, AdamW, and SGD with momentum but without nesterov"
+            )
+    return None
 
 
 @contextlib.contextmanager

@@ -201,3 +201,17 @@ def check_what_holds_for_every_module_holds_for_those_of_torch():
 
 def check_tensorflow_is_not_imported():
     assert "tensorflow" not in sys.modules
+
+
+def check_an_optimizer_of_many_weights_without_a_kernel_is_told_of():
+    weight = keras.Variable(np.zeros((1024, 1024), "float32"))
+    told = {}
+    for make in (keras.optimizers.Adagrad, keras.optimizers.Adam, keras.optimizers.SGD):  # which is one operation
+        optimizer = make()
+        optimizer.build([weight])
+        told[make.__name__] = fused.advice([keras.optimizers.LossScaleOptimizer(optimizer), optimizer])
+    assert "no one kernel for the update by Adagrad" in told["Adagrad"], told
+    assert told["Adam"] is None and told["SGD"] is None, told
+    optimizer = keras.optimizers.Adagrad()
+    optimizer.build([keras.Variable([0.0])])
+    assert fused.advice([optimizer]) is None
