@@ -2,13 +2,6 @@
 
 import pytest
 from backend.shared.benched_jobs import check_a_bench
-from backend.shared.elastic_jobs import (
-    check_callbacks_of_chiefs,
-    check_data_divided_anew,
-    check_lost_workers,
-    check_replaced_workers,
-    check_state_of_the_next,
-)
 from backend.shared.resumed_jobs import check_a_checkpoint_of_tensorflow, check_a_restart
 from backend.shared.verified_jobs import check_a_script_that_does_not_divide_its_batch, check_a_script_that_is_equal
 from other_backends import BEGIN, LIMIT, TORCH
@@ -97,35 +90,3 @@ def test_a_checkpoint_of_tensorflow_goes_on(job, tmp_path):
 
 def test_a_bench_of_training(tmp_path):
     check_a_bench(TORCH, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("exchange", "update"), [("tree", "replicated"), pytest.param("ring", "sharded", marks=pytest.mark.full)]
-)
-def test_workers_go_on_without_those_that_are_lost(exchange, update):
-    check_lost_workers(TORCH, exchange, update)
-
-
-@pytest.mark.parametrize(
-    ("exchange", "update", "kind"),
-    [
-        ("shared_memory", "sharded", "structures and weights"),
-        pytest.param("ring", "replicated", "arrays", marks=pytest.mark.full),
-    ],
-)
-def test_the_others_divide_the_data_of_the_lost_anew(exchange, update, kind):
-    check_data_divided_anew(TORCH, exchange, update, kind)
-
-
-@pytest.mark.parametrize("exchange", ["ring", pytest.param("shared_memory", marks=pytest.mark.full)])
-def test_the_state_that_a_lost_worker_has_owned_is_taken_from_the_next(exchange):
-    check_state_of_the_next(TORCH, exchange)
-
-
-@pytest.mark.parametrize("kind", ["arrays", pytest.param("PyDataset", marks=pytest.mark.full)])
-def test_workers_that_are_killed_are_replaced(kind):
-    check_replaced_workers(TORCH, kind)
-
-
-def test_the_next_worker_is_the_chief_when_it_is_lost(tmp_path):
-    check_callbacks_of_chiefs(TORCH, tmp_path)

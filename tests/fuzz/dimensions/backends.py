@@ -3,7 +3,7 @@
 __all__ = ["MISSING"]
 
 # Keras on them computes in float32 here and there, or throughout, also where it is asked for float64.
-MISSING = {
-    "torch": {"compiled": "by size", "replication": "between_graph", "model_parallel": "none", "precision": "float32"},
-    "jax": {"compiled": "by size", "replication": "between_graph", "model_parallel": "none", "precision": "float32"},
-}
+MISSING = dict.fromkeys(
+    ("torch", "jax"),
+    {"compiled": "by size", "replication": "between_graph", "model_parallel": "none", "precision": "float32"},
+)
