@@ -134,7 +134,7 @@ class StagePasses(abc.ABC):
 
     @abc.abstractmethod
     def trace(self) -> None:
-        """Have `run` called, if it is called once for all passes and not in each, before the first pass."""
+        """Have `run` called now, and not in the first pass, if it is called once for all passes and not in each."""
 
     @abc.abstractmethod
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

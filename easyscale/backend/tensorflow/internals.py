@@ -68,10 +68,16 @@ class Halves:
 
     def __init__(self, traced: Any):
         self._captured, self._outputs = traced.captured_inputs, len(traced.outputs)
+        inputs = len(traced.inputs) - len(self._captured)
+        self._positions = {id(tensor): inputs + number for number, tensor in enumerate(self._captured)}
         self._forward, backward = traced._delayed_rewrite_functions.forward_backward()
         numbers = {id(tensor): number for number, tensor in enumerate(traced.graph.outputs)}
         self._needed = [numbers.get(id(tensor), tensor) for tensor in backward.captured_inputs]
         self._backward, self._gradients = backward._inference_function, backward.structured_outputs
+
+    def position_of(self, captured: tf.Tensor) -> int | None:
+        """Return where `backward` has the gradient by what was captured; `None` if it was not."""
+        return self._positions.get(id(captured))
 
     def forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Return the outputs, and what the backward pass needs.

@@ -42,30 +42,25 @@ class Passes(StagePasses):
         self._run = tf.function(call, input_signature=[*signature, tf.TensorSpec([])], autograph=False)
         self._watched, self._dtypes = list(watched), [spec.dtype for spec in signature]
         self._variables = [native_of(variable) for variable in variables]
-        self._halves: Halves | None = None
-        self._positions: list[int | None] = []  # of variables, in what the backward pass returns
         self._kept: dict[int, tuple[list, list, list]] = {}
         self._sums: list[Any] = [None] * len(self._variables)
         self._rows: set[int] = set()  # the variables whose gradients are some of their rows
 
     def trace(self) -> None:
+        _ = self._halves
+
+    @functools.cached_property
+    def _halves(self) -> Halves:
+        internals.check()
         try:
-            self._trace()
+            return Halves(self._run.get_concrete_function())
         except Exception:
             if not self._large.forget():
                 raise
-            self._trace()  # a layer may write to its weights, or be wrong: then this says so
-
-    def _trace(self) -> None:
-        internals.check()
-        traced = self._run.get_concrete_function()
-        self._halves = Halves(traced)
-        inputs = len(self._dtypes) + 1
-        captured = {id(tensor): inputs + number for number, tensor in enumerate(traced.captured_inputs)}
-        self._positions = [captured.get(id(variable.handle)) for variable in self._variables]
+            # A layer may write to its weights, or be wrong: then this says so.
+            return Halves(self._run.get_concrete_function())
 
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        assert self._halves is not None  # it was traced
         tensors = [tf.convert_to_tensor(array, dtype) for array, dtype in zip(arrays, self._dtypes, strict=True)]
         outputs, needed = self._halves.forward([*tensors, self._large.token])
         watched = [tensors[index] for index in self._watched]
@@ -73,7 +68,6 @@ class Passes(StagePasses):
         return [view_of(output) for output in outputs]
 
     def backward(self, number: int, gradients: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-        assert self._halves is not None  # it was traced
         watched, outputs, needed = self._kept.pop(number)
         given = [
             tf.zeros_like(output) if gradient is None else tf.convert_to_tensor(gradient, output.dtype)
@@ -84,7 +78,8 @@ class Passes(StagePasses):
         found = self._halves.backward(given, needed)
         del needed
         by_watched = [found[index] for index in self._watched]
-        by_variables = [None if position is None else found[position] for position in self._positions]
+        positions = [self._halves.position_of(variable.handle) for variable in self._variables]
+        by_variables = [None if position is None else found[position] for position in positions]
         del found
         for index in reversed(range(len(by_variables))):
             self._add(index, by_variables.pop())  # which has no memory any more then
