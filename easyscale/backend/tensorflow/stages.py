@@ -60,6 +60,11 @@ class Passes(StagePasses):
             # A layer may write to its weights, or be wrong: then this says so.
             return Halves(self._run.get_concrete_function())
 
+    @functools.cached_property
+    def _positions(self) -> list[int | None]:
+        """Where the backward pass has the gradients by the variables."""
+        return [self._halves.position_of(variable.handle) for variable in self._variables]
+
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         tensors = [tf.convert_to_tensor(array, dtype) for array, dtype in zip(arrays, self._dtypes, strict=True)]
         outputs, needed = self._halves.forward([*tensors, self._large.token])
@@ -78,8 +83,7 @@ class Passes(StagePasses):
         found = self._halves.backward(given, needed)
         del needed
         by_watched = [found[index] for index in self._watched]
-        positions = [self._halves.position_of(variable.handle) for variable in self._variables]
-        by_variables = [None if position is None else found[position] for position in positions]
+        by_variables = [None if position is None else found[position] for position in self._positions]
         del found
         for index in reversed(range(len(by_variables))):
             self._add(index, by_variables.pop())  # which has no memory any more then
