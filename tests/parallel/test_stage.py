@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from graphs import dense_net, two_by_two, u_net
 
 from easyscale import backend as backends
@@ -71,6 +72,31 @@ def test_stages_make_the_gradients_of_the_whole_model(run_ranks, build, stages, 
     for (first, second), expected in zip(found, gradients_of_whole(model, inputs, labels), strict=True):
         np.testing.assert_allclose(first, expected, atol=1e-6)
         np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("watched", [[], [0]])
+def test_a_backward_pass_ends_where_nothing_wants_gradients(dtype, watched):
+    """Behind it a split layer would send gradients to other ranks, which is a call of Python as here."""
+    asked, weight = [], keras.Variable(np.ones(3), dtype=dtype)
+
+    @tf.custom_gradient
+    def sends(tensor):
+        return tf.identity(tensor), lambda gradient: tf.numpy_function(_noting(asked), [gradient], gradient.dtype)
+
+    passes = backends.get().stage_passes(
+        lambda tensors: [sends(tensors[0]) * weight], [((None, 3), np.dtype(dtype))], watched, [weight]
+    )
+    x = GENERATOR.normal(size=(2, 3)).astype(dtype)
+    (result,) = passes.forward(0, [x])
+    np.testing.assert_array_equal(result, x)
+    found = passes.backward(0, [np.ones((2, 3), dtype)])
+    assert (len(asked), len(found)) == (len(watched), len(watched))
+    np.testing.assert_allclose(np.array(passes.take()[0]), np.conj(x).sum(axis=0), rtol=1e-2)
+
+
+def _noting(asked):
+    return lambda gradient: asked.append(gradient.shape) or gradient
 
 
 def test_a_tensor_that_goes_to_two_stages_gets_both_gradients(run_ranks):

@@ -129,7 +129,18 @@ def _dense(gradient: Any) -> tf.Tensor:
 
 def _call(run: Callable[[list], list], large: GradientSums, watched: Collection[int], *tensors: tf.Tensor) -> list:
     *inputs, token = tensors
-    # Else the graph's backward pass has the gradients by all inputs, whether they are wanted or not.
-    inputs = [tensor if index in watched else tf.stop_gradient(tensor) for index, tensor in enumerate(inputs)]
+    inputs = [tensor if index in watched else _without_gradient(tensor) for index, tensor in enumerate(inputs)]
     with large.reading(token):
         return run(inputs)
+
+
+def _without_gradient(tensor: tf.Tensor) -> tf.Tensor:
+    """Return what is equal, and what the backward pass does not come to.
+
+    A graph's backward pass has the gradients by all inputs, whether they are wanted or not. Behind `tf.stop_gradient`
+    it has still those of what comes next: a split layer would send them to others, and nobody would take them.
+    """
+    if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+        return tensor
+    integers = {1: tf.uint8, 2: tf.uint16, 4: tf.int32}.get(tensor.dtype.size, tf.int64)
+    return tf.bitcast(tf.bitcast(tensor, integers), tensor.dtype)
