@@ -11,7 +11,7 @@ Each row takes less than ten minutes on two free cores, and is measured by itsel
     digits      accuracy on digits that are held out, in each form
     source      loss of a small transformer on modules of Python's standard library that are held out, byte by byte
     diloco      loss of that transformer, and what is sent in a step, with 4 workers that meet every 100 steps, beside
-                an exchange in each, behind 1000 steps that were made so
+                an exchange in each, behind 1000 steps that were made so; and mixing in pairs, from the first step on
     stream      two workers with 100 Mbit/s and 20 ms that meet every 100 steps: samples per second beside those that
                 never do, and the most that one sends in any second: all weights, a quarter each 25 steps, or a fifth
                 each 20 while five are made
@@ -171,7 +171,7 @@ def diloco_row(options: argparse.Namespace) -> dict:
     order = {
         "what": "learn",
         "task": "source",
-        "ways": ["none", "diloco", "diloco:4", "diloco:5+5"],
+        "ways": ["none", "diloco", "diloco:4", "diloco:5+5", "gossip"],
         "seeds": options.seeds,
     }
     order |= {"steps": 8, "before": 4, "seeds": [0]} if options.quick else {"steps": 3000, "before": 1000}

@@ -60,7 +60,7 @@ class Distribute(keras.callbacks.Callback):
             `easyscale launch --exchange` said, else `"auto"`.
         replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: what `easyscale launch
             --replication` said, else `"between_graph"`.
-        update: `"replicated"`, `"sharded"`, `"local_sgd"`, `"diloco"`, or an instance, such as
+        update: `"replicated"`, `"sharded"`, `"local_sgd"`, `"diloco"`, `"gossip"`, or an instance, such as
             `easyscale.update.LocalSGD(every=16)`. See `DistributedOptimizer`. Defaults to `None`: `"sharded"` where the
             model's optimizer allows it, there are 64 KB of weights or more, and the job is not elastic.
         compression: In what form gradients travel between processes: `"int8"`, `"bf16"`, ..., or an instance, such as

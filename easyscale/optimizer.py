@@ -62,10 +62,10 @@ class DistributedOptimizer(AroundAnother):
             --replication` said, else `"between_graph"`.
         update: `"replicated"`: every worker updates all weights. `"sharded"`: in a `fit()` with `Distribute` each
             worker updates the part of them that it owns, and only there the inner optimizer has state. One of your own
-            must make the same step of any part of a weight, and from its configuration. `"local_sgd"`, `"diloco"`, or
-            an instance, such as `easyscale.update.LocalSGD(every=16)`: workers step alone between rounds. Defaults to
-            `None`: `"sharded"` where the inner optimizer is one of Keras's own and allows it, there are 64 KB of
-            weights or more, and the job is not elastic.
+            must make the same step of any part of a weight, and from its configuration. `"local_sgd"`, `"diloco"`,
+            `"gossip"`, or an instance, such as `easyscale.update.LocalSGD(every=16)`: workers step alone between
+            rounds. Defaults to `None`: `"sharded"` where the inner optimizer is one of Keras's own and allows it, there
+            are 64 KB of weights or more, and the job is not elastic.
         compression: In what form gradients travel between processes: what `easyscale.compression.get` takes. With one
             `update` is `"replicated"` unless `"sharded"` is asked for: weights travel as they are. Defaults to `None`:
             what `easyscale launch --compression` said, else as they are. `"auto"` chooses by timing the gradients.

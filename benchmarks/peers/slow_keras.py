@@ -25,7 +25,7 @@ import easyscale  # noqa: E402
 from easyscale.bench.fit import build  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
 from easyscale.compression import ErrorFeedback, PowerSGD, TopK  # noqa: E402
-from easyscale.update import DiLoCo  # noqa: E402
+from easyscale.update import DiLoCo, Gossip  # noqa: E402
 
 SETTLING, CLASSES, SIZE = 2, 10, 32  # steps at the begin of each turn that do not count; classes and pixels of images
 BUCKETS = 1 << 24  # bytes: what "auto" takes on a slow network, without timing it each time
@@ -38,13 +38,15 @@ def arguments(way, begin=0):
     """Return the arguments of `Distribute` of a way: a form and, behind a colon, its share or rank.
 
     Or `diloco`, and behind the colon the number of fragments and, behind a plus, that of steps that overlap a round;
-    `alone` steps without any exchange.
+    `gossip` mixes weights in pairs, and `alone` steps without any exchange.
     """
     name, _, option = way.partition(":")
     if name == "diloco":
         fragments, _, overlap = option.partition("+")
         in_turns = {"fragments": int(fragments or 1), "overlap": int(overlap or 0)}
         return {"update": DiLoCo(every=EVERY, start_step=begin, **in_turns)}
+    if name == "gossip":
+        return {"update": Gossip()}
     if name == "alone":
         return {"update": DiLoCo(every=10**9)}
     forms = {

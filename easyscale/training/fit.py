@@ -248,6 +248,8 @@ class Fit:
         return merged
 
     def _merge(self, of_epoch: bool, logs: Mapping[str, Any], may_be_whole: bool) -> dict:
+        if of_epoch:
+            self.rounds.end_data()
         self._meetings.reach(Purpose.END)
         if of_epoch:
             own = [self.progress.steps, self._pass.has_ended, self.rounds.is_open, self._profile.number]

@@ -17,6 +17,7 @@ from easyscale.training.parts import finite_losses
 from easyscale.training.parts.assigned import assigned_in_steps
 from easyscale.training.train_function import TrainFunction
 from easyscale.update.local import LocalUpdate
+from easyscale.update.pairs import Pairs
 
 __all__ = ["Rounds"]
 
@@ -67,6 +68,7 @@ class Rounds:
         self._trace_anew, self._compare = trace_anew, compare
         self._since, self._fragment = 0, 0  # the step behind which workers met last, and of what they do next
         self._under_way: UnderWay | None = None
+        self._pairs: list[Pairs] = []  # of each optimizer, since the first step
         self.are_apart = False
         self._moving: list[tuple[keras.Variable, np.ndarray]] = []
         meetings.register(Purpose.ROUND, self._make_next)
@@ -124,8 +126,27 @@ class Rounds:
             self._finish()
             self.are_apart = False
         if steps - self._since >= self._local[0].every:
-            self._meetings.reach(Purpose.ROUND, steps)
-            self._make_next(steps)
+            if self._local[0].in_pairs:
+                self._since = steps
+                self._mix(has_data=True)
+            else:
+                self._meetings.reach(Purpose.ROUND, steps)
+                self._make_next(steps)
+
+    def end_data(self) -> None:
+        """Mix on, where weights mix in pairs, until no worker has more data. All call this, each when its own end."""
+        while self._local and self._local[0].in_pairs and not self._mix(has_data=False):
+            pass
+
+    def _mix(self, has_data: bool) -> bool:
+        if not self._pairs:
+            communicator = self._optimizers[0].workers.communicator
+            self._pairs = [Pairs(communicator, [weight for weight, _ in local.weights]) for local in self._local]
+        for local in self._local:
+            local.leave()
+            local.is_open = True
+        have_ended = [pairs.mix(has_data) for pairs in self._pairs]  # each in turn, on all workers
+        return all(have_ended)
 
     def compare(self) -> None:
         """Raise `DesyncError` if what workers have in common differs. All workers have just met."""

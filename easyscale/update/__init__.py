@@ -12,6 +12,7 @@ accumulated             gradients that are summed up over several steps
 element_wise            which optimizers can work on parts of weights
 local, local_steps      workers step alone between rounds; what such updates have in common as users ask for them:
 local_sgd, diloco       a round takes the mean of all workers' weights; an outer optimizer applies the mean difference
+gossip, pairs           a worker takes the mean of its weights and another one's; how all learn that data have ended
 outer                   a round: the mean difference, and the outer optimizer
 states_of_workers       the states of optimizers of which each worker has one of its own
 """
@@ -19,9 +20,9 @@ states_of_workers       the states of optimizers of which each worker has one of
 import importlib
 from typing import Any
 
-__all__ = ["DiLoCo", "LocalSGD", "available", "get"]
+__all__ = ["DiLoCo", "Gossip", "LocalSGD", "available", "get"]
 
-_WHERE = {"DiLoCo": "diloco", "LocalSGD": "local_sgd", "available": "asked", "get": "asked"}
+_WHERE = {"DiLoCo": "diloco", "Gossip": "gossip", "LocalSGD": "local_sgd", "available": "asked", "get": "asked"}
 
 
 def __getattr__(name: str) -> Any:  # when a name is first used: Keras takes seconds

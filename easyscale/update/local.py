@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
+from easyscale.communicator import Communicator
 from easyscale.layout.specs import Spec
 from easyscale.optimizers.nested import all_variables
 from easyscale.step.interfaces import GradientSync, StepContext
@@ -37,6 +38,7 @@ class LocalUpdate(Update):
     Attributes:
         every: Int. A round is made after so many steps without one: of all weights, or of the next fragment.
         fragments: Int. In so many parts weights take turns.
+        in_pairs: Bool. Whether a worker mixes its weights with another one's instead. At an epoch's end is a round.
         overlap: Int. Steps that are made while a round goes on.
         exchanges: Bool. Whether the next step exchanges gradients: the same on all workers.
         traced: Bool. Whether the step that was traced last does; `None` if none was traced.
@@ -55,13 +57,7 @@ class LocalUpdate(Update):
         asked: LocalSteps,
     ):
         super().__init__(optimizer, variables, connect)
-        communicator = connect().communicator
-        for is_so, rule, received in (
-            (communicator.membership.is_elastic, "an update in rounds needs all of its workers", "an elastic job"),
-            (bool(communicator.servers), "workers that step alone need ranks that all train", "a job with servers"),
-        ):
-            if is_so:
-                raise ValueError(f"{rule}. Received: update='{asked.name}' and {received}. Use `update='replicated'`")
+        check_job(connect().communicator, asked.name)
         parts = fragments_of(variables, asked.fragments)
         self.every, self.fragments, self._start_step = asked.every // len(parts), len(parts), asked.start_step
         self.exchanges, self.is_open = True, False
@@ -69,8 +65,11 @@ class LocalUpdate(Update):
         self.traced: bool | None = None
         self._together = ReplicatedUpdate(optimizer, variables, connect)
         self._states = StatesOfWorkers(optimizer, connect())
-        self.overlap, mixing = asked.overlap, asked.mixing if asked.overlap else None
-        self._outers = [OuterStep(asked.make_outer_optimizer(), part, connect, mixing) for part in parts]
+        self.overlap, self.in_pairs, mixing = asked.overlap, asked.in_pairs, asked.mixing if asked.overlap else None
+        self._outers = [
+            OuterStep(asked.make_outer_optimizer(), part, connect, mixing, counts_alike=asked.in_pairs)
+            for part in parts
+        ]
         self._means_on_all = connect().on_state(self._states.means)
 
     def begin(self) -> None:
@@ -105,6 +104,12 @@ class LocalUpdate(Update):
 
     # Rounds
 
+    def leave(self) -> None:
+        """Take in that weights are about to be others, also where this worker has not stepped alone."""
+        self._are_apart = True
+        if not self.is_open:  # its own data have ended, perhaps before the first steps were over
+            self.look()
+
     def make_round(
         self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable], fragment: int | None = None
     ) -> None:
@@ -115,9 +120,7 @@ class LocalUpdate(Update):
             losses: The same.
             fragment: Int. Which part of the weights it is of. Defaults to `None`: all.
         """
-        self._are_apart = True
-        if not self.is_open:  # its own data have ended, perhaps before the first steps were over
-            self.look()
+        self.leave()
         if fragment is not None and self.fragments > 1:
             for outer in self._outers[fragment : fragment + 1]:  # another optimizer may have more fragments
                 outer.make(moving, losses)
@@ -128,9 +131,7 @@ class LocalUpdate(Update):
 
     def start_round(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable], fragment: int) -> None:
         """Begin a round of a fragment that goes on while workers step; see `make_round`, and `OuterStep.start`."""
-        self._are_apart = True
-        if not self.is_open:
-            self.look()
+        self.leave()
         for outer in self._outers[fragment : fragment + 1]:
             outer.start(moving, losses)
 
@@ -219,6 +220,16 @@ class LocalUpdate(Update):
     def variables(self) -> list[keras.Variable]:
         of_outers = [variable for outer in self._outers for variable in outer.variables]
         return [*all_variables(self._optimizer), *of_outers]
+
+
+def check_job(communicator: Communicator, name: str) -> None:
+    """Raise `ValueError` if workers cannot step alone in this job, by the update of this name."""
+    for is_so, rule, received in (
+        (communicator.membership.is_elastic, "an update in rounds needs all of its workers", "an elastic job"),
+        (bool(communicator.servers), "workers that step alone need ranks that all train", "a job with servers"),
+    ):
+        if is_so:
+            raise ValueError(f"{rule}. Received: update='{name}' and {received}. Use `update='replicated'`")
 
 
 def fragments_of(variables: Sequence[keras.Variable], count: int) -> list[list[keras.Variable]]:

@@ -25,6 +25,7 @@ class LocalSteps(abc.ABC):
         fragments: Int. In so many parts weights take turns, a round for each. Defaults to `1`: all in one round.
         overlap: Int. So many steps are made while a round goes on. Defaults to `0`: workers wait for its end.
         mixing: Float. What stays of a worker's own weights when such a round ends. Defaults to `0.5`.
+        in_pairs: Bool. Whether a worker mixes its weights with those of one other, where else there is a round of all.
         name: String. By which users ask for it with its defaults, as in `Distribute(update="local_sgd")`.
         needs: String. What optimizer it needs.
 
@@ -34,6 +35,7 @@ class LocalSteps(abc.ABC):
 
     overlap = 0
     mixing = 0.5
+    in_pairs = False
     name: ClassVar[str] = ""
     needs: ClassVar[str] = "an optimizer of which each worker can have one of its own"
 

@@ -33,6 +33,7 @@ class OuterStep:
         connect: Function that returns all workers, as one of them sees them.
         mixing: Float. What stays of a worker's own weights when a round ends during which it has stepped on. Defaults
             to `None`: it steps between rounds only.
+        counts_alike: Bool. Whether each worker counts as much as another, and not by its samples. Defaults to `False`.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class OuterStep:
         variables: Sequence[keras.Variable],
         connect: Callable[[], GradientSync],
         mixing: float | None = None,
+        counts_alike: bool = False,
     ):
         self._weights, self._outer, self._connect, self._mixing = list(variables), outer, connect, mixing
+        self._counts_alike = counts_alike
         self._last = [
             keras.Variable(value_of(weight), dtype=weight.dtype, name=weight.name) for weight in self._weights
         ]
@@ -106,7 +109,9 @@ class OuterStep:
         weights = [keras.ops.convert_to_tensor(weight) for weight in self._weights]
         differences = [last - weight for last, weight in zip(self._last, weights, strict=True)]
         beginnings = [keras.ops.reshape(weight, (-1,))[:COMPARED] for weight in weights]
-        return StepContext(keras.ops.convert_to_tensor(self._samples), beginnings, moving, losses), differences
+        samples = keras.ops.convert_to_tensor(self._samples)
+        samples = keras.ops.ones_like(samples) if self._counts_alike else samples
+        return StepContext(samples, beginnings, moving, losses), differences
 
     # A round that goes on while workers step
 

@@ -11,7 +11,7 @@ from launches import over_ranks
 import easyscale
 from easyscale.callbacks import Distribute
 from easyscale.replication.connecting import connect
-from easyscale.update import DiLoCo, LocalSGD, choosing, get
+from easyscale.update import DiLoCo, Gossip, LocalSGD, choosing, get
 from easyscale.update.states_of_workers import StatesOfWorkers
 
 SGD = keras.optimizers.SGD
@@ -27,6 +27,11 @@ def test_rounds_are_of_a_part_of_the_weights_or_go_on_beside(check):
     check()
 
 
+@over_ranks(Path(__file__).with_name("gossip_on_ranks.py"), sizes=[2, 3, 4], limit=600)
+def test_workers_mix_their_weights_in_pairs(check):
+    check()
+
+
 def _used():
     optimizer = SGD(0.7)
     keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]).compile(optimizer, "mse")
@@ -39,6 +44,7 @@ def _used():
     [
         (lambda: LocalSGD(every=0), "`every` must be an integer of 1 or more. Received: every=0. Use such as 16"),
         (lambda: LocalSGD(every=1.5), "`every` must be an integer of 1 or more. Received: every=1.5"),
+        (lambda: Gossip(every=0), "`every` must be an integer of 1 or more. Received: every=0"),
         (lambda: DiLoCo(every="100"), "`every` must be an integer of 1 or more. Received: every='100'"),
         (lambda: DiLoCo(every=True), "`every` must be an integer of 1 or more. Received: every=True"),
         (lambda: LocalSGD(start_step=-1), "`start_step` must be an integer of 0 or more. Received: start_step=-1"),
@@ -118,6 +124,7 @@ def test_a_job_in_which_workers_cannot_step_alone_is_refused(servers, is_elastic
     [
         "local_sgd",
         LocalSGD(every=4),
+        Gossip(every=3),
         DiLoCo(every=7, outer_optimizer=SGD(0.5), start_step=3),
         DiLoCo(every=8, fragments=2, overlap=3, mixing=0.25),
     ],

@@ -28,6 +28,7 @@ ALONE = {
     "diloco": "easyscale.update.DiLoCo(every=2)",
     "diloco in turns": "easyscale.update.DiLoCo(every=4, fragments=2)",
     "diloco beside": "easyscale.update.DiLoCo(every=4, fragments=2, overlap=1)",
+    "gossip": "easyscale.update.Gossip()",
 }
 
 
@@ -105,7 +106,7 @@ DIMENSIONS = [
         lambda case: case["update"] == "default" and case["replication"] == "between_graph" and case["servers"] == "0",
         argument="update",
     ),
-    Dimension("compression", {"none": "", **FORMS}, 0.1, "distribute"),
+    Dimension("compression", {"none": "", **FORMS}, 0.1, "distribute", fits=lambda case: case["rounds"] != "gossip"),
     Dimension("bucket_bytes", {"default": "", "16": "16", "300": "300", "4096": "4096"}, 0.25, "distribute"),
     Dimension("check_every", {"100": "", "1": "1", "2": "2"}, 0.15, "distribute"),
     # Whether XLA compiles the update of a small model, too.

@@ -1,0 +1,81 @@
+"""Weights that workers mix in pairs, until the data of all have ended: nobody meets all others for it."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from easyscale.backend import view_of
+from easyscale.communicator import Communicator
+from easyscale.errors import DesyncError
+from easyscale.layout.bucket import plan
+from easyscale.layout.specs import specs_of
+
+__all__ = ["Pairs"]
+
+
+class Pairs:
+    """The weights of a worker, which become the mean of its own and another one's.
+
+    In round `t` each sends to the worker that stands `2^(t mod k)` behind it, `k = ceil(log2 P)`. In any `k` rounds
+    that begin where `t mod k` is 0 each hears of all others. So they tell as well whether all that they have heard of
+    had no more data then: all workers come to know it in the same round.
+
+    Args:
+        communicator: All workers.
+        variables: The weights, the same on all workers.
+    """
+
+    def __init__(self, communicator: Communicator, variables: Sequence[keras.Variable]):
+        self._communicator, self._variables = communicator, list(variables)
+        self._turns = max(1, (communicator.size - 1).bit_length())
+        self._buckets = plan(specs_of(variables))
+        self._round, self._all_ended = 0, False
+
+    def mix(self, has_data: bool) -> bool:
+        """Take the mean of this worker's weights and another one's; return whether no worker has more data.
+
+        All workers must call this equally often.
+
+        Args:
+            has_data: Bool. Whether this worker may have more.
+
+        Raises:
+            DesyncError: If the other one is in another round.
+        """
+        turn = self._round % self._turns
+        self._all_ended = not has_data and (turn == 0 or self._all_ended)
+        communicator, distance = self._communicator, 1 << turn
+        to, source = (communicator.rank + distance) % communicator.size, communicator.rank - distance
+        source %= communicator.size
+        told = np.array([self._round, self._all_ended], np.int64)
+        sent, came = [told, *self._packed()], [np.empty_like(told)]
+        came += [np.empty_like(vector) for vector in sent[1:]]
+        receives = [communicator.ireceive(buffer, source) for buffer in came]
+        sends = [communicator.isend(buffer, to) for buffer in sent]
+        for request in [*receives, *sends]:
+            request.wait()
+        number, ended = came[0].tolist()
+        if number != self._round:
+            raise DesyncError(
+                f"workers must mix their weights equally often. Received: round {self._round} on rank "
+                f"{communicator.rank}, and round {number} on rank {source}. Start the job again"
+            )
+        self._take(came[1:])
+        self._round += 1
+        self._all_ended &= bool(ended)
+        return self._all_ended and turn == self._turns - 1
+
+    def _packed(self) -> list[np.ndarray]:
+        vectors = []
+        for bucket in self._buckets:
+            vectors.append(np.zeros(bucket.length, bucket.dtype))
+            own = {slot.index: view_of(self._variables[slot.index]) for slot in bucket.slots}
+            bucket.pack(own, vectors[-1], 1.0)
+        return vectors
+
+    def _take(self, vectors: Sequence[np.ndarray]) -> None:
+        for bucket, vector in zip(self._buckets, vectors, strict=True):
+            for index, came in bucket.unpack(vector).items():
+                own = view_of(self._variables[index])
+                self._variables[index].assign((0.5 * (own + came)).astype(own.dtype))
