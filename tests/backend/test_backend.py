@@ -23,6 +23,23 @@ def test_the_backend_is_keras_own():
     assert backend.get() is backend.get()
 
 
+def test_graphs_of_several_objects_are_no_retracing_of_one(caplog):
+    class Doubled:
+        def __init__(self):
+            self.run = backend.get().graph(self._run)
+
+        def _run(self, tensor):
+            return 2 * tensor
+
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        for size in range(1, 12):
+            assert Doubled().run(tf.ones(size)).shape == (size,)
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert not caplog.records
+
+
 def test_a_backend_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "numpy")
     with pytest.raises(

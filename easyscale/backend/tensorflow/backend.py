@@ -1,5 +1,6 @@
 """TensorFlow, as EasyScale asks for it."""
 
+import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,8 @@ class TensorFlow(Backend):
         return CompiledUpdate(communicator, has_copies)
 
     def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return tf.function(function, autograph=False, reduce_retracing=True)
+        # Of one method of several objects TensorFlow would count the traces together, and warn of many.
+        return tf.function(functools.partial(function), autograph=False, reduce_retracing=True)
 
     def stage_passes(
         self,

@@ -54,8 +54,8 @@ class Elsewhere(np.lib.mixins.NDArrayOperatorsMixin):
 def _not_here(path: str) -> EasyScaleError:
     return EasyScaleError(
         f"a weight must be on this rank to be read. Received: `{path}`, which is of another stage, or has no value "
-        "before `fit()`. Train by `Distribute(model_parallel=...)`, have all ranks call `save`, or build the model "
-        "outside of `scope()`"
+        "before `fit()`. Train by `fit()` with `Distribute(model_parallel=...)`, not by `train_on_batch`; have all "
+        "ranks call `save`, or build the model outside of `scope()`"
     )
 
 
