@@ -48,6 +48,7 @@ class Pairs:
         communicator, distance = self._communicator, 1 << turn
         to, source = (communicator.rank + distance) % communicator.size, communicator.rank - distance
         source %= communicator.size
+        communicator.progress.purpose = "weights that mix in pairs"  # what a stall report says
         told = np.array([self._round, self._all_ended], np.int64)
         sent, came = [told, *self._packed()], [np.empty_like(told)]
         came += [np.empty_like(vector) for vector in sent[1:]]
