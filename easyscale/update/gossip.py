@@ -1,12 +1,8 @@
 """Workers step alone, and mix their weights in pairs, which change each time."""
 
-from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from easyscale.step.interfaces import GradientSync
-from easyscale.update.local import LocalUpdate
 from easyscale.update.local_sgd import LocalSGD
 
 __all__ = ["Gossip"]
@@ -53,18 +49,13 @@ class Gossip(LocalSGD):
     def __init__(self, every: int = 1):
         super().__init__(every)
 
-    def __call__(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        variables: list[keras.Variable],
-        connect: Callable[[], GradientSync],
-    ) -> LocalUpdate:
-        if connect().sums is not None:
+    def check_job(self, gradients: GradientSync) -> None:
+        super().check_job(gradients)
+        if gradients.sums is not None:
             raise ValueError(
                 "weights that are mixed in pairs travel as they are. Received: update='gossip' and `compression`. "
                 "Leave one of them out"
             )
-        return super().__call__(optimizer, variables, connect)
 
     def get_config(self) -> dict[str, Any]:
         return {"every": self.every}

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
-from easyscale.communicator import Communicator
 from easyscale.layout.specs import Spec
 from easyscale.optimizers.nested import all_variables
 from easyscale.step.interfaces import GradientSync, StepContext
@@ -57,7 +56,7 @@ class LocalUpdate(Update):
         asked: LocalSteps,
     ):
         super().__init__(optimizer, variables, connect)
-        check_job(connect().communicator, asked.name)
+        asked.check_job(connect())
         parts = fragments_of(variables, asked.fragments)
         self.every, self.fragments, self._start_step = asked.every // len(parts), len(parts), asked.start_step
         self.exchanges, self.is_open = True, False
@@ -220,16 +219,6 @@ class LocalUpdate(Update):
     def variables(self) -> list[keras.Variable]:
         of_outers = [variable for outer in self._outers for variable in outer.variables]
         return [*all_variables(self._optimizer), *of_outers]
-
-
-def check_job(communicator: Communicator, name: str) -> None:
-    """Raise `ValueError` if workers cannot step alone in this job, by the update of this name."""
-    for is_so, rule, received in (
-        (communicator.membership.is_elastic, "an update in rounds needs all of its workers", "an elastic job"),
-        (bool(communicator.servers), "workers that step alone need ranks that all train", "a job with servers"),
-    ):
-        if is_so:
-            raise ValueError(f"{rule}. Received: update='{name}' and {received}. Use `update='replicated'`")
 
 
 def fragments_of(variables: Sequence[keras.Variable], count: int) -> list[list[keras.Variable]]:

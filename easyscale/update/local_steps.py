@@ -60,6 +60,16 @@ class LocalSteps(abc.ABC):
             return "a weight is overwritten with its gradient"
         return None
 
+    def check_job(self, gradients: GradientSync) -> None:
+        """Raise `ValueError` if workers cannot step alone in this job."""
+        communicator = gradients.communicator
+        for is_so, rule, received in (
+            (communicator.membership.is_elastic, "an update in rounds needs all of its workers", "an elastic job"),
+            (bool(communicator.servers), "workers that step alone need ranks that all train", "a job with servers"),
+        ):
+            if is_so:
+                raise ValueError(f"{rule}. Received: update='{self.name}' and {received}. Use `update='replicated'`")
+
     @abc.abstractmethod
     def make_outer_optimizer(self) -> keras.optimizers.Optimizer:
         """Return a new optimizer, which is given the mean difference of a round as its gradient."""

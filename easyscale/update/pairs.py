@@ -62,7 +62,7 @@ class Pairs:
                 f"workers must mix their weights equally often. Received: round {self._round} on rank "
                 f"{communicator.rank}, and round {number} on rank {source}. Start the job again"
             )
-        self._take(came[1:])
+        self._take(sent[1:], came[1:])
         self._round += 1
         self._all_ended &= bool(ended)
         return self._all_ended and turn == self._turns - 1
@@ -75,8 +75,8 @@ class Pairs:
             bucket.pack(own, vectors[-1], 1.0)
         return vectors
 
-    def _take(self, vectors: Sequence[np.ndarray]) -> None:
-        for bucket, vector in zip(self._buckets, vectors, strict=True):
-            for index, came in bucket.unpack(vector).items():
-                own = view_of(self._variables[index])
-                self._variables[index].assign((0.5 * (own + came)).astype(own.dtype))
+    def _take(self, sent: Sequence[np.ndarray], came: Sequence[np.ndarray]) -> None:
+        for bucket, own, other in zip(self._buckets, sent, came, strict=True):
+            mean = (0.5 * (own + other)).astype(bucket.dtype)
+            for index, value in bucket.unpack(mean).items():
+                self._variables[index].assign(value)
