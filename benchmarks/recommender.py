@@ -7,7 +7,8 @@ behind; Adam. In data parallelism by `ring` every process has the whole table, a
 `Split({"table": "rows"})` each has its part of the rows, and what is looked up travels. Ways take turns, a launch for
 each, and figures are medians. Memory is the largest of a process, less that of one that has only loaded Keras: resident
 behind the last step, and at its peak until then, which has the whole table as it is built. Behind `fit()` every process
-has everything again; that is not in it.
+has everything again; that is not in it. In data parallelism 4 processes with 2,000,000 rows need more than 24 GB:
+`--rows 1000000` fits.
 """
 
 import argparse
