@@ -52,7 +52,10 @@ class PowerSGD(Compression):
     def __init__(self, rank: int = 4, start_step: int = 0):
         for argument, value, least in (("rank", rank, 1), ("start_step", start_step, 0)):
             if not is_number(value, least, whole=True) or isinstance(value, bool):
-                raise ValueError(f"`{argument}` must be an integer, {least} or more. Received: {argument}={value!r}")
+                raise ValueError(
+                    f"`{argument}` must be an integer, {least} or more. Received: {argument}={value!r}. "
+                    f"{'Use such as 4' if least else 'Leave it out to send low ranks from the first step on'}"
+                )
         self.rank, self.start_step = int(rank), int(start_step)
 
     def shortens(self, shape: tuple[int, ...]) -> bool:

@@ -111,13 +111,17 @@ def test_gradients_of_zeros_stay_so(run_ranks):
         assert np.isfinite(factors[3]).all()
 
 
+NO_STEP = "`start_step` must be an integer, 0 or more. Received:"
+LEAVE_OUT = "Leave it out to send low ranks from the first step on"
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"rank": 0}, "`rank` must be an integer, 1 or more. Received: rank=0"),
-        ({"rank": 2.5}, "`rank` must be an integer, 1 or more. Received: rank=2.5"),
-        ({"start_step": -1}, "`start_step` must be an integer, 0 or more. Received: start_step=-1"),
-        ({"start_step": True}, "`start_step` must be an integer, 0 or more. Received: start_step=True"),
+        ({"rank": 0}, "`rank` must be an integer, 1 or more. Received: rank=0. Use such as 4"),
+        ({"rank": 2.5}, "`rank` must be an integer, 1 or more. Received: rank=2.5. Use such as 4"),
+        ({"start_step": -1}, f"{NO_STEP} start_step=-1. {LEAVE_OUT}"),
+        ({"start_step": True}, f"{NO_STEP} start_step=True. {LEAVE_OUT}"),
     ],
 )
 def test_what_it_cannot_be_is_refused(arguments, line):
