@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import types
 
 import numpy as np
@@ -87,13 +88,14 @@ def test_every_public_function_and_class_has_a_docstring(module):
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if ">>>" in MODULES[name].read_text()])
-def test_examples_in_docstrings_run(module, run_ranks, monkeypatch):
+def test_examples_in_docstrings_run(module, run_ranks, monkeypatch, tmp_path):
     """Every example but those with a `model`; one that says "on worker 1 of 2" runs there."""
     from easyscale.exchange import registry
 
     assert module in LOADABLE
     easyscale.exchange.available()
     monkeypatch.setattr(registry._registry, "_registered", dict(registry._registry._registered))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("EASYSCALE_EXCHANGE", "EASYSCALE_REPLICATION"):
         monkeypatch.delenv(name, raising=False)
     loaded = importlib.import_module(module)

@@ -1,5 +1,6 @@
 """The same training by all ranks and by one process, with the same callbacks: steps, weights, history and files."""
 
+import atexit
 import io
 import shutil
 import tempfile
@@ -71,8 +72,11 @@ def train(callbacks, shard, data=DATA, build=small_net, **options):
 
 
 def new_folder():
-    """An empty folder that all ranks see."""
-    return Path(comm.all_gather_object(tempfile.mkdtemp() if easyscale.is_chief() else None)[0])
+    """An empty folder that all ranks see, until the chief ends."""
+    own = tempfile.mkdtemp() if easyscale.is_chief() else None
+    if own is not None:
+        atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return Path(comm.all_gather_object(own)[0])
 
 
 def done_with(folder):
