@@ -47,8 +47,8 @@ class ErrorFeedback(Compression):
     def __init__(self, form: str | dict | Compression | type[Compression]):
         from easyscale import compression
 
-        found = None if form == compression.AUTO else compression.get(form)
-        if found is None or isinstance(found, ErrorFeedback):
+        found = compression.given(form)
+        if not isinstance(found, compression.Compression) or isinstance(found, ErrorFeedback):
             raise ValueError(f"`form` must be a form without error feedback. Received: {form=}. Use such as 'int8'")
         self.form, self.name = found, f"{found.name} with error feedback"
 

@@ -27,7 +27,8 @@ class CompressedSums:
     Args:
         form: `Compression`.
         communicator: The `Communicator`.
-        count: Function. Returns how many exchanges of gradients this process has seen, the same on all ranks.
+        count: Function. Returns how many exchanges of gradients this process has seen, of any optimizer: the same on
+            all ranks, and another one in each step.
 
     Attributes:
         form: The `Compression`.
@@ -36,18 +37,28 @@ class CompressedSums:
 
     def __init__(self, form: Compression, communicator: Communicator, count: Callable[[], int]):
         self.form, self._communicator, self._count = form, communicator, count
-        self._before = 0  # the steps that others have made, of which training goes on
+        self._begun, self._seen = 0, -1  # this optimizer's exchanges, and what `count` said in the last of them
         self.keeps_error, self._residuals = form.keeps_error, Residuals(communicator, form.name)
         self._factors: dict[int, np.ndarray] = {}
 
     @property
     def steps(self) -> int:
-        """How many steps there were."""
-        return self._before + self._count()
+        """How many steps of this optimizer have begun."""
+        return self._begun
 
-    def shrink(self) -> None:
-        """Go on with other ranks, some of which know neither steps nor factors. All must call this."""
-        self._before = 0
+    def _number(self) -> int:
+        """Return how many steps there were before the one that is under way, to which this belongs."""
+        if (now := self._count()) != self._seen:  # the step's first vector
+            self._begun, self._seen = self._begun + 1, now
+        return self._begun - 1
+
+    def shrink(self, exchanges: int) -> None:
+        """Go on with other ranks, some of which know neither steps nor factors. All must call this.
+
+        Args:
+            exchanges: Int. How many there were in the job, which all know: it counts as the steps of this optimizer.
+        """
+        self._begun, self._seen = exchanges, -1
         self._factors.clear()
 
     def warn_of_none(self, gradients: Sequence[Spec]) -> None:
@@ -83,11 +94,11 @@ class CompressedSums:
         def add_up(vector: np.ndarray) -> None:
             for gap in gaps:  # whose values are undefined
                 vector[gap] = 0
-            step = StepOfForm(self.steps, spans, self._factors)
+            step = StepOfForm(self._number(), spans, self._factors)
             if self.keeps_error:
                 left_out = self._residuals.begin(vector, spans)
                 self.form.sum(exchange, vector, step, left_out, gathers)
-                self._residuals.keep(left_out, spans, step.number)
+                self._residuals.keep(left_out, spans, step.number + 1)
             else:
                 self.form.sum(exchange, vector, step, gathers=gathers)
 
@@ -108,7 +119,7 @@ class CompressedSums:
 
     def load(self, steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Go on from what `collect` has returned after so many steps, on this or another number of ranks."""
-        self._before = steps - self._count()
+        self._begun, self._seen = steps, -1
         self._residuals.load(_numbered(arrays, "of_ranks/"))
         self._factors = _numbered(arrays, "factor/")
 

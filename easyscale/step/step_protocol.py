@@ -88,7 +88,7 @@ class Steps(StepProtocol):
         self._shared.agreement.count = exchanges
         self._gradients.exchange.shrink()
         if self._gradients.sums is not None:
-            self._gradients.sums.shrink()
+            self._gradients.sums.shrink(exchanges)
 
     def explained(self, on_failure: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         return self._shared.call.explained(on_failure)

@@ -80,8 +80,7 @@ class Distribution:
         for name in (*_REPLACED, keras_internals.LOGS):
             if hasattr(model, name):  # a layer that is a `Trainer`, and no `Model`, cannot be saved
                 own = self._results if name == keras_internals.LOGS else getattr(self, name)
-                original = backends.get().method_of(model, name)
-                object.__setattr__(model, name, functools.partial(own, original))
+                object.__setattr__(model, name, functools.partial(own, backends.get().method_of(model, name)))
 
     @classmethod
     def of(cls, model: keras.Model) -> "Distribution":
@@ -325,6 +324,7 @@ class Distribution:
     def compile(self, original: Callable, *args: Any, **kwargs: Any) -> None:
         self._train_function = None
         original(*args, **kwargs)
+        _renew_steps(self._model)
 
     def get_compile_config(self, original: Callable) -> dict:
         config = original()
@@ -347,3 +347,10 @@ class Distribution:
         evaluates = bool(self._evaluations)
         merged = self._fit.end_data(not evaluates, logs, may_be_whole=evaluates and not self._evaluates_part)
         return merged if evaluates else {**merged, **self._fit.logs()}
+
+
+def _renew_steps(model: keras.Model) -> None:
+    """Let JAX, which knows by its object what it has compiled, not take the steps for those before a `compile()`."""
+    for name in ("train_step", "test_step"):
+        if isinstance(step := vars(model).get(name), functools.partial):
+            object.__setattr__(model, name, functools.partial(step.func, *step.args))

@@ -258,6 +258,8 @@ class Fit:
             self.progress.settle(max(steps))
             self._profile.end_epoch(max(numbers))
             self.rounds.end_epoch(any(are_open))
+            if isinstance(self._steps, SynchronousSteps):
+                self._steps.end_first()
             self._pass.end_epoch(all(ended))
             for variable, mean in batch_normalization.mean_statistics(self._model, self._communicator):
                 variable.assign(mean)

@@ -130,12 +130,16 @@ class SynchronousSteps:
 
     def _compare(self) -> None:
         """Look at what workers have in common now."""
-        if self._first is not None:
-            self._first.compare_batches()
-            self._first = None
+        self.end_first()
         if self._compares:
             self._compares = False
             self._rounds.compare()
+
+    def end_first(self) -> None:
+        """Compare the first batches, if weights have been the same on all workers for the first time since."""
+        if self._first is not None:
+            self._first.compare_batches()
+            self._first = None
 
     def _end_on_server(self, train_function: TrainFunction, iterator: Iterator) -> NoReturn:
         """End a server's data before its first step: it takes part in those of the workers until theirs ends."""

@@ -153,3 +153,9 @@ def test_what_is_left_out_of_a_copy_is_nobodys(run_ranks):
         return str(raised.value)
 
     assert "\n" not in run_ranks(2, on_rank)[1]
+
+
+@pytest.mark.parametrize("form", ["auto", {"name": "auto"}, ErrorFeedback("int8"), None], ids=repr)
+def test_it_is_of_one_form_that_has_none(form):
+    with pytest.raises(ValueError, match=r"^`form` must be a form without error feedback\. Received: form=.*'int8'$"):
+        ErrorFeedback(form)

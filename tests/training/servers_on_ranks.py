@@ -67,6 +67,21 @@ def check_a_model_that_its_first_step_builds():
     return equal(build)
 
 
+def check_validation_by_whole_data_is_the_same_on_servers():
+    """A server sees none of it, and has what the workers found: else its `EarlyStopping` would end their training."""
+    x, y = digits(96)
+    model = classify(conv_net(), keras.optimizers.SGD(0.01))
+    stops = keras.callbacks.EarlyStopping(patience=1)
+    callbacks = [easyscale.callbacks.Distribute("parameter_server"), stops]
+    options = {"batch_size": 8, "verbose": 0, "epochs": 4, "validation_data": (x, y), "callbacks": callbacks}
+    history = model.fit(*easyscale.shard(x, y), **options).history
+    everyones = comm.all_gather_object({name: list(map(float, values)) for name, values in history.items()})
+    assert all(theirs == everyones[0] for theirs in everyones)
+    assert len(history["val_loss"]) == 4
+    alone = model.evaluate(x, y, verbose=0)
+    np.testing.assert_allclose([history["val_loss"][-1], history["val_accuracy"][-1]], alone, rtol=1e-4)
+
+
 def check_the_code_after_fit_works_on_servers():
     x, y = digits(96)
     model = classify(conv_net(), keras.optimizers.Adam())

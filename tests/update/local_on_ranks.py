@@ -18,7 +18,7 @@ import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
 from easyscale.compression import Packing  # noqa: E402
 from easyscale.errors import DesyncError  # noqa: E402
-from easyscale.update import DiLoCo, LocalSGD  # noqa: E402
+from easyscale.update import DiLoCo, Gossip, LocalSGD  # noqa: E402
 
 comm = easyscale.communicator.get()
 
@@ -190,13 +190,15 @@ def check_loss_scaling_is_each_workers_own():
 
 
 def check_workers_with_the_same_data_are_told_so_in_the_first_round():
-    model, (x, y) = linear(), parts()[0]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        distribute = Distribute("ring", update=LocalSGD(every=3))
-        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[distribute])
-    found = [str(warning.message) for warning in caught if "the same first batch" in str(warning.message)]
-    assert len(found) == int(comm.is_chief), found
+    """Within an epoch, or at its end."""
+    for update in (LocalSGD(every=3), LocalSGD(every=10**6), Gossip()):
+        model, (x, y) = linear(), parts()[0]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
+            model.fit(x, y, **options, callbacks=[Distribute("ring", update=update)])
+        found = [str(warning.message) for warning in caught if "the same first batch" in str(warning.message)]
+        assert len(found) == int(comm.is_chief), (update, found)
 
 
 def check_a_step_past_the_optimizer_is_an_error():

@@ -124,6 +124,7 @@ class LiveStep:
         self._model, self._own, self._trains, self._watch = model, own, trains, watch
         self._passes: dict[tuple, _Passes] = {}
         self._known: tuple[int, ...] = ()
+        self._held: tuple = ()  # what these numbers are of: those of what is gone may come again
 
     def __call__(self, *given: Any) -> Any:
         if len(given) > 1:
@@ -141,7 +142,7 @@ class LiveStep:
         variables = _Variables.of(model)
         known = (id(model.loss), model.run_eagerly, *(id(variable) for kind in variables for variable in kind))
         if known != self._known:
-            self._known, self._passes = known, {}
+            self._known, self._held, self._passes = known, (model.loss, variables), {}
         tensors, structure = jax.tree.flatten(batch)
         key = structure, *((tensor.shape, str(tensor.dtype)) for tensor in tensors)
         if key not in self._passes:

@@ -1,6 +1,7 @@
 """How a process ends: the others may be waiting for it."""
 
 import fcntl
+import io
 import os
 import stat
 import sys
@@ -70,6 +71,8 @@ class Ending:
             return
         # A mistake in the script often strikes all ranks at once. The first to show it ends the others.
         time.sleep(0.2 * min(communicator.rank, 10))
+        if isinstance(sys.stderr, io.StringIO):  # of a hook around this one, as PyTorch's: it is lost with this process
+            sys.stderr = sys.__stderr__
         previous_hook(kind, error, traceback)
         if isinstance(error, PeerError) and error.left is not None:
             self._progress.missed = membership.initial_ranks[error.left] + 1

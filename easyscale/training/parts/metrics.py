@@ -47,10 +47,13 @@ def _merge(
     rows = communicator.all_gather_rows(np.concatenate([[float(differ)], *states]))[: communicator.workers]
     ends = np.cumsum([1, *(state.size for state in states)])
     flags, *parts = np.split(rows, ends[:-1], axis=1)
-    if may_be_whole and (rows[:, 1:] == rows[0, 1:]).all():
+    is_whole = may_be_whole and (rows[:, 1:] == rows[0, 1:]).all()
+    if is_whole and not communicator.is_server:
         return bool(flags.any())
     for metric, all_ranks in zip(metrics, parts, strict=True):
-        if hasattr(metric, "merge_state"):
+        if is_whole:  # a server has seen none of it
+            _set_state(metric, all_ranks[0])
+        elif hasattr(metric, "merge_state"):
             _set_state(metric, all_ranks[0])
             metric.merge_state([_copy(metric, state) for state in all_ranks[1:]])
         else:

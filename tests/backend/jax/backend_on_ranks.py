@@ -184,3 +184,23 @@ def check_what_holds_for_every_module_holds_for_those_of_jax():
 
 def check_tensorflow_is_not_imported():
     assert "tensorflow" not in sys.modules
+
+
+def check_a_second_compile_counts_with_distribute_on_one_process():
+    """JAX knows by its object what it has compiled: it must not take the steps for those of the loss before."""
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    y, histories = 2 * x[:, :1], []
+    for callbacks in ([], [easyscale.callbacks.Distribute()]):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        found = []
+        for loss, metric in (("mse", "mae"), ("mae", "mse")):
+            model.compile(keras.optimizers.SGD(0.01), loss, metrics=[metric])
+            fit = {"epochs": 2, "verbose": 0, "shuffle": False, "validation_data": (x, y), "callbacks": [*callbacks]}
+            found.append(model.fit(x, y, **fit).history)
+            found.append(model.evaluate(x, y, verbose=0, return_dict=True))
+        histories.append(found)
+    for stock, own in zip(*histories, strict=True):
+        assert stock.keys() == own.keys()
+        for name in stock:
+            np.testing.assert_allclose(own[name], stock[name], rtol=1e-5)

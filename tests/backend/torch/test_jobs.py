@@ -56,6 +56,22 @@ def test_a_job_that_is_refused_ends_with_one_line(job):
     assert [line for line in lines if line != error and not line.startswith("easyscale: rank")] == []
 
 
+def test_an_error_is_shown_also_with_a_process_group(job, tmp_path):
+    """PyTorch collects what is shown, to write it when the process would go on."""
+    script = (
+        BEGIN
+        + f"""
+import torch
+here = {{"rank": easyscale.rank(), "world_size": easyscale.size(), "init_method": "file://{tmp_path / "group"}"}}
+torch.distributed.init_process_group("gloo", **here)
+fit(callbacks=[easyscale.callbacks.Distribute("ring")])
+"""
+    )
+    done = job(script)
+    assert done.returncode == 1
+    assert "`torch.distributed` must not be initialised" in done.stderr, done.stderr
+
+
 def test_ranks_with_different_backends_are_told_so(job):
     script = "import os\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1': os.environ['KERAS_BACKEND'] = 'tensorflow'\n"
     done = job(script + BEGIN + "fit(callbacks=[easyscale.callbacks.Distribute('ring')])")
