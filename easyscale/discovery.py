@@ -4,13 +4,13 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from easyscale.errors import unknown
 
-__all__ = ["Registry", "classes_in", "import_all", "kinds_in"]
+__all__ = ["Registry", "classes_in", "import_all", "kinds_in", "make"]
 
 T = TypeVar("T")
 
@@ -31,6 +31,31 @@ def classes_in(package: str) -> list[type]:
 def kinds_in(package: str, base: type) -> list[type[Any]]:
     """Return those of `classes_in` that are of a base class and can be made."""
     return [kind for kind in classes_in(package) if issubclass(kind, base) and not inspect.isabstract(kind)]
+
+
+def make(argument: str, kind: type[T], arguments: Mapping[str, Any]) -> T:
+    """Return an instance of a class that a user, or a file, asks for, with these arguments.
+
+    Args:
+        argument: String. What it was given to, for messages of errors.
+        kind: The class.
+        arguments: Dict. By their names.
+
+    Raises:
+        ValueError: If it does not take them, needs more, or is only a base of others.
+    """
+    problem = "a class with methods to be written" if inspect.isabstract(kind) else None
+    try:
+        taken = inspect.signature(kind)
+        taken.bind(**arguments)
+    except TypeError as error:
+        problem = problem or f"{error}; it is {kind.__name__}{taken}"
+    if problem:
+        raise ValueError(
+            f"`{argument}` must be one that can be made. Received: {kind.__name__} with {dict(arguments)}: {problem}. "
+            "Pass an instance"
+        )
+    return kind(**arguments)
 
 
 class Registry(Generic[T]):
@@ -82,7 +107,7 @@ class Registry(Generic[T]):
             ValueError: If there is none.
         """
         classes = self.classes()
-        if name not in list(classes):
+        if not isinstance(name, str) or name not in classes:
             raise self.error(name, list(classes))
         return classes[name]
 

@@ -1,8 +1,10 @@
 """Classes that are asked for by name: which are known, and what is said of a name that is not."""
 
+import abc
+
 import pytest
 
-from easyscale.discovery import Registry
+from easyscale.discovery import Registry, make
 
 PACKAGE = "easyscale.layout"  # one that registers nothing
 
@@ -51,3 +53,30 @@ def test_a_name_that_is_not_there_is_told_those_that_are(name):
         known.find(name)
     rule = f"`animal` must be one of ['cat', 'tiger'] or an `Animal`. Received: animal={name!r}"
     assert str(error.value) == rule + (". Did you mean 'tiger'?" if name == "tigre" else "")
+
+
+class Base(abc.ABC):
+    @abc.abstractmethod
+    def speak(self): ...
+
+
+class Dog(Base):
+    def __init__(self, age: int = 1):
+        self.age = age
+
+    def speak(self):
+        raise TypeError("a mistake of its own")
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "problem"),
+    [
+        (Dog, {"aeg": 3}, "Dog with {'aeg': 3}: got an unexpected keyword argument 'aeg'; it is Dog(age: int = 1)"),
+        (Base, {}, "Base with {}: a class with methods to be written"),
+    ],
+)
+def test_arguments_that_a_class_does_not_take_are_told_of(kind, arguments, problem):
+    with pytest.raises(ValueError) as error:
+        make("animal", kind, arguments)
+    assert str(error.value) == f"`animal` must be one that can be made. Received: {problem}. Pass an instance"
+    assert make("animal", Dog, {"age": 2}).age == 2

@@ -26,7 +26,7 @@ from easyscale.compression.packing import Packing
 from easyscale.compression.power_sgd import PowerSGD
 from easyscale.compression.random_k import RandomK
 from easyscale.compression.top_k import TopK
-from easyscale.discovery import Registry
+from easyscale.discovery import Registry, make
 from easyscale.settings import Settings, variable
 
 __all__ = [
@@ -116,13 +116,13 @@ def get(identifier: str | dict | Compression | type[Compression] | None) -> Comp
     """
     if isinstance(identifier, dict) and "name" in identifier:
         arguments = {name: value for name, value in identifier.items() if name not in ("name", _KEEPS)}
-        form = _registry.find(identifier["name"])(**arguments)
+        form = make("compression", _registry.find(identifier["name"]), arguments)
         return ErrorFeedback(form) if identifier.get(_KEEPS) else form
     if identifier is None or isinstance(identifier, Compression):
         return identifier
     if isinstance(identifier, type) and issubclass(identifier, Compression):
-        return identifier()
-    return _registry.find(identifier)()
+        return make("compression", identifier, {})
+    return make("compression", _registry.find(identifier), {})
 
 
 def given(identifier: Any) -> Form:
@@ -139,7 +139,7 @@ def given(identifier: Any) -> Form:
     >>> given("auto"), given("bf16")
     ('auto', BF16())
     """
-    if identifier in (AUTO, {"name": AUTO}):
+    if isinstance(identifier, str | dict) and identifier in (AUTO, {"name": AUTO}):
         return AUTO
     return get(identifier)
 

@@ -94,6 +94,12 @@ class PackedMessages(Communicator):
         if self._messages is not None and place in self._messages:
             return self._messages[place]
         message = self._form.pack(vector)
+        if message.dtype != np.uint8 or message.size != self._form.nbytes(vector.size):  # others wait for so many
+            raise ValueError(
+                "`pack` of a form must return as many bytes as its `nbytes` says. Received: "
+                f"{message.size} of {message.dtype} for {vector.size} numbers by {self._form}, where `nbytes` says "
+                f"{self._form.nbytes(vector.size)}. Return a vector of np.uint8, as by `view`"
+            )
         if self._left_out is not None:
             self._left_out.add(vector, message, self._form)
         if self._messages is not None:

@@ -38,7 +38,7 @@ class RandomK(Compression):
     keeps_error = True
 
     def __init__(self, share: float = 0.01, seed: int = 0):
-        if not isinstance(seed, int) or seed < 0:
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
             raise ValueError(f"`seed` must be an integer, 0 or more. Received: {seed=}. Use such as 0")
         self.share, self.seed = check_share(share), seed
 

@@ -9,7 +9,7 @@ __all__ = ["check_share", "count_of"]
 
 def check_share(share: Any) -> float:
     """Return the part of all numbers that travels, or raise `ValueError` if it is none."""
-    if not is_number(share, above=0) or share > 1:
+    if not is_number(share, above=0) or isinstance(share, bool) or share > 1:
         raise ValueError(f"`share` must be a number above 0, and 1 at most. Received: {share=}. Use such as 0.01")
     return float(share)
 

@@ -10,7 +10,7 @@ __all__ = ["get"]
 def get(
     identifier: keras.optimizers.Optimizer | str | dict, argument: str = "inner_optimizer"
 ) -> keras.optimizers.Optimizer:
-    """Return the optimizer that `keras.optimizers.get` finds.
+    """Return the optimizer that users mean, as `keras.optimizers.get` does.
 
     Args:
         identifier: An optimizer, its name, or its configuration.
@@ -18,7 +18,7 @@ def get(
 
     Raises:
         TypeError: If `identifier` is neither an optimizer, nor a name, nor a configuration.
-        ValueError: If there is no optimizer of this name.
+        ValueError: If there is no optimizer of this name, or of this configuration.
 
     Example:
 
@@ -30,15 +30,35 @@ def get(
             f"`{argument}` must be an optimizer of Keras's, or its name. Received: {identifier!r}. "
             "Try `keras.optimizers.SGD(0.1)`"
         )
+    if isinstance(identifier, dict):
+        return _of_config(identifier, argument)
+    if isinstance(identifier, str):
+        return _of_name(identifier, argument)
+    return identifier
+
+
+def _of_name(name: str, argument: str) -> keras.optimizers.Optimizer:
+    known = _known()
+    if name.lower() in known:  # `keras.optimizers.get` has not all of them
+        return known[name.lower()]()
     try:
-        return keras.optimizers.get(identifier)
-    except ValueError:
-        if not isinstance(identifier, str):
-            raise
-        raise ValueError(unknown(argument, identifier, _names(), " or an optimizer")) from None
+        return keras.optimizers.get(name)  # one of the user's own, which is registered
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(unknown(argument, name, sorted(known), " or an optimizer")) from None
 
 
-def _names() -> list[str]:
-    base = keras.optimizers.Optimizer
-    classes = {name: cls for name, cls in vars(keras.optimizers).items() if isinstance(cls, type) and cls is not base}
-    return sorted(name.lower() for name, cls in classes.items() if issubclass(cls, base))
+def _of_config(config: dict, argument: str) -> keras.optimizers.Optimizer:
+    try:
+        return keras.optimizers.get(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"`{argument}` must be what `keras.optimizers.serialize` has returned. Received: {config!r} "
+            f"({' '.join(str(error).split())[:200]}). Try `keras.optimizers.SGD(0.1)`"
+        ) from None
+
+
+def _known() -> dict[str, type[keras.optimizers.Optimizer]]:
+    """Return Keras's optimizers by their names, but for those that need others inside."""
+    base, around = keras.optimizers.Optimizer, {"LossScaleOptimizer", "MultiOptimizer"}
+    classes = [cls for cls in vars(keras.optimizers).values() if isinstance(cls, type) and issubclass(cls, base)]
+    return {cls.__name__.lower(): cls for cls in classes if cls is not base and cls.__name__ not in around}

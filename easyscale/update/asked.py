@@ -2,7 +2,7 @@
 
 from typing import Any, TypeAlias
 
-from easyscale.discovery import Registry
+from easyscale.discovery import Registry, make
 from easyscale.errors import unknown
 from easyscale.update.base import Update
 from easyscale.update.local_steps import LocalSteps
@@ -56,7 +56,7 @@ def get(identifier: Identifier) -> Kind | None:
     if isinstance(found, str):
         found = available().get(found, found)
     if isinstance(found, type) and issubclass(found, LocalSteps):
-        return found(**arguments)
+        return make("update", found, arguments)
     if isinstance(found, type) and issubclass(found, Update):
         return found
     raise ValueError(unknown("update", found, list(available())))

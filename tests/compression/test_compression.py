@@ -5,7 +5,7 @@ import pytest
 from forms import own_forms
 
 from easyscale import exchange as exchanges
-from easyscale.compression import Packing
+from easyscale.compression import PackedMessages, Packing
 from easyscale.exchange.compressed import Compressed
 
 FORMS = {name: form for name, form in own_forms().items() if issubclass(form, Packing)}
@@ -140,3 +140,28 @@ def test_gradients_of_half_types_travel_as_such(run_ranks, dtype):
     for sent, buffer in run_ranks(4, on_rank):
         assert sent == 6 * 500
         np.testing.assert_array_equal(buffer, np.full(1000, 10, half))
+
+
+class Longer(Steps):
+    name = ""
+
+    def pack(self, vector):
+        return np.append(super().pack(vector), np.uint8(0))
+
+
+class Numbers(Steps):
+    name = ""
+
+    def pack(self, vector):
+        return vector[: 4 + len(vector)]
+
+
+@pytest.mark.parametrize("form", [Longer(), Numbers()])
+def test_a_form_whose_messages_are_not_as_long_as_it_says_is_told_so(run_ranks, form):
+    """Before they are sent: others would wait for so many bytes."""
+
+    def on_rank(comm):
+        with pytest.raises(ValueError, match=r"^`pack` of a form must return as many bytes as its `nbytes` says\. Rec"):
+            PackedMessages(comm, form).isend(np.ones(10, "float32"), 1 - comm.rank)
+
+    run_ranks(2, on_rank)
