@@ -33,24 +33,20 @@ class CompressedSums:
     Attributes:
         form: The `Compression`.
         keeps_error: Bool. Whether what is left out of a gradient is added to the next one.
+        steps: Int. How many steps of this optimizer have begun.
     """
 
     def __init__(self, form: Compression, communicator: Communicator, count: Callable[[], int]):
         self.form, self._communicator, self._count = form, communicator, count
-        self._begun, self._seen = 0, -1  # this optimizer's exchanges, and what `count` said in the last of them
+        self.steps, self._seen = 0, -1  # what `count` said in the last of them
         self.keeps_error, self._residuals = form.keeps_error, Residuals(communicator, form.name)
         self._factors: dict[int, np.ndarray] = {}
-
-    @property
-    def steps(self) -> int:
-        """How many steps of this optimizer have begun."""
-        return self._begun
 
     def _number(self) -> int:
         """Return how many steps there were before the one that is under way, to which this belongs."""
         if (now := self._count()) != self._seen:  # the step's first vector
-            self._begun, self._seen = self._begun + 1, now
-        return self._begun - 1
+            self.steps, self._seen = self.steps + 1, now
+        return self.steps - 1
 
     def shrink(self, exchanges: int) -> None:
         """Go on with other ranks, some of which know neither steps nor factors. All must call this.
@@ -58,7 +54,7 @@ class CompressedSums:
         Args:
             exchanges: Int. How many there were in the job, which all know: it counts as the steps of this optimizer.
         """
-        self._begun, self._seen = exchanges, -1
+        self.steps, self._seen = exchanges, -1
         self._factors.clear()
 
     def warn_of_none(self, gradients: Sequence[Spec]) -> None:
@@ -119,7 +115,7 @@ class CompressedSums:
 
     def load(self, steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Go on from what `collect` has returned after so many steps, on this or another number of ranks."""
-        self._begun, self._seen = steps, -1
+        self.steps, self._seen = steps, -1
         self._residuals.load(_numbered(arrays, "of_ranks/"))
         self._factors = _numbered(arrays, "factor/")
 
