@@ -13,8 +13,8 @@ Each row takes less than ten minutes on two free cores, and is measured by itsel
     diloco      loss of that transformer, and what is sent in a step, with 4 workers that meet every 100 steps, beside
                 an exchange in each, behind 1000 steps that were made so; and mixing in pairs, from the first step on
     stream      two workers with 100 Mbit/s and 20 ms that meet every 100 steps: samples per second beside those that
-                never do, and the most that one sends in any second: all weights, a quarter each 25 steps, or a fifth
-                each 20 while five are made
+                never do, and the most that one sends in any second: all weights, a quarter each 25 steps, a fifth each
+                20, or that while five are made
     torch       PyTorch's DDP with its hooks, over Gloo, beside ours: the same net, weights and batches, at 100 Mbit/s
 
 Ways take turns in one launch, and figures are medians; torch and ours take turns in launches. `100mbit` and `torch` run
@@ -185,7 +185,11 @@ def diloco_row(options: argparse.Namespace) -> dict:
 
 def stream_row(options: argparse.Namespace) -> dict:
     """Samples per second, and what is sent in a second at most, at 100 Mbit/s and 20 ms."""
-    order = {"what": "stream", "ways": ["alone", "diloco", "diloco:4", "diloco:5+5"], "rounds": options.rounds}
+    order = {
+        "what": "stream",
+        "ways": ["alone", "diloco", "diloco:4", "diloco:5", "diloco:5+5"],
+        "rounds": options.rounds,
+    }
     order |= {"rounds": 1, "cycles": 1, "batch": 2} if options.quick else {"cycles": 2, "batch": 32}
     found = ours(order, ["--bandwidth", "100Mbit", "--latency", "20ms"])
     alone, whole = found["alone"]["samples"], found["diloco"]["bytes"]
