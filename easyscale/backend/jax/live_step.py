@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import keras
 
 from easyscale import keras_internals
 from easyscale.backend.jax import questions
 from easyscale.backend.jax.questions import Question
-from easyscale.backend.jax.variables import holding, set_values, values_of
+from easyscale.backend.jax.variables import given_away, holding, set_values, values_of
 from easyscale.layout.specs import Variable
 from easyscale.optimizers.nested import all_variables
 
@@ -63,15 +64,21 @@ class _Passes:
         jax.eval_shape(look, variables.values(), batch)
         self._totals = [question.total for question in asked]
         compiles: Callable[[Callable], Callable] = (lambda function: function) if model.run_eagerly else jax.jit
-        self._questions, self._passes = compiles(look), compiles(self._run)
+        self._questions = compiles(look)
+        self._passes = self._run if model.run_eagerly else jax.jit(self._run, donate_argnums=0, keep_unused=True)
 
-    def __call__(self, batch: tuple) -> tuple[Any, list]:
-        """Return logs, and the gradients by what is trained; set moving statistics and metrics."""
+    def __call__(self, batch: tuple, place: list) -> tuple[Any, list]:
+        """Return logs, and the gradients by what is trained; set moving statistics and metrics.
+
+        Args:
+            batch: The batch.
+            place: Gradients of a step before, in whose memory these are written: new memory costs as much as a copy.
+        """
         values, answers = self._variables.values(), []
         if self._totals:
             asked = self._questions(values, batch)
             answers = [total(*question) for total, question in zip(self._totals, asked, strict=True)]
-        logs, gradients, moved, counted = self._passes(values, batch, answers)
+        logs, gradients, moved, counted = self._passes(place, values, batch, answers)
         set_values(self._variables.moved, moved)
         set_values(self._variables.counted, counted)
         return logs, gradients
@@ -82,7 +89,7 @@ class _Passes:
             keras_internals.count_in_metrics(self._model, counted, loss, batch, predicted)
         return asked
 
-    def _run(self, values: list[list], batch: tuple, answers: Sequence) -> tuple:
+    def _run(self, place: list, values: list[list], batch: tuple, answers: Sequence) -> tuple:
         with questions.answering(answers):
             if self._trains:
                 of_loss = jax.value_and_grad(self._loss, has_aux=True)
@@ -125,6 +132,7 @@ class LiveStep:
         self._passes: dict[tuple, _Passes] = {}
         self._known: tuple[int, ...] = ()
         self._held: tuple = ()  # what these numbers are of: those of what is gone may come again
+        self._gradients: list[jax.Array] = []  # of the step before
 
     def __call__(self, *given: Any) -> Any:
         if len(given) > 1:
@@ -143,11 +151,13 @@ class LiveStep:
         known = (id(model.loss), model.run_eagerly, *(id(variable) for kind in variables for variable in kind))
         if known != self._known:
             self._known, self._held, self._passes = known, (model.loss, variables), {}
+            self._gradients = [jnp.zeros_like(value) for value in values_of(variables.trained) if self._trains]
         tensors, structure = jax.tree.flatten(batch)
         key = structure, *((tensor.shape, str(tensor.dtype)) for tensor in tensors)
         if key not in self._passes:
             self._passes[key] = _Passes(model, variables, self._trains, batch)
-        logs, gradients = self._passes[key](batch)
+        place, self._gradients = given_away(self._gradients), []
+        logs, self._gradients = self._passes[key](batch, place)
         if self._trains:
-            model.optimizer.apply(gradients, variables.trained)
+            model.optimizer.apply(self._gradients, variables.trained)
         return logs

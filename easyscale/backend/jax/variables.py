@@ -1,6 +1,7 @@
 """Arrays of JAX and of NumPy, and the values of variables."""
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from easyscale.keras_internals import native_of, set_native
 from easyscale.layout.bucket import ALIGNMENT
 from easyscale.layout.specs import Variable
 
-__all__ = ["array_of", "assign", "holding", "set_values", "tensor_of", "values_of", "view_of"]
+__all__ = ["array_of", "assign", "given_away", "holding", "set_values", "tensor_of", "values_of", "view_of"]
 
 
 def array_of(value: Any) -> np.ndarray:
@@ -40,7 +41,7 @@ def tensor_of(array: np.ndarray) -> jax.Array:
     start = -memory.ctypes.data % ALIGNMENT
     copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
-    return jnp.asarray(copy)
+    return jax.device_put(copy)  # which takes it as it is, where `jnp.asarray` copies it once more
 
 
 def view_of(variable: Variable) -> np.ndarray:
@@ -56,6 +57,14 @@ def assign(variable: Variable, value: Any) -> None:
 def values_of(variables: Sequence[Variable]) -> list[Any]:
     """Return the values of variables, which no policy casts."""
     return [native_of(variable) for variable in variables]
+
+
+def given_away(arrays: list[jax.Array]) -> list[jax.Array]:
+    """Return arrays, or copies of those that somebody else has, for a function that writes to their memory."""
+    for index in range(len(arrays)):
+        if sys.getrefcount(arrays[index]) > 2:  # the list's, and that of the call
+            arrays[index] = jnp.copy(arrays[index])
+    return arrays
 
 
 def set_values(variables: Sequence[Variable], values: Sequence[Any]) -> None:

@@ -11,6 +11,7 @@ import fit_on_ranks as common  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import keras  # noqa: E402
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from models import assert_as_one_process, classify, conv_net, dense, digits, equal, sgd  # noqa: E402
 
@@ -115,6 +116,43 @@ def check_arrays_of_jax():
         return train(*own, easyscale.local_batch(24), callbacks=[Distribute()])
 
     return assert_as_one_process(distributed, lambda: train(x, y, 24))
+
+
+def _fit_with_gradients(look):
+    """Train with a function that is given the gradients of each step."""
+    own = easyscale.DistributedOptimizer.apply
+
+    def apply(optimizer, gradients, variables=None):
+        look(gradients)
+        return own(optimizer, gradients, variables)
+
+    easyscale.DistributedOptimizer.apply = apply
+    try:
+        x, y = easyscale.shard(*digits(24 * comm.size))
+        dense(sgd)().fit(x, y, 8, epochs=2, shuffle=False, verbose=0, callbacks=[Distribute()])
+    finally:
+        easyscale.DistributedOptimizer.apply = own
+
+
+def check_gradients_are_written_in_the_place_of_those_before():
+    places = []
+    if comm.size > 1:  # else Keras's own step is one function
+        _fit_with_gradients(lambda gradients: places.append([each.unsafe_buffer_pointer() for each in gradients]))
+        assert len(places) == 6 and all(each == places[0] for each in places), places
+
+
+def check_gradients_that_somebody_keeps_stay_what_they_were():
+    arrays, views = [], []
+
+    def keep(gradients):
+        arrays.append((gradients[0], np.array(gradients[0])))
+        views.append((np.asarray(gradients[1]), np.array(gradients[1])))
+
+    if comm.size > 1:
+        _fit_with_gradients(keep)
+        for kept, copy in [*arrays, *views]:
+            np.testing.assert_array_equal(kept, copy)
+        assert len(arrays) == 6
 
 
 def check_each_shape_of_a_batch_is_traced_once():
