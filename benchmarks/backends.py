@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/backends.py [mlp-adam] [mlp-momentum] [resnet50] [--rounds 3]
 
 Needs `make .venv/backends/torch/.done .venv/backends/jax/.done`. Each process has one core. Time is of a step, by the
-clock and of a process's processor. Results go to benchmarks/results/backends.json, the table to docs/backends.md. It
-takes a quarter of an hour.
+clock and of a process's processor. Results go to benchmarks/results/backends.json, tables to docs/backends.md and
+README.md. It takes half an hour.
 """
 
 import argparse
@@ -32,7 +32,7 @@ NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
 PACKAGES = {name: (PYTHONS["tensorflow"], name) for name in ("easyscale", "keras", "tensorflow-cpu")}
 PACKAGES |= {name: (PYTHONS[name], name) for name in ("torch", "jax")}
 CLOCKS = "perf_counter", "process_time"
-PAGE = Path(__file__).parent.parent / "docs" / "backends.md"
+ROOT = Path(__file__).parent.parent
 
 
 class Row(NamedTuple):
@@ -116,6 +116,19 @@ def table(rows: list[dict]) -> list[str]:
     return lines
 
 
+def speeds(rows: list[dict]) -> list[str]:
+    """Return a row for each way of several processes: speed by the clock, beside one process of the same."""
+    medians = {
+        (row["workload"], row["name"]): statistics.median(row["times"]) for row in rows if row["clock"] == CLOCKS[0]
+    }
+    measured = list(dict.fromkeys(row["workload"] for row in rows))
+    lines = [f"| | {' | '.join(WORKLOADS[key].title for key in measured)} |", "|---" * (1 + len(measured)) + "|"]
+    for name, beside in dict.fromkeys((row["name"], row["beside"]) for row in rows if row["processes"] > 1):
+        cells = [f"{medians[key, beside] / medians[key, name]:.0%}" for key in measured]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
 def version(python: str, name: str) -> str:
     """Return the version of a package where `python` finds it."""
     line = f"import importlib.metadata as metadata; print(metadata.version('{name}'))"
@@ -136,7 +149,9 @@ def main() -> None:
     machine = {"cpu": describe_cpu(), "cores": len(os.sched_getaffinity(0))}
     machine |= {package: version(*of) for package, of in PACKAGES.items()}
     write_rows("backends", rows, machine)
-    replace(PAGE, "backends", table(rows))
+    replace(ROOT / "docs" / "backends.md", "backends", table(rows))
+    source = f"On {machine['cores']} cores ({machine['cpu']}): [docs/backends.md](docs/backends.md)."
+    replace(ROOT / "README.md", "backends", [*speeds(rows), "", source])
 
 
 if __name__ == "__main__":
