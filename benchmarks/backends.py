@@ -92,10 +92,15 @@ def measure(workload: str, rounds: int) -> list[dict]:
     ]
 
 
+def _medians(rows: list[dict]) -> tuple[dict[tuple[str, str, str], float], list[str]]:
+    """Return the median seconds of a step, by workload, way and clock; and the workloads."""
+    medians = {(row["workload"], row["name"], row["clock"]): statistics.median(row["times"]) for row in rows}
+    return medians, list(dict.fromkeys(row["workload"] for row in rows))
+
+
 def table(rows: list[dict]) -> list[str]:
     """Return a row for each way: milliseconds of processor time and by the clock, and speed beside one process."""
-    medians = {(row["workload"], row["name"], row["clock"]): statistics.median(row["times"]) for row in rows}
-    measured = list(dict.fromkeys(row["workload"] for row in rows))
+    medians, measured = _medians(rows)
     lines = [
         "| ms of processor (by the clock); samples/s of a process, beside one process alone | "
         + " | ".join(WORKLOADS[key].title for key in measured)
@@ -118,13 +123,10 @@ def table(rows: list[dict]) -> list[str]:
 
 def speeds(rows: list[dict]) -> list[str]:
     """Return a row for each way of several processes: speed by the clock, beside one process of the same."""
-    medians = {
-        (row["workload"], row["name"]): statistics.median(row["times"]) for row in rows if row["clock"] == CLOCKS[0]
-    }
-    measured = list(dict.fromkeys(row["workload"] for row in rows))
+    medians, measured = _medians(rows)
     lines = [f"| | {' | '.join(WORKLOADS[key].title for key in measured)} |", "|---" * (1 + len(measured)) + "|"]
     for name, beside in dict.fromkeys((row["name"], row["beside"]) for row in rows if row["processes"] > 1):
-        cells = [f"{medians[key, beside] / medians[key, name]:.0%}" for key in measured]
+        cells = [f"{medians[key, beside, CLOCKS[0]] / medians[key, name, CLOCKS[0]]:.0%}" for key in measured]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
