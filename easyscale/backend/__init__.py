@@ -1,4 +1,6 @@
-"""The framework in whose tensors a model is: a folder for each, and what all have to give in `base`.
+"""The framework in whose tensors a model is: a folder for each.
+
+What all of them give is in `base`; how Keras calls a model's steps is in `keras_steps`.
 
 `get` returns that of Keras. What only reads a value asks by the functions here.
 """

@@ -2,13 +2,13 @@
 
 import abc
 import enum
-import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from easyscale.backend.keras_steps import KerasSteps
 from easyscale.communicator import Communicator
 from easyscale.keras_internals import begin_pass, has_value
 from easyscale.layout.specs import Spec, Variable
@@ -168,6 +168,7 @@ class Backend(abc.ABC):
     Attributes:
         name: String. Keras's name for it.
         tensors: `Tensors`.
+        steps: `KerasSteps`.
         remedies: Dict. From each `Feature` that it does not have to what the user can do.
         end_of_data: The exceptions by which a step says that its data have ended.
         exchanges_in_steps: Bool. Whether workers meet inside of what `jit_compile` compiles.
@@ -176,6 +177,7 @@ class Backend(abc.ABC):
 
     name: ClassVar[str]
     tensors: ClassVar[Tensors]
+    steps: ClassVar[KerasSteps] = KerasSteps()
     remedies: ClassVar[Mapping[Feature, str]] = {}
     end_of_data: ClassVar[tuple[type[BaseException], ...]] = (StopIteration,)
     exchanges_in_steps: ClassVar[bool] = True
@@ -218,29 +220,6 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that does what `function` does with tensors, as a graph, if the framework has such."""
-
-    def method_of(self, model: Any, name: str) -> Callable[..., Any]:
-        """Return a method that a model has; its `train_step` and `test_step` as functions of a batch.
-
-        As such they change variables in place. They may still be called as Keras calls them.
-        """
-        return getattr(model, name)
-
-    def train_function(self, model: Any) -> Callable[[Iterator], Any]:
-        """Return what makes a step, or `steps_per_execution`, of the batches of an iterator by `model.train_step`."""
-        return model.train_function
-
-    def test_function(self, model: Any) -> Callable[..., Any]:
-        """Return what Keras calls for each step of an evaluation of all workers."""
-        return model.test_function
-
-    def make_train_function(self, model: Any, make: Callable[[], Any], force: bool) -> None:
-        """Have Keras call a model's step, of many workers, also outside of a `fit()`; `make` does what Keras does."""
-        make()
-
-    def called_by_keras(self, model: Any, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
-        """Return what Keras calls for each step, given a function of the iterator over batches."""
-        return function
 
     def stage_passes(
         self,
@@ -328,10 +307,6 @@ class Backend(abc.ABC):
             raise error
         iterator.end_epoch()
 
-    def end_evaluation(self, model: Any) -> dict:
-        """Have Keras end an `evaluate()`, called in place of a step; return logs of none if that raises nothing."""
-        raise StopIteration
-
     def order_of(self, iterator: Any) -> Any:
         """Return what the order of a pass through the data depends on, for JSON; `None` if nothing is known of it."""
         return iterator.order() if hasattr(iterator, "order") else None
@@ -361,11 +336,6 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def take_out_chance(self, on_shuffle: Callable[[], None]) -> None:
         """From now on no data are shuffled; where they would have been, call `on_shuffle`. What is float64 stays so."""
-
-    def watch_steps(self, model: Any, watch: Callable[[Callable[[Any], Any], Any, Any], Any]) -> None:
-        """Have `watch(step, model, data)` make each step of a model's next `fit()`s, by `step(data)`."""
-        object.__setattr__(model, "train_step", functools.partial(watch, model.train_step, model))
-        model.train_function = None
 
     @abc.abstractmethod
     def are_rows(self, tensors: Sequence[Any]) -> bool:

@@ -80,7 +80,7 @@ class Distribution:
         for name in (*_REPLACED, keras_internals.LOGS):
             if hasattr(model, name):  # a layer that is a `Trainer`, and no `Model`, cannot be saved
                 own = self._results if name == keras_internals.LOGS else getattr(self, name)
-                object.__setattr__(model, name, functools.partial(own, backends.get().method_of(model, name)))
+                object.__setattr__(model, name, functools.partial(own, backends.get().steps.method_of(model, name)))
 
     @classmethod
     def of(cls, model: keras.Model) -> "Distribution":
@@ -275,7 +275,7 @@ class Distribution:
 
     def make_train_function(self, original: Callable[..., None], force: bool = False) -> None:
         make = functools.partial(original, force)
-        make() if self.ranks == 1 else backends.get().make_train_function(self._model, make, force)
+        make() if self.ranks == 1 else backends.get().steps.make_train_function(self._model, make, force)
 
     def test_step(self, original: Callable, *data: Any) -> Any:
         return self._step(original, *data) if self.ranks > 1 and len(data) == 1 else original(*data)
@@ -324,7 +324,7 @@ class Distribution:
     def compile(self, original: Callable, *args: Any, **kwargs: Any) -> None:
         self._train_function = None
         original(*args, **kwargs)
-        _renew_steps(self._model)
+        backends.get().steps.renew(self._model)
 
     def get_compile_config(self, original: Callable) -> dict:
         config = original()
@@ -347,10 +347,3 @@ class Distribution:
         evaluates = bool(self._evaluations)
         merged = self._fit.end_data(not evaluates, logs, may_be_whole=evaluates and not self._evaluates_part)
         return merged if evaluates else {**merged, **self._fit.logs()}
-
-
-def _renew_steps(model: keras.Model) -> None:
-    """Let JAX, which knows by its object what it has compiled, not take the steps for those before a `compile()`."""
-    for name in ("train_step", "test_step"):
-        if isinstance(step := vars(model).get(name), functools.partial):
-            object.__setattr__(model, name, functools.partial(step.func, *step.args))

@@ -292,6 +292,7 @@ class Fit:
         """Leave this `fit()`, whether or not it has come to its end."""
         self.data.release()
         self._pass.release()
+        backends.get().steps.release(self._model)
         set_initial_epoch(self._model, None)  # Keras would begin the next `fit()` there
         if self._checkpointing is not None:
             self._checkpointing.stop()

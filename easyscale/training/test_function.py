@@ -27,11 +27,11 @@ class TestFunction:
     def begin(self, is_server: bool) -> None:
         """Begin an `evaluate()` of all workers. Servers have no data for it."""
         self._made = self._model.test_function
-        backend = backends.get()
+        steps = backends.get().steps
         if is_server:
-            self._of_all = backend.called_by_keras(self._model, lambda iterator: backend.end_evaluation(self._model))
+            self._of_all = steps.called_by_keras(self._model, lambda iterator: steps.end_evaluation(self._model))
         else:
-            self._of_all = backend.test_function(self._model)
+            self._of_all = steps.test_function(self._model)
         self._model.test_function = self._of_all
 
     def end(self) -> None:

@@ -24,8 +24,8 @@ class TrainFunction:
 
     def __init__(self, model: keras.Model, step: Callable[..., Any]):
         self._backend = backends.get()
-        self.function = self._backend.train_function(model)
-        self._called = self._backend.called_by_keras(model, self._make_step)
+        self.function = self._backend.steps.train_function(model)
+        self._called = self._backend.steps.called_by_keras(model, self._make_step)
         self.begin()
         self._step, self._made_for, self._rehearsed = step, _way_to_make(model), False
 

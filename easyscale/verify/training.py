@@ -137,7 +137,7 @@ class _Watch:
             model.jit_compile, model.train_function = False, None
         if "_easyscale_watched" not in vars(model):
             object.__setattr__(model, "_easyscale_watched", True)  # past Keras, which would track it
-            backends.get().watch_steps(model, self.train_step)
+            backends.get().steps.watch(model, self.train_step)
         callbacks = bound.arguments.get("callbacks")
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.append(_Stop(self._recorder))

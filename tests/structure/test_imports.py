@@ -21,7 +21,7 @@ LAYERS = [
     {"logical_devices", "visible_gpus"},
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},
-    {"compression", "gpus", "mesh"},
+    {"compression", "gpus", "mesh", "backend.keras_steps"},
     {"exchange", "profiling", "separate", "workers", "data", "elastic.standby"},
     {"scaling", "serving", "choice", "optimizers", "backend.base"},
     {"step"},

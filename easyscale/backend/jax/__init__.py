@@ -8,7 +8,7 @@ tensors             what the exchange of gradients does with arrays
 compiled_update     the update by their mean, compiled
 questions           what a step asks of the batches of all workers, asked before it is made
 live_step           a model's own step, which changes variables in place
-keras_functions     what Keras calls for each step
+keras_steps         what Keras calls for each step
 whole_batch         numbers that depend on the batches of all workers
 between_graph       one process for each worker
 """

@@ -1,20 +1,18 @@
 """JAX, as EasyScale asks for it."""
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 
 from easyscale.backend.base import Backend, Feature
-from easyscale.backend.jax import data, keras_functions, on_gpus, variables
+from easyscale.backend.jax import data, on_gpus, variables
 from easyscale.backend.jax.between_graph import BetweenGraph
 from easyscale.backend.jax.compiled_update import CompiledUpdate
 from easyscale.backend.jax.host_calls import HostCalls
-from easyscale.backend.jax.live_step import LiveStep
+from easyscale.backend.jax.keras_steps import KerasSteps
 from easyscale.backend.jax.tensors import ArrayTensors
 from easyscale.communicator import Communicator
 from easyscale.layout.specs import Variable
@@ -27,6 +25,7 @@ class Jax(Backend):
 
     name = "jax"
     tensors = ArrayTensors()
+    steps = KerasSteps()
     exchanges_in_steps = False
     remedies: ClassVar[Mapping[Feature, str]] = {
         Feature.IN_GRAPH: "Use 'between_graph'",
@@ -49,24 +48,6 @@ class Jax(Backend):
 
     def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function
-
-    def method_of(self, model: keras.Model, name: str) -> Callable[..., Any]:
-        own = getattr(model, name)
-        if isinstance(own, LiveStep) or name not in ("train_step", "test_step"):
-            return own
-        return LiveStep(model, own, name == "train_step")
-
-    def make_train_function(self, model: keras.Model, make: Callable[[], Any], force: bool) -> None:
-        keras_functions.make_train_function(model, force)
-
-    def train_function(self, model: keras.Model) -> Callable[[Iterator], Any]:
-        return keras_functions.of_iterator(model, model.train_step)
-
-    def test_function(self, model: keras.Model) -> Callable[..., Any]:
-        return self.called_by_keras(model, keras_functions.of_iterator(model, model.test_step))
-
-    def called_by_keras(self, model: keras.Model, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
-        return keras_functions.called_with_state(model, function)
 
     def view(self, variable: Variable) -> np.ndarray:
         return variables.view_of(variable)
@@ -98,13 +79,6 @@ class Jax(Backend):
 
     def take_out_chance(self, on_shuffle: Callable[[], None]) -> None:
         jax.config.update("jax_enable_x64", True)
-
-    def watch_steps(self, model: keras.Model, watch: Callable[[Callable[[Any], Any], Any, Any], Any]) -> None:
-        step = LiveStep(model, model.train_step, trains=True, watch=watch)
-        make = functools.partial(keras_functions.make_train_function, model)
-        for name, own in (("train_step", step), ("make_train_function", make)):
-            object.__setattr__(model, name, own)
-        model.train_function = None
 
     def are_rows(self, tensors: Sequence[Any]) -> bool:
         return bool(tensors) and all(getattr(tensor, "ndim", 0) for tensor in tensors)

@@ -134,6 +134,10 @@ class LiveStep:
         self._held: tuple = ()  # what these numbers are of: those of what is gone may come again
         self._gradients: list[jax.Array] = []  # of the step before
 
+    def release(self) -> None:
+        """Let go of the gradients of the last step, in whose memory the next one would write its own."""
+        self._gradients = []
+
     def __call__(self, *given: Any) -> Any:
         if len(given) > 1:
             return self._own_step(*given)
@@ -151,11 +155,13 @@ class LiveStep:
         known = (id(model.loss), model.run_eagerly, *(id(variable) for kind in variables for variable in kind))
         if known != self._known:
             self._known, self._held, self._passes = known, (model.loss, variables), {}
-            self._gradients = [jnp.zeros_like(value) for value in values_of(variables.trained) if self._trains]
+            self.release()
         tensors, structure = jax.tree.flatten(batch)
         key = structure, *((tensor.shape, str(tensor.dtype)) for tensor in tensors)
         if key not in self._passes:
             self._passes[key] = _Passes(model, variables, self._trains, batch)
+        if self._trains and not self._gradients:
+            self._gradients = [jnp.zeros_like(value) for value in values_of(variables.trained)]
         place, self._gradients = given_away(self._gradients), []
         logs, self._gradients = self._passes[key](batch, place)
         if self._trains:

@@ -10,6 +10,7 @@ compiled_update     the update by their mean
 randomness          the states of PyTorch's generators
 fused               kernels for that of some optimizers
 whole_batch         numbers that depend on the batches of all workers
+keras_steps         what Keras calls for each step
 data                the batches of a `fit()`
 between_graph       one process for each worker
 """

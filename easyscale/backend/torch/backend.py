@@ -13,6 +13,7 @@ from easyscale.backend.torch.backward_pass import WatchedPass
 from easyscale.backend.torch.between_graph import BetweenGraph
 from easyscale.backend.torch.compiled_update import EagerUpdate
 from easyscale.backend.torch.host_calls import HostCalls
+from easyscale.backend.torch.keras_steps import KerasSteps
 from easyscale.backend.torch.tensors import EagerTensors
 from easyscale.communicator import Communicator
 from easyscale.keras_internals import begin_pass
@@ -28,6 +29,7 @@ class Torch(Backend):
 
     name = "torch"
     tensors = EagerTensors()
+    steps = KerasSteps()
     backward_pass = WatchedPass()
     remedies: ClassVar[Mapping[Feature, str]] = {
         Feature.IN_GRAPH: "Use 'between_graph'",
@@ -84,16 +86,6 @@ class Torch(Backend):
 
     def begin_pass(self, epoch_iterator: Any) -> Iterator:
         return next(begin_pass(epoch_iterator))
-
-    def train_function(self, model: Any) -> Callable[[Iterator], Any]:
-        return data.by_iterator(model.train_function)
-
-    def called_by_keras(self, model: Any, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
-        return lambda given: function(data.iterator_of(given))
-
-    def end_evaluation(self, model: Any) -> dict:
-        model.stop_evaluating = True
-        return {}
 
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> None:
         if isinstance(iterator, data.Batches):

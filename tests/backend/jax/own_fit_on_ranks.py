@@ -1,8 +1,10 @@
 """`fit()` with `Distribute` on JAX: what is JAX's own."""
 
 import contextlib
+import gc
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "shared"), str(Path(__file__).parents[2] / "training")]
@@ -119,7 +121,7 @@ def check_arrays_of_jax():
 
 
 def _fit_with_gradients(look):
-    """Train with a function that is given the gradients of each step."""
+    """Return a model, trained with a function that is given the gradients of each step."""
     own = easyscale.DistributedOptimizer.apply
 
     def apply(optimizer, gradients, variables=None):
@@ -129,9 +131,11 @@ def _fit_with_gradients(look):
     easyscale.DistributedOptimizer.apply = apply
     try:
         x, y = easyscale.shard(*digits(24 * comm.size))
-        dense(sgd)().fit(x, y, 8, epochs=2, shuffle=False, verbose=0, callbacks=[Distribute()])
+        model = dense(sgd)()
+        model.fit(x, y, 8, epochs=2, shuffle=False, verbose=0, callbacks=[Distribute()])
     finally:
         easyscale.DistributedOptimizer.apply = own
+    return model
 
 
 def check_gradients_are_written_in_the_place_of_those_before():
@@ -139,6 +143,15 @@ def check_gradients_are_written_in_the_place_of_those_before():
     if comm.size > 1:  # else Keras's own step is one function
         _fit_with_gradients(lambda gradients: places.append([each.unsafe_buffer_pointer() for each in gradients]))
         assert len(places) == 6 and all(each == places[0] for each in places), places
+
+
+def check_a_model_holds_no_gradients_behind_a_fit():
+    gradients = []
+    if comm.size > 1:
+        model = _fit_with_gradients(lambda given: gradients.extend(weakref.ref(each) for each in given))
+        gc.collect()
+        assert len(gradients) == 6 * len(model.trainable_variables)
+        assert all(gradient() is None for gradient in gradients)
 
 
 def check_gradients_that_somebody_keeps_stay_what_they_were():

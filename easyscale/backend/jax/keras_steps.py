@@ -1,0 +1,93 @@
+"""What Keras calls for each step on JAX: with a state that it takes out of the model before."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from easyscale import keras_internals
+from easyscale.backend import keras_steps
+from easyscale.backend.jax.live_step import LiveStep
+from easyscale.backend.jax.variables import set_values, values_of
+
+__all__ = ["KerasSteps"]
+
+
+class KerasSteps(keras_steps.KerasSteps):
+    """A model's own steps are a `LiveStep` each, which stands where Keras would compile a function of a state."""
+
+    def method_of(self, model: keras.Model, name: str) -> Callable[..., Any]:
+        own = getattr(model, name)
+        if isinstance(own, LiveStep) or name not in ("train_step", "test_step"):
+            return own
+        return LiveStep(model, own, name == "train_step")
+
+    def train_function(self, model: keras.Model) -> Callable[[Iterator], Any]:
+        return _of_iterator(model, model.train_step)
+
+    def test_function(self, model: keras.Model) -> Callable[..., Any]:
+        return self.called_by_keras(model, _of_iterator(model, model.test_step))
+
+    def make_train_function(self, model: keras.Model, make: Callable[[], Any], force: bool) -> None:
+        if model.train_function is None or force:
+            model.train_function = self.called_by_keras(model, self.train_function(model))
+
+    def called_by_keras(self, model: keras.Model, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
+        """Return what Keras calls with a state and an iterator, given a function of the iterator that uses variables.
+
+        What has been taken out of the model is in it again, and stays: whatever callbacks do with it counts.
+        """
+
+        def call(state: tuple, iterator: Iterator) -> tuple[Any, tuple]:
+            trains = len(state) == 4
+            kinds = [model.trainable_variables, model.non_trainable_variables, model.metrics_variables]
+            if trains:
+                kinds.insert(2, model.optimizer.variables)
+            for variables, values in zip(kinds, state, strict=True):
+                set_values(variables, values)
+            try:
+                logs = function(iterator)
+            finally:  # also where data have ended
+                keras_internals.leave_state_in(model)
+            return logs, tuple(values_of(variables) for variables in kinds)
+
+        return call
+
+    def renew(self, model: keras.Model) -> None:
+        """JAX knows by its object what it has compiled, and would take the steps for those before."""
+        for name in ("train_step", "test_step"):
+            if isinstance(step := vars(model).get(name), functools.partial):
+                object.__setattr__(model, name, functools.partial(step.func, *step.args))
+
+    def release(self, model: keras.Model) -> None:
+        step = vars(model).get("train_step")
+        for part in (step, *getattr(step, "args", ())):  # what stands in the place of the model's own calls it
+            if isinstance(part, LiveStep):
+                part.release()
+
+    def watch(self, model: keras.Model, watch: Callable[[Callable[[Any], Any], Any, Any], Any]) -> None:
+        step = LiveStep(model, model.train_step, trains=True, watch=watch)
+        make = functools.partial(self._make_alone, model)
+        for name, own in (("train_step", step), ("make_train_function", make)):
+            object.__setattr__(model, name, own)
+        model.train_function = None
+
+    def _make_alone(self, model: keras.Model, force: bool = False) -> None:
+        self.make_train_function(model, lambda: None, force)
+
+
+def _of_iterator(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Iterator], Any]:
+    """Return a function of an iterator over batches that makes `steps_per_execution` steps of a model."""
+
+    def steps(iterator: Iterator) -> Any:
+        logs = step(next(iterator))
+        for _ in range(model.steps_per_execution - 1):
+            try:
+                data = next(iterator)
+            except StopIteration:
+                break
+            logs = step(data)
+        return logs
+
+    return steps
