@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from easyscale.errors import EasyScaleWarning
 
-__all__ = ["names", "note", "note_local_batch", "unnoted", "warn_if_divided_twice"]
+__all__ = ["global_batch_of", "names", "note", "note_local_batch", "unnoted", "warn_if_divided_twice"]
 
 names: set[str] = set()
-_local_batches: dict[int, int] = {}  # what `local_batch` has returned -> what it was given
+_local_batches: dict[int, int] = {}  # what `local_batch` has returned -> what it was given last
+_warned: set[int] = set()
 
 
 def note(name: str) -> None:
@@ -30,9 +31,13 @@ def unnoted() -> Iterator[None]:
 def note_local_batch(global_batch: int, local_batch: int) -> int:
     """Return what `local_batch` returns, after it was noted."""
     names.add("local_batch")
-    if local_batch != global_batch:
-        _local_batches[local_batch] = global_batch
+    _local_batches[local_batch] = global_batch
     return local_batch
+
+
+def global_batch_of(local_batch: int) -> int | None:
+    """Return the global batch for which `local_batch` has returned this last; `None` if it never has."""
+    return _local_batches.get(local_batch)
 
 
 def warn_if_divided_twice(batch: int | None) -> None:
@@ -41,8 +46,11 @@ def warn_if_divided_twice(batch: int | None) -> None:
     Args:
         batch: Int. The number of samples in a batch; `None` if it is not known.
     """
-    if batch in _local_batches:
-        given = _local_batches.pop(batch)  # once
+    if batch is None or batch in _warned:
+        return
+    given = global_batch_of(batch)
+    if given not in (None, batch):
+        _warned.add(batch)
         warnings.warn(
             f"batches must be divided once. Received: batches of {batch}, as `local_batch({given})` has returned, for "
             f"`shard` to divide again. Give it batches of {given}, or single samples",

@@ -98,7 +98,8 @@ def local_batch(global_batch: int) -> int:
         raise ValueError(f"`global_batch` must be an integer. Received: {global_batch=}{near}")
     global_batch, workers = int(global_batch), size()
     if communicator.get().membership.has_lost and global_batch >= workers:
-        return len(range(communicator.get().rank * _devices(), global_batch, workers))
+        local = len(range(communicator.get().rank * _devices(), global_batch, workers))
+        return called.note_local_batch(global_batch, local)
     if global_batch < 1 or global_batch % workers:
         below, above = global_batch // workers * workers, (global_batch // workers + 1) * workers
         near = f"{below} or {above}" if below > 0 else f"{workers}"

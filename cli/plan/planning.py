@@ -89,8 +89,10 @@ def run(
     console.print(report.table(steps, title))
     for line in report.lines_of_crossovers(changes, by_size):
         console.print(line, highlight=False)
-    if forms:
+    if of_forms:
         console.print(report.forms_table(of_forms))
+    elif forms:
+        console.print("no form can be used along these exchanges, between so many ranks")
     if checked:
         console.print(report.check_table(checked))
     if json_file is not None:

@@ -33,7 +33,8 @@ def find(reference: Recorded, several: Recorded, warnings: Sequence[str], differ
         hints += _tell_of_counts(reference, several, ends[:1])
     if names := reference.notes("unsynchronized"):
         hints.append(
-            f"each process normalizes its own part of a batch. On TensorFlow, give {_list(names)} `synchronized=True`"
+            f"each process normalizes its own part of a batch. On TensorFlow, give {_list(names)} `synchronized=True`, "
+            "which Keras does not have on other backends: there it stays so, or use such as `LayerNormalization`"
         )
     if names := reference.notes("random"):
         hints.append(f"{_list(names)} cannot be compared: it draws random numbers, and has no `training` argument")

@@ -182,7 +182,7 @@ class _Watch:
         if _draws(layer):
             if "training" in inspect.signature(layer.call).parameters and not isinstance(layer, keras.Model):
                 kwargs["training"] = False
-                self._recorder.note("switched_off", layer.name)
+                self._recorder.note("switched_off", f"dropout of {layer.name}" if _rates(layer) else layer.name)
             else:  # nothing of Keras's own
                 self._recorder.note("random", layer.name)
         return original(layer, *args, **kwargs)
@@ -226,5 +226,10 @@ def _draws(layer: keras.layers.Layer) -> bool:
     """Whether a layer draws random numbers: it or, in a recurrent layer, its cell has a generator and a use for it."""
     owners = [vars(layer), vars(getattr(layer, "cell", layer))]
     has = any(isinstance(value, keras.random.SeedGenerator) for owner in owners for value in owner.values())
-    rates = [getattr(layer, name) for name in ("dropout", "recurrent_dropout") if hasattr(layer, name)]
+    rates = _rates(layer)
     return has and (not rates or any(rates))
+
+
+def _rates(layer: keras.layers.Layer) -> list[float]:
+    """The rates of the dropout that a layer has beside what it is for; of a `Dropout` none."""
+    return [getattr(layer, name) for name in ("dropout", "recurrent_dropout") if hasattr(layer, name)]

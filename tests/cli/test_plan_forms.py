@@ -87,6 +87,14 @@ def test_a_plan_says_below_which_bandwidth_forms_pay(cli, tmp_path):
     assert all((row["faster"] > 1) == (row["pays_below"] > 12.5e6) for row in forms)
 
 
+@pytest.mark.parametrize("options", [["--ranks", "1"], ["--ranks", "2", "--exchanges", "parameter_server:async"]])
+def test_where_nothing_is_packed_there_is_a_line_and_no_table(cli, options):
+    done = cli("plan", *options, "--compression", "int8")
+    assert done.exit_code == 0
+    assert "no form can be used" in done.stdout
+    assert "pays below" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

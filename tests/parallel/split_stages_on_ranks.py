@@ -3,13 +3,10 @@
 Checks of equality return the largest difference of a weight.
 """
 
-import shutil
-import tempfile
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
+from folders import done_with, new_folder
 from pipeline_on_ranks import classes, compare, equal, largest_difference
 from split_on_ranks import adam, classifier, looked_up, sgd
 
@@ -214,7 +211,7 @@ class Predicts(keras.callbacks.Callback):
 
 def check_callbacks_and_files_have_whole_layers():
     """A file of an epoch goes on in one process; the best weights come back; a prediction has whole layers."""
-    folder = Path(comm.all_gather_object(tempfile.mkdtemp() if comm.is_chief else "")[0])
+    folder = new_folder()
     reference, model = classifier(adam, net)(), classifier(adam, net)()
     told = comm.all_gather_object([one.tolist() for one in reference.get_weights()])
     for one in (reference, model):
@@ -239,8 +236,7 @@ def check_callbacks_and_files_have_whole_layers():
         for other in (one, several):
             other.fit(*classes(48), batch_size=24, shuffle=False, verbose=0)
         assert largest_difference(one, several) <= 1e-5
-        shutil.rmtree(folder)
-    comm.barrier()
+    done_with(folder)
 
 
 def check_a_second_fit_goes_on_and_so_does_one_process():

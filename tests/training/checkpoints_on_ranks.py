@@ -2,7 +2,7 @@
 
 import keras
 import numpy as np
-from one_process import new_folder
+from folders import new_folder
 
 import easyscale
 from easyscale.callbacks import Distribute

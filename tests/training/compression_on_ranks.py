@@ -6,9 +6,9 @@ import io
 import keras
 import numpy as np
 from checkpoints_on_ranks import leave
+from folders import new_folder
 from forms import own_forms
 from models import assert_equal_ranks, classify, digits, single_start
-from one_process import new_folder
 
 import easyscale
 from easyscale.callbacks import Distribute

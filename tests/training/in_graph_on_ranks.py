@@ -1,11 +1,9 @@
 """Several devices in a process, and several such processes: what `equality_on_ranks.py` does not have."""
 
-import shutil
-import tempfile
-
 import keras
 import numpy as np
 import tensorflow as tf
+from folders import done_with, new_folder
 from models import classify, dense, digits, in_scope, sgd
 
 import easyscale
@@ -216,10 +214,7 @@ def check_eager_steps_predictions_and_a_second_fit():
 
 
 def check_training_goes_on_from_a_checkpoint_as_if_it_had_not_been_interrupted():
-    from easyscale import communicator
-
-    comm = communicator.get()
-    folder = comm.all_gather_object(tempfile.mkdtemp() if easyscale.is_chief() else None)[0]
+    folder = new_folder()
 
     def build():
         layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.5)]
@@ -242,6 +237,4 @@ def check_training_goes_on_from_a_checkpoint_as_if_it_had_not_been_interrupted()
     _raised(KeyboardInterrupt, lambda: train(Interrupted(), checkpoint=folder, every=2))
     for ours, theirs in zip(train(checkpoint=folder, every=2), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    comm.all_gather_object(None)
-    if easyscale.is_chief():
-        shutil.rmtree(folder)
+    done_with(folder)

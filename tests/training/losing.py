@@ -218,6 +218,9 @@ def the_data_are_divided_anew():
         np.testing.assert_allclose(history["val_loss"], losses, rtol=1e-5)
     model.fit(x_mine, y_mine, batch_size=3, verbose=0, callbacks=[distribute])  # with parts of the first division
     assert int(model.optimizer.iterations) == steps * epochs - 1 + steps
+    model.fit(x_mine, y_mine, easyscale.local_batch(batch), verbose=0, callbacks=[distribute])  # of the two left
+    model.fit(*easyscale.shard(structure(x), y), batch_size=3, verbose=0, callbacks=[distribute])  # of the four
+    assert int(model.optimizer.iterations) == steps * epochs - 1 + 3 * steps
     print(f"rank {FIRST_RANK} went on", flush=True)
 
 

@@ -1,16 +1,13 @@
 """The same training by all ranks and by one process, with the same callbacks: steps, weights, history and files."""
 
-import atexit
 import io
-import shutil
-import tempfile
 import zipfile
-from pathlib import Path
 
 import h5py
 import keras
 import numpy as np
 import tensorflow as tf
+from folders import done_with, new_folder
 from models import TOLERANCE, assert_as_one_process, assert_equal_ranks, classify, digits
 
 import easyscale
@@ -69,20 +66,6 @@ def train(callbacks, shard, data=DATA, build=small_net, **options):
     data, validation = (_batches(*part, size) for part in parts)
     options = {"epochs": 3, "shuffle": False, "verbose": 0, "validation_data": validation, **options}
     return model, model.fit(data, callbacks=callbacks, **options)
-
-
-def new_folder():
-    """An empty folder that all ranks see, until the chief ends."""
-    own = tempfile.mkdtemp() if easyscale.is_chief() else None
-    if own is not None:
-        atexit.register(shutil.rmtree, own, ignore_errors=True)
-    return Path(comm.all_gather_object(own)[0])
-
-
-def done_with(folder):
-    comm.all_gather_object(None)
-    if easyscale.is_chief():
-        shutil.rmtree(folder)
 
 
 def as_one_process(make_callbacks, on=None, place=None, distribute=None, **options):

@@ -1,15 +1,13 @@
 """Checks with parameter servers that wait for no worker, or for some: inside an epoch each worker is on its own."""
 
-import shutil
-import tempfile
 import time
 import warnings
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from folders import done_with, new_folder
 from models import assert_equal_ranks, classify, conv_net, digits
 
 import easyscale
@@ -120,7 +118,7 @@ def check_epochs_of_different_lengths():
 
 
 def check_a_saved_model_goes_on_in_stock_keras():
-    folder = Path(comm.all_gather_object(tempfile.mkdtemp() if RANK == 0 else None)[0])
+    folder = new_folder()
     saving = keras.callbacks.ModelCheckpoint(folder / "model.keras")
     model, _ = fit("parameter_server:async", classify(conv_net(), keras.optimizers.Adam(1e-3)), [saving])
     saved = keras.models.load_model(folder / "model.keras")
@@ -131,9 +129,7 @@ def check_a_saved_model_goes_on_in_stock_keras():
     for ours, theirs in pairs:
         np.testing.assert_array_equal(ours, theirs)
     assert any(np.abs(theirs).max() > 0 for _, theirs in pairs[2:])  # the moments
-    comm.barrier()
-    if RANK == 0:
-        shutil.rmtree(folder)
+    done_with(folder)
 
 
 def check_a_second_fit_goes_on():
@@ -181,7 +177,7 @@ def check_what_servers_cannot_do_is_refused_before_the_first_step():
 
 
 def check_optimizers_that_look_at_whole_weights_have_whole_weights_also_in_checkpoints():
-    folder = Path(comm.all_gather_object(tempfile.mkdtemp() if RANK == 0 else None)[0])
+    folder = new_folder()
     makes = {
         "LARS": lambda: easyscale.optimizers.LARS(0.1),
         "Lamb": keras.optimizers.Lamb,
@@ -198,9 +194,7 @@ def check_optimizers_that_look_at_whole_weights_have_whole_weights_also_in_check
         both = [[*one.get_weights(), *map(np.array, one.optimizer.variables)] for one in (model, again)]
         for before, after in zip(*both, strict=True):
             np.testing.assert_array_equal(before, after)
-    comm.barrier()
-    if RANK == 0:
-        shutil.rmtree(folder)
+    done_with(folder)
 
 
 class Pair(keras.Model):

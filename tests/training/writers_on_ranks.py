@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow.summary as summary  # not `tf.summary`, which this import replaces
+from folders import done_with, new_folder
 from keras.callbacks import (
     BackupAndRestore,
     CSVLogger,
@@ -27,9 +28,7 @@ from one_process import (
     arrays,
     as_one_process,
     assert_only_the_chief_has_written,
-    done_with,
     made,
-    new_folder,
     small_net,
     train,
 )

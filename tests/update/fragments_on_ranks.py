@@ -9,9 +9,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
+from folders import new_folder  # noqa: E402
 from local_training import BATCH, NESTEROV, SAMPLES, Watched, compare_resumed, fit, parts  # noqa: E402
 from models import assert_equal_ranks, classify, different_start, digits  # noqa: E402
-from one_process import new_folder  # noqa: E402
 
 import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402

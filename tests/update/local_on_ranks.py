@@ -10,9 +10,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
+from folders import new_folder  # noqa: E402
 from local_training import BATCH, NESTEROV, Computed, Watched, compare_resumed, fit, linear, parts  # noqa: E402
 from models import assert_equal_ranks, classify, conv, dense, different_start, digits, equal, sgd  # noqa: E402
-from one_process import new_folder  # noqa: E402
 
 import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402

@@ -10,7 +10,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 from checkpoints_on_ranks import leave  # noqa: E402
-from one_process import new_folder  # noqa: E402
+from folders import new_folder  # noqa: E402
 
 import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402

@@ -3,13 +3,14 @@
 import random
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from easyscale import backend as backends
+from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import division
 from easyscale.keras_internals import OF_FIT, another_iterator, set_batches
@@ -71,15 +72,17 @@ class DividedData:
         if not self._is_used:
             return
         seed = zlib.crc32(repr(random.getstate()).encode())  # follows from the user's, and does not change it
-        local = [self._whole is not None, self._batch, self._step, seed, self._global_batch]
+        meant = called.global_batch_of(self._batch)
+        local = [self._whole is not None, self._batch, meant, self._step, seed, self._global_batch]
         all_ranks = self._communicator.all_gather_object(local)
-        known, batches, steps, seeds, global_batches = zip(*all_ranks, strict=True)
+        known, batches, meant_batches, steps, seeds, global_batches = zip(*all_ranks, strict=True)
         self._step, self._seed = max(steps), seeds[0]
         self._instead = self._anew = None
         if self._whole is not None and all(known):
             workers = self._whole.workers
-            self._global_batch = global_batches[0] or sum(batches) * len(workers) // len(batches)
-            self._anew = self._whole if workers != sorted(self._communicator.membership.initial_ranks) else None
+            self._global_batch = global_batches[0] or _global_batch(batches, meant_batches, len(workers))
+            are_others = workers != sorted(self._communicator.membership.initial_ranks)
+            self._anew = self._whole if are_others or self._global_batch != sum(batches) else None
             # For some their data ends before: they have no part in the last batch, or are a step behind.
             set_batches(self._given["epoch_iterator"], -(-division.count(self._whole.data) // self._global_batch))
             warnings.filterwarnings("ignore", "Your input ran out of data")
@@ -140,6 +143,20 @@ class DividedData:
         rank, size = self._communicator.rank, self._communicator.workers
         local = division.rows(whole.data, np.arange(rank, division.count(whole.data), size))
         return {**arguments, **dict(zip(names, local, strict=True)), OF_FIT: False}
+
+
+def _global_batch(batches: Sequence[int], meant: Sequence[int | None], workers: int) -> int:
+    """Return how many samples all workers train on in a step.
+
+    Args:
+        batches: What `fit(batch_size=)` was given on each worker.
+        meant: For each, of which global batch `local_batch` has made that; `None` if it has not. It may have before
+            workers failed, or since then.
+        workers: Int. The number of workers among which data were divided, as batches were if `local_batch` did not.
+    """
+    if meant[0] is not None and all(one == meant[0] for one in meant):
+        return meant[0]
+    return sum(batches) * workers // len(batches)
 
 
 def _has_fixed_batch(model: keras.Model) -> bool:

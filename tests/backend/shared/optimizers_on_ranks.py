@@ -1,8 +1,6 @@
 """Optimizers on other backends take the steps of one process, and have a part of their state on each rank."""
 
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
@@ -24,6 +22,7 @@ from equality_of_optimizers_on_ranks import (  # noqa: E402
     check_loss_scale_factor,
     check_weight_decay,
 )
+from folders import new_folder  # noqa: E402
 from models import (  # noqa: E402
     EXCHANGES,
     assert_equal_ranks,
@@ -84,14 +83,13 @@ def check_the_whole_state_of_an_optimizer_is_that_of_one_process_after_fit():
 
 
 def check_a_file_that_a_callback_has_written_has_the_whole_state():
-    folder = Path(comm.all_gather_object(tempfile.mkdtemp() if comm.is_chief else "")[0])
+    folder = new_folder()
     x, y = easyscale.shard(*digits(98))
     model = classify(conv_net(), keras.optimizers.Adam())
     callbacks = [keras.callbacks.ModelCheckpoint(folder / "model.keras"), Distribute("ring", update="sharded")]
     model.fit(x, y, easyscale.local_batch(24), verbose=0, callbacks=callbacks)
     if comm.is_chief:
         loaded = keras.models.load_model(folder / "model.keras")
-        shutil.rmtree(folder)
         for own, other in zip(_variables(loaded), _variables(model), strict=True):
             np.testing.assert_array_equal(own, other)
 

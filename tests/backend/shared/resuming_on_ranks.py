@@ -16,7 +16,7 @@ from checkpoints_on_ranks import (  # noqa: E402
     check_training_goes_on_in_a_step_for_which_only_the_chief_has_data,
     leave,
 )
-from one_process import new_folder  # noqa: E402
+from folders import new_folder  # noqa: E402
 
 import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
