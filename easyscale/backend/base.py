@@ -270,6 +270,13 @@ class Backend(abc.ABC):
     def scaled(self, gradient: Any, factor: Any) -> Any:
         """Return a gradient times a number; rows stay rows, also where the same row comes several times."""
 
+    def scale_sums(self, factor: Callable[[], Any]) -> None:
+        """Scale the gradients of losses that are not reduced by `factor()`, unless it returns `None`.
+
+        Only TensorFlow differentiates a loss that is one number for each sample, as its sum. The others refuse it.
+        """
+        return None
+
     def time_when(self, tensors: Sequence[Any]) -> Any:
         """Return the seconds since 1970 at which tensors are there, in a step: a number, or a tensor of float64."""
         return time.time()

@@ -96,8 +96,14 @@ def part_of(local: Any) -> Part | None:
 
 
 def is_part(data: Any) -> bool:
-    """Return whether something was noted as a worker's part, or is a dataset made of one that was."""
-    return any(id(leaf) in _parts or any(map(is_part, inputs_of(leaf))) for leaf in arrays.leaves(data))
+    """Return whether something was noted as a worker's part, is a view of one, or a dataset made of one."""
+    return any(_is_part(leaf) or any(map(is_part, inputs_of(leaf))) for leaf in arrays.leaves(data))
+
+
+def _is_part(leaf: Any) -> bool:
+    while leaf is not None and id(leaf) not in _parts:
+        leaf = getattr(leaf, "base", None) if isinstance(leaf, np.ndarray) else None  # of which it is a view
+    return leaf is not None
 
 
 def remember(part: Any, whole: Any, workers: list[int]) -> None:

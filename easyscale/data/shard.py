@@ -6,7 +6,7 @@ from typing import Any
 from easyscale import called
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
-from easyscale.data import arrays, division, keras_dataset, tf_dataset, validation_split
+from easyscale.data import adapting, arrays, division, keras_dataset, tf_dataset, validation_split
 from easyscale.errors import EasyScaleWarning
 
 __all__ = ["shard"]
@@ -49,6 +49,8 @@ def shard(*data: Any, batched: bool | None = None, communicator: str | Communica
         raise ValueError(f"`shard` must be given data. Received: {received}. Try `x, y = easyscale.shard(x, y)`")
     called.note("shard")
     comm = communicators.get(communicator)
+    adapting.install()
+    tf_dataset.install()
     workers = comm.workers // division.ranks_of_worker(comm)
     if workers > 1 and any(map(division.is_part, data)):
         warnings.warn(

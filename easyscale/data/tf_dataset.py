@@ -1,17 +1,42 @@
 """A worker's part of a `tf.data.Dataset`."""
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division
 from easyscale.keras_internals import batch_size_of, inputs_of, keeps_batches, last_batch_of
+from easyscale.when_imported import when_imported
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["owns", "part"]
+__all__ = ["install", "owns", "part"]
+
+
+@functools.cache
+def install() -> None:
+    """Let a `tf.data.Dataset` made of a worker's part of arrays be known as one, also if TensorFlow is imported later."""
+    when_imported("tensorflow", _note_parts)
+
+
+def _note_parts() -> None:
+    import tensorflow as tf
+
+    for name in ("from_tensor_slices", "from_tensors"):
+        setattr(tf.data.Dataset, name, staticmethod(_noting(getattr(tf.data.Dataset, name))))
+
+
+def _noting(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def made(tensors: Any, *args: Any, **kwargs: Any) -> "tf.data.Dataset":
+        dataset = original(tensors, *args, **kwargs)
+        return division.note_part(dataset) if division.is_part(tensors) else dataset
+
+    return made
 
 
 def owns(data: Any) -> bool:

@@ -8,14 +8,14 @@ import keras
 
 from easyscale.step.interfaces import WholeBatch
 
-__all__ = ["samples_of_step", "step_of", "workers_of_graph", "workers_of_step"]
+__all__ = ["counts_elements", "samples_of_step", "step_of", "workers_of_graph", "workers_of_step"]
 
 
 class _Step:
     """A step of `workers`, the `WholeBatch` of an optimizer; its graph, and what is known in it."""
 
-    def __init__(self, workers: WholeBatch):
-        self.workers, self.graph = workers, workers.graph()
+    def __init__(self, workers: WholeBatch, counts_elements: bool):
+        self.workers, self.graph, self.counts_elements = workers, workers.graph(), counts_elements
         self.samples: tuple | None = None
 
 
@@ -23,9 +23,15 @@ _inside = threading.local()  # each thread traces a step of its own
 
 
 @contextlib.contextmanager
-def step_of(workers: WholeBatch) -> Iterator[None]:
-    """Inside, what is called belongs to a step of `workers`. Their `context` has the number of its samples."""
-    before, _inside.step = _step(), _Step(workers)
+def step_of(workers: WholeBatch, counts_elements: bool = False) -> Iterator[None]:
+    """Inside, what is called belongs to a step of `workers`. Their `context` has the number of its samples.
+
+    Args:
+        workers: The `WholeBatch`.
+        counts_elements: Bool. Whether a loss may be a mean over some elements of the batch only, so that workers have
+            to count them. Defaults to `False`: each sample has as many.
+    """
+    before, _inside.step = _step(), _Step(workers, counts_elements)
     try:
         yield
     finally:
@@ -40,6 +46,12 @@ def workers_of_step() -> WholeBatch | None:
     """Return the workers whose step this is, or `None` outside of one."""
     step = _step()
     return None if step is None else step.workers
+
+
+def counts_elements() -> bool:
+    """Return whether workers have to count the elements of which a loss of this step is a mean."""
+    step = _step()
+    return step is not None and step.counts_elements
 
 
 def workers_of_graph() -> WholeBatch | None:

@@ -26,6 +26,7 @@ from easyscale.training.parts import batch_normalization, metrics
 from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.parts.decisions import Decisions
 from easyscale.training.parts.divided_data import DividedData
+from easyscale.training.parts.layer_states import start_with_equal_layers
 from easyscale.training.profile import Profile, warn_of_none
 from easyscale.training.replicated_model import ReplicatedModel
 from easyscale.training.rounds import Rounds
@@ -76,7 +77,7 @@ class Fit:
     ):
         replication = optimizers[0].workers
         self._model, self._communicator = model, replication.communicator
-        self.passes = False
+        self.passes, self._trace_anew = False, trace_anew
         self._train_function: TrainFunction | None = None  # since its first step
         self.data, self._pass = DividedData(model, self._communicator), DataPass(model, self._communicator)
         self.progress, console = FitProgress(replication), Console(self._communicator, verbose)
@@ -160,6 +161,8 @@ class Fit:
                     f"{name}={all_ranks[different[0]][name]} on rank {different[0]}. Run one script on all ranks"
                 )
         check_same_layers([other["layers"] for other in all_ranks])
+        if start_with_equal_layers(self._model, everyone_of(self._communicator)) and self._trace_anew is not None:
+            self._trace_anew()
         set_initial_epoch(self._model, first["first"])  # which BackupAndRestore may have set, on the chief
         given = locals_of_fit(self._model)
         ends = given.get("steps_per_epoch") is None and any(

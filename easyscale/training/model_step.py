@@ -11,7 +11,7 @@ from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.interfaces import StepContext
 from easyscale.step.own_batch import OwnBatch
 from easyscale.training.current_step import step_of
-from easyscale.training.parts import assigned, finite_losses
+from easyscale.training.parts import assigned, finite_losses, losses
 
 __all__ = ["run_alone", "run_step"]
 
@@ -46,7 +46,7 @@ def run_step(
             context = StepContext(weight, known, moving, totals, late, came=came, as_made=_is_stock(step))
             steps.enter_context(optimizer.workers.current_step.of(context))
             steps.callback(optimizer.workers.gradients.early.expect_none)
-        steps.enter_context(step_of(batch))
+        steps.enter_context(step_of(batch, losses.may_choose_elements(model)))
         return replication.replicas.run(step, data, samples, model)
 
 

@@ -10,6 +10,7 @@ from easyscale.training.checkpointed import Parts
 from easyscale.training.data_position import DataPosition
 from easyscale.training.fit_progress import FitProgress
 from easyscale.training.parts.decisions import Decisions
+from easyscale.training.parts.layer_states import LayerStates
 from easyscale.training.parts.metrics import MetricStates
 from easyscale.training.parts.randomness import RandomState, Seeds
 from easyscale.training.past_logs import PastLogs
@@ -29,6 +30,7 @@ class TrainingState(StateParts):
     | `weights`           | x          | x        | x       |
     | `optimizers`        | x          | x        | x       |
     | `residuals`         | x          |          |         |
+    | `layers`            |            |          | x       |
     | `random`, `seeds`   | x          |          | x       |
     | `metrics`           | x          |          |         |
     | `data`              | x          |          |         |
@@ -74,6 +76,7 @@ class TrainingState(StateParts):
         self.metrics, self.seeds = MetricStates(model, replication.communicator), Seeds(model, replication)
         self.past = PastLogs(model)
         others: dict[str, Stateful] = {
+            "layers": LayerStates(model),
             "metrics": self.metrics,
             "random": RandomState(backends.get()),
             "seeds": self.seeds,

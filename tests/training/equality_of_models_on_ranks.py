@@ -322,3 +322,92 @@ def check_one_optimizer_for_two_lists_of_variables_of_the_same_shapes():
         return model
 
     return equal(build)
+
+
+class LossOf(keras.Model):
+    """A step of one's own that differentiates what `loss_of(model, labels, logits)` returns."""
+
+    def __init__(self, loss_of):
+        super().__init__()
+        self.net = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+        self._loss_of = loss_of
+
+    def call(self, x):
+        return self.net(x)
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            logits = self(x, training=True)
+            loss = self._loss_of(self, y, logits)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        for metric in self.metrics:
+            metric.update_state(*([loss] if metric.name == "loss" else [y, logits]))
+        return {metric.name: metric.result() for metric in self.metrics}  # as Keras's guides have it
+
+
+def _chosen(y, logits):
+    """Leave the small digits out: of the 2 samples of the last batch one rank has none, and another all."""
+    import tensorflow as tf
+
+    return tf.boolean_mask(y, y > 3), tf.boolean_mask(logits, y > 3)
+
+
+def _cross_entropy(**options):
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+
+
+def _equal_by(loss_of, rate=0.1):
+    def build():
+        model = LossOf(loss_of)
+        model.compile(keras.optimizers.SGD(rate, momentum=0.9), _cross_entropy(), metrics=["accuracy"])
+        return model
+
+    return equal(build)
+
+
+def check_a_step_that_takes_the_loss_of_chosen_elements():
+    return _equal_by(lambda model, y, logits: _cross_entropy()(*_chosen(y, logits)))
+
+
+def check_a_step_that_differentiates_a_loss_without_a_reduction():
+    return _equal_by(lambda model, y, logits: _cross_entropy(reduction=None)(y, logits), 0.005)
+
+
+def check_a_step_that_differentiates_what_a_function_of_keras_returns():
+    def loss_of(model, y, logits):
+        return keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+
+    return _equal_by(loss_of, 0.005)
+
+
+def check_a_step_that_differentiates_numbers_and_a_number_together():
+    def loss_of(model, y, logits):
+        return [_cross_entropy(reduction=None)(y, logits), _cross_entropy()(y, logits)]
+
+    class Both(LossOf):
+        @property
+        def metrics(self):
+            return []
+
+    def build():
+        model = Both(loss_of)
+        model.compile(keras.optimizers.SGD(0.005))
+        return model
+
+    return equal(build)
+
+
+def check_a_compiled_loss_that_leaves_elements_out():
+    def of_large_digits(y, logits):
+        return keras.losses.sparse_categorical_crossentropy(*_chosen(y[:, 0], logits), from_logits=True)
+
+    def build():
+        model = conv_net()
+        model.compile(sgd(), of_large_digits)
+        return model
+
+    return equal(build, (UNEVEN[0], UNEVEN[1][:, None]))

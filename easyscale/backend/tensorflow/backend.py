@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from easyscale import keras_internals, onednn
 from easyscale.backend.base import Backend
-from easyscale.backend.tensorflow import data, rows, variables
+from easyscale.backend.tensorflow import data, rows, unreduced_losses, variables
 from easyscale.backend.tensorflow.compiled_update import CompiledUpdate
 from easyscale.backend.tensorflow.host_calls import HostCalls
 from easyscale.backend.tensorflow.stages import Passes
@@ -79,6 +79,9 @@ class TensorFlow(Backend):
 
     def scaled(self, gradient: Any, factor: Any) -> Any:
         return rows.scaled(gradient, factor)
+
+    def scale_sums(self, factor: Callable[[], Any]) -> None:
+        unreduced_losses.scale(factor)
 
     def time_when(self, tensors: Sequence[Any]) -> tf.Tensor:
         with tf.control_dependencies(list(tensors)):

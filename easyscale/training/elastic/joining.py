@@ -20,7 +20,7 @@ from easyscale.training.training_state import TrainingState
 __all__ = ["give_state", "rehearse"]
 
 # What newcomers take beside the variables.
-_TAKEN = ("random", "trusted_callbacks", "progress", "decisions", "history")
+_TAKEN = ("layers", "random", "trusted_callbacks", "progress", "decisions", "history")
 
 
 def rehearse(train_function: Callable, model: keras.Model) -> None:

@@ -1,13 +1,16 @@
 """Losses of the global batch, and means of them.
 
 Gradients are averaged by samples. That is right for a loss that is the mean over its samples. Where it is a sum, or a
-mean over weights or over what a mask leaves, each worker's loss has to know how much there is on all workers. So behind
-`install()` every Keras loss of a step of all workers (`current_step`) is scaled, so that its mean over workers by
-samples is that of the global batch. With `n_r` samples on worker `r` and `d_r` the divisor of its loss (1 for a sum;
-the weights, or the elements that are not masked), that is
+mean over weights, over the elements that a mask leaves, or over those that a step has chosen, each worker's loss depends
+on how many there are on all workers. After `install()` every Keras loss in a step of all workers (`current_step`) is
+scaled so that its mean over workers, weighted by samples, is the loss of the global batch. With `n_r` samples on worker
+`r` and `d_r` the divisor of its loss (1 for a sum; the sum of weights, or the number of elements), that is
 
     loss_r * d_r / sum_r(d_r) * sum_r(n_r) / n_r        for a mean
     loss_r * sum_r(n_r) / n_r                           for a sum
+
+A step of the model's own may also differentiate a loss that is not reduced, which TensorFlow takes for its sum. There
+the gradients are scaled, as those of a sum are.
 
 A `keras.metrics.Mean` that is given a number counts it as one, whatever it was made from. What each worker gives it of
 a step therefore counts by the worker's part of the step's samples: together as one.
@@ -19,12 +22,13 @@ from typing import Any
 
 import keras
 
+from easyscale import backend as backends
 from easyscale import keras_internals
 from easyscale.step.interfaces import WholeBatch
-from easyscale.training.current_step import samples_of_step, workers_of_step
+from easyscale.training.current_step import counts_elements, samples_of_step, workers_of_graph, workers_of_step
 from easyscale.training.keras_fit import is_overridden
 
-__all__ = ["check", "install"]
+__all__ = ["check", "install", "may_choose_elements"]
 
 _is_installed = False
 
@@ -38,6 +42,25 @@ def install() -> None:
         _replace("scale_loss_for_distribution", _as_it_is)
         _replace("unscale_loss_for_distribution", _as_it_is)
         keras.metrics.Mean.update_state = _weigh_numbers(keras.metrics.Mean.update_state)
+        backends.get().scale_sums(_factor_of_sums)
+
+
+def may_choose_elements(model: keras.Model) -> bool:
+    """Return whether a loss of the model's steps may be a mean over only some elements of its batch.
+
+    A step or a `compute_loss` of the model's own, or a loss of the user's own, may leave elements out before Keras takes
+    the mean. Keras's own losses, as `compile()` takes them, do not.
+    """
+    if any(is_overridden(model, name) for name in ("train_step", "test_step", "compute_loss")):
+        return True
+    return not all(map(_is_of_keras, keras.tree.flatten(getattr(model, "loss", None))))
+
+
+def _is_of_keras(loss: Any) -> bool:
+    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    defined = loss.fn if type(loss).__module__.startswith("keras.") and hasattr(loss, "fn") else loss
+    module = getattr(defined, "__module__", None) or type(defined).__module__
+    return loss is None or module.startswith("keras.")
 
 
 def check(model: keras.Model) -> None:
@@ -81,9 +104,11 @@ def _reduce(
     dtype: str | None = None,
 ) -> Any:
     loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-    divisor = _divisor(sample_weight, mask, reduction)
+    divisor = _divisor(values, sample_weight, mask, reduction)
     if divisor is None or len(values.shape) == 0:
         return loss
+    if len(loss.shape):  # Keras leaves a loss of no elements as it is
+        loss = keras.ops.sum(loss)
     samples = keras.ops.cast(workers.context.weight, loss.dtype)
     divisor = keras.ops.where(samples > 0, keras.ops.cast(divisor, loss.dtype), 0)
     same_data = loss if reduction == "sum" else None  # a mean of data that each worker has whole is theirs already
@@ -98,7 +123,25 @@ def _as_it_is(original: Callable, workers: WholeBatch, value: Any) -> Any:
     return value
 
 
-def _divisor(sample_weight: Any, mask: Any, reduction: str | None) -> Any:
+def _factor_of_sums() -> Any:
+    """Return what the gradient of a sum over this worker's samples is multiplied by; `None` outside of a step.
+
+    Raises:
+        ValueError: If it is differentiated in a graph of its own inside of the step, where workers cannot meet.
+    """
+    if workers_of_step() is None:
+        return None
+    if workers_of_graph() is None:
+        raise ValueError(
+            "a loss that several workers train by must be one number where it is differentiated in a `tf.function` or a "
+            "branch of `train_step`. Received: one number for each sample. Use `keras.ops.mean(loss)`, or differentiate "
+            "it in `train_step` itself"
+        )
+    of_step = samples_of_step()
+    return None if of_step is None else keras.ops.divide_no_nan(of_step[1], of_step[0])
+
+
+def _divisor(values: Any, sample_weight: Any, mask: Any, reduction: str | None) -> Any:
     """Return what the loss is divided by on this worker, or `None` if that is as many elements for each sample."""
     if reduction == "sum":
         return 1.0
@@ -106,6 +149,8 @@ def _divisor(sample_weight: Any, mask: Any, reduction: str | None) -> Any:
         return keras.ops.sum(keras_internals.apply_mask(sample_weight, mask, keras.config.floatx(), reduction))
     if reduction in ("mean", "sum_over_batch_size") and mask is not None:
         return keras.ops.sum(keras.ops.cast(mask, keras.config.floatx()))
+    if reduction not in (None, "none") and counts_elements():
+        return keras.ops.size(values)
     return None
 
 

@@ -27,10 +27,26 @@ def merge_logs(
         may_be_whole: Bool. Whether each worker may have had all data: it has if all have the same states. Defaults to
             `False`.
     """
-    own = model.get_metrics_result()
+    logs, own = flat(logs), model.get_metrics_result()
     differ = _merge(model.metrics, communicator, set(logs) != set(own), may_be_whole)
     merged = model.get_metrics_result()
     return _gather_logs(logs, own, merged, communicator) if differ or communicator.servers else merged
+
+
+def flat(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return logs without the dicts in them, as Keras shows them.
+
+    A step that returns `{m.name: m.result() for m in self.metrics}` has those of `compile(metrics=...)` in one dict.
+
+    Example:
+
+    >>> flat({"loss": 0.5, "compile_metrics": {"mae": 0.25}})
+    {'loss': 0.5, 'mae': 0.25}
+    """
+    numbers: dict[str, Any] = {}
+    for name, value in logs.items():
+        numbers |= flat(value) if isinstance(value, dict) else {name: value}
+    return numbers
 
 
 def _merge(

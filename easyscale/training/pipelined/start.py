@@ -12,6 +12,7 @@ from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.mesh import Mesh
 from easyscale.step import equality
 from easyscale.training.callback_list import deciding_hooks
+from easyscale.training.parts.layer_states import start_with_equal_layers
 from easyscale.training.parts.randomness import mix
 from easyscale.training.pipelined.optimizer import build_whole
 from easyscale.training.same_model import check_same_layers, layer_facts
@@ -77,6 +78,7 @@ def agree(model: keras.Model, mesh: Mesh, plan: Sequence[Any], hooks: list[str],
             f"{plans[0]} on rank 0, {plans[different[0]]} on rank {different[0]}. Run one script on all"
         )
     check_same_layers(layers)
+    start_with_equal_layers(model, mesh.communicator)
     keras_internals.set_initial_epoch(model, first_epochs[0])  # which BackupAndRestore may have set, on the chief
     if any(built):
         build_whole(model)

@@ -1,0 +1,143 @@
+"""`layer.adapt(...)` of preprocessing layers on data that `shard` has divided: over the parts of all workers.
+
+Keras's guides adapt a layer on the training data. After `shard` these are one worker's part, and each worker would get
+another vocabulary, other bins, another mean. So where a worker's part is what a layer is adapted on, all workers gather
+the parts, and each adapts its layer on all of them, as one process does.
+"""
+
+import functools
+import itertools
+import json
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from easyscale import communicator as communicators
+from easyscale.communicator import Communicator
+from easyscale.data import division, keras_dataset, tf_dataset
+from easyscale.when_imported import when_imported
+
+if TYPE_CHECKING:
+    import keras
+
+__all__ = ["adapted", "install"]
+
+_LAYERS = ("Discretization", "IntegerLookup", "Normalization", "StringLookup", "TextVectorization")
+
+_adapted: list[weakref.ref] = []  # layers, in the order in which they were adapted
+
+
+@functools.cache
+def install() -> None:
+    """Let Keras's preprocessing layers adapt on the parts of all workers, also if Keras is imported later."""
+    when_imported("keras", _replace)
+
+
+def adapted() -> list["keras.layers.Layer"]:
+    """Return the layers that this process has adapted after it had called `shard`, in that order."""
+    layers = {id(layer): layer for layer in (found() for found in _adapted) if layer is not None}
+    return list(layers.values())
+
+
+def _replace() -> None:
+    import keras
+
+    for name in _LAYERS:
+        layer_class = getattr(keras.layers, name)
+        layer_class.adapt = _over_all(layer_class.adapt)
+
+
+def _over_all(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def adapt(layer: Any, data: Any, *args: Any, **kwargs: Any) -> None:
+        _adapted.append(weakref.ref(layer))
+        communicator = communicators.get()
+        if communicator.membership.is_joining:  # it gets the others' state when they meet
+            pass
+        elif communicator.workers > 1 and division.is_part(data):
+            if tf_dataset.owns(data):
+                data = _elements_of_all(data, communicator, kwargs.pop("steps", None))
+            elif keras_dataset.owns(data):
+                batches = [_first(data[index]) for index in range(data.num_batches or 0)]
+                data = np.concatenate(list(itertools.chain(*_gathered(batches, communicator))))
+            else:
+                data = _rows_of_all(data, communicator)
+        original(layer, data, *args, **kwargs)
+
+    return adapt
+
+
+def _first(batch: Any) -> np.ndarray:
+    return _array(batch[0] if isinstance(batch, tuple) else batch)
+
+
+def _array(part: Any) -> np.ndarray:
+    import keras
+
+    return keras.ops.convert_to_numpy(part) if keras.ops.is_tensor(part) else np.asarray(part)
+
+
+def _rows_of_all(part: Any, communicator: Communicator) -> np.ndarray:
+    """Return all rows of the array that a part was taken from, in their order."""
+    array = _array(part)
+    parts = [rows for (rows,) in _gathered([array], communicator)]
+    whole = np.empty((sum(map(len, parts)), *array.shape[1:]), array.dtype)
+    for worker, rows in enumerate(parts):
+        whole[worker :: len(parts)] = rows
+    return whole
+
+
+def _elements_of_all(dataset: Any, communicator: Communicator, steps: int | None) -> Any:
+    """Return a dataset of the elements of all workers' datasets, one of each in turn.
+
+    If the elements are ragged or sparse tensors it is this worker's own.
+    """
+    import tensorflow as tf
+
+    elements = dataset if steps is None else dataset.take(steps)
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not all(isinstance(spec, tf.TensorSpec) for spec in specs):
+        return elements
+    own = [tensor.numpy() for element in elements for tensor in tf.nest.flatten(element)]
+    by_worker = [list(zip(*[iter(arrays)] * len(specs), strict=True)) for arrays in _gathered(own, communicator)]
+    in_turns = [row for rows in itertools.zip_longest(*by_worker) for row in rows if row is not None]
+    shapes = [[None, *spec.shape[1:]] if spec.shape.rank else spec.shape for spec in specs]  # batches differ in size
+    signature = tuple(tf.TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True))
+    whole = tf.data.Dataset.from_generator(lambda: iter(in_turns), output_signature=signature)
+    return whole.map(lambda *tensors: tf.nest.pack_sequence_as(dataset.element_spec, tensors))
+
+
+def _gathered(own: list[np.ndarray], communicator: Communicator) -> list[list[np.ndarray]]:
+    """Return the arrays of each worker, which may be strings. All ranks call this together."""
+    ranks = division.ranks_of_worker(communicator)
+    about, packed = [], []
+    for array in own:
+        texts = array.dtype.kind in "OSU"
+        packed.append(_as_json(array).encode() if texts else np.ascontiguousarray(array).tobytes())
+        about.append(["" if texts else array.dtype.str, list(array.shape), len(packed[-1])])
+    described = communicator.all_gather_object(about)
+    counts = [sum(size for _, _, size in arrays) for arrays in described]
+    buffer = communicator.all_gather_parts(np.frombuffer(b"".join(packed), np.uint8), counts)
+    gathered, start = [], 0
+    for rank, arrays in enumerate(described):
+        end, found = start + counts[rank], []
+        for dtype, shape, size in arrays:
+            data = buffer[start : start + size].tobytes()
+            array = np.frombuffer(data, dtype) if dtype else np.array(_from_json(data.decode()), object)
+            found.append(array.reshape(shape))
+            start += size
+        start = end
+        if rank < communicator.workers and rank % ranks == 0:
+            gathered.append(found)
+    return gathered
+
+
+def _as_json(texts: np.ndarray) -> str:
+    """Return strings as JSON; bytes, which may be no UTF-8, as characters of one byte."""
+    return json.dumps([text.decode("latin-1") if isinstance(text, bytes) else [str(text)] for text in texts.flat])
+
+
+def _from_json(text: str) -> list:
+    return [found.encode("latin-1") if isinstance(found, str) else found[0] for found in json.loads(text)]

@@ -1,0 +1,140 @@
+"""State of layers that is no variable: vocabularies, bins, the constants by which data are normalized.
+
+Keras's preprocessing layers get it by `adapt()`. Models whose layers have other vocabularies are other models, even if
+their weights are equal.
+"""
+
+import hashlib
+import json
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from easyscale.communicator import Communicator
+from easyscale.data import adapting
+from easyscale.errors import EasyScaleWarning
+from easyscale.keras_internals import layers_of
+from easyscale.training.broadcast_arrays import broadcast_arrays
+from easyscale.training.stateful import State
+
+__all__ = ["LayerStates", "start_with_equal_layers"]
+
+
+class LayerStates:
+    """The state of a model's layers beside their variables, as a part of the state of a training.
+
+    Args:
+        model: The model.
+
+    Attributes:
+        layers: List of the layers that have such state: those that can be adapted, and those that save files.
+    """
+
+    def __init__(self, model: keras.Model):
+        self.layers = [layer for layer in layers_of(model) if _has_state(layer)]
+
+    def state(self) -> State:
+        """Return the state of all layers."""
+        states = list(map(_state, self.layers))
+        return State(
+            [about for about, _ in states],
+            {f"layers/{index}/{name}": array for index, (_, own) in enumerate(states) for name, array in own.items()},
+        )
+
+    def load(self, state: State) -> None:
+        """Give the layers the state of another worker's."""
+        for index, (layer, about) in enumerate(zip(self.layers, state.about, strict=True)):
+            start = f"layers/{index}/"
+            own = {name.removeprefix(start): array for name, array in state.arrays.items() if name.startswith(start)}
+            _load(layer, about, own)
+
+
+def start_with_equal_layers(model: keras.Model, communicator: Communicator) -> bool:
+    """Give all ranks the chief's state of the layers where it differs, with a warning. All ranks call this together.
+
+    Returns:
+        Whether a layer of this rank may have another state than before.
+    """
+    states = LayerStates(model)
+    in_model = {*map(id, states.layers)}
+    beside = [layer for layer in adapting.adapted() if id(layer) not in in_model]
+    digests = [list(map(_digest, layers)) for layers in (states.layers, beside)]
+    of_model, of_others = zip(*communicator.all_gather_object(digests), strict=True)
+    if (found := _first_different(of_others)) is not None and communicator.is_chief:
+        _warn(beside, *found, "It is no layer of the model, so data that it has prepared differ")
+    found = _first_different(of_model)
+    if found is None:
+        return False
+    if communicator.is_chief:
+        _warn(states.layers, *found, "All ranks have the chief's now")
+    chiefs = states.state() if communicator.is_chief else State(None)
+    about = communicator.all_gather_object(chiefs.about)[0]
+    states.load(State(about, broadcast_arrays(communicator, chiefs.arrays, 0)))
+    return True
+
+
+def _first_different(digests: Sequence[Sequence[str]]) -> tuple[int, int] | None:
+    """Return the number of the first layer whose state differs from the chief's, and the rank; or `None`."""
+    for rank, own in enumerate(digests):
+        for index, (digest, chiefs) in enumerate(zip(own, digests[0], strict=False)):
+            if digest != chiefs:
+                return index, rank
+    return None
+
+
+def _warn(layers: Sequence[keras.layers.Layer], index: int, rank: int, consequence: str) -> None:
+    warnings.warn(
+        f"layers must have the same state on all ranks. Received: {type(layers[index]).__name__} "
+        f"'{layers[index].name}', which is adapted to other data on rank {rank} than on rank 0. {consequence}. Adapt it "
+        "before `easyscale.shard`, or on what `shard` returns, which all ranks then adapt on together",
+        EasyScaleWarning,
+        stacklevel=2,
+    )
+
+
+def _has_state(layer: keras.layers.Layer) -> bool:
+    return hasattr(layer, "adapt") or hasattr(layer, "save_assets")
+
+
+def _digest(layer: keras.layers.Layer) -> str:
+    about, arrays = _state(layer)
+    digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=8)
+    for array in arrays.values():
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _state(layer: keras.layers.Layer) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return, for JSON, the bins and the files of a layer, and its arrays."""
+    store: dict[str, Any] = {}
+    files: dict[str, str] = {}
+    if layer.built:
+        layer.save_own_variables(store)
+    with tempfile.TemporaryDirectory() as folder:
+        if hasattr(layer, "save_assets"):
+            layer.save_assets(folder)
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file():
+                files[str(path.relative_to(folder))] = path.read_bytes().decode("latin-1")
+    bins = getattr(layer, "bin_boundaries", None)
+    about = {"bins": None if bins is None else [float(bound) for bound in bins], "files": files}
+    return about, {name: np.asarray(keras.ops.convert_to_numpy(value)) for name, value in store.items()}
+
+
+def _load(layer: keras.layers.Layer, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    if about["bins"] is not None:
+        layer.bin_boundaries = about["bins"]
+    if arrays:
+        layer.load_own_variables(arrays)
+    if about["files"]:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in about["files"].items():
+                path = Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode("latin-1"))
+            layer.load_assets(folder)
