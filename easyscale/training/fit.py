@@ -27,6 +27,7 @@ from easyscale.training.parts.data_pass import DataPass
 from easyscale.training.parts.decisions import Decisions
 from easyscale.training.parts.divided_data import DividedData
 from easyscale.training.parts.layer_states import start_with_equal_layers
+from easyscale.training.parts.own_state import OwnState
 from easyscale.training.profile import Profile, warn_of_none
 from easyscale.training.replicated_model import ReplicatedModel
 from easyscale.training.rounds import Rounds
@@ -82,6 +83,7 @@ class Fit:
         self.data, self._pass = DividedData(model, self._communicator), DataPass(model, self._communicator)
         self.progress, console = FitProgress(replication), Console(self._communicator, verbose)
         self._meetings, self._profile = Meetings(optimizers, self.progress), Profile(self._communicator)
+        self._own_state = OwnState(model, self._communicator)
         self._decisions = Decisions(model, optimizers, self._meetings)
         callback_states = CallbackStates(callbacks or [])
         position = DataPosition(local_batch(model, self._communicator), self._pass)
@@ -266,6 +268,7 @@ class Fit:
             self._pass.end_epoch(all(ended))
             for variable, mean in batch_normalization.mean_statistics(self._model, self._communicator):
                 variable.assign(mean)
+            self._own_state.end_epoch()
         return metrics.merge_logs(self._model, self._communicator, logs, may_be_whole)
 
     def logs(self) -> dict[str, float]:

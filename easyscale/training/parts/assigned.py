@@ -4,16 +4,18 @@ import keras
 
 from easyscale import keras_internals
 from easyscale.training.parts.batch_normalization import moves_statistics
+from easyscale.training.parts.own_state import averaged_in_steps
 
 __all__ = ["assigned_in_steps", "spectral_normalizations"]
 
 
 def assigned_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the variables that layers of Keras's assign in a step of training, which travel with its gradients.
+    """Return the variables that layers assign in a step of training, which travel with its gradients.
 
-    These are moving statistics of batch normalization, which each worker moves by its own part of the batch, and what
-    spectral normalization assigns: its vector, and the kernel divided by its norm. All workers that have samples assign
-    the same there; one whose part of a batch is empty does not, and gets it from them.
+    These are moving statistics of batch normalization, which each worker moves by its own part of the batch, weights of
+    the user's own layers with `aggregation="mean"`, and what spectral normalization assigns: its vector, and the kernel
+    divided by its norm. All workers that have samples assign the same there; one whose part of a batch is empty does not,
+    and gets it from them.
     """
     assigned: list[keras.Variable] = []
     for layer in keras_internals.layers_of(model):  # once: without a graph this is called in each step
@@ -21,7 +23,8 @@ def assigned_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
             assigned += layer.non_trainable_variables
         elif _divides_kernel(layer):
             assigned += [layer.vector_u, layer.kernel]
-    return assigned
+    known = {*map(id, assigned)}
+    return assigned + [variable for variable in averaged_in_steps(model) if id(variable) not in known]
 
 
 def spectral_normalizations(model: keras.layers.Layer) -> list[keras.layers.SpectralNormalization]:

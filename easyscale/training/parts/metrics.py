@@ -59,7 +59,7 @@ def _merge(
     the metrics of the other workers.
     """
     metrics = [leaf for metric in metrics for leaf in leaves(metric)]
-    states = [_state(metric) for metric in metrics]
+    states, own = [_state(metric) for metric in metrics], _results_of_own(metrics)
     rows = communicator.all_gather_rows(np.concatenate([[float(differ)], *states]))[: communicator.workers]
     ends = np.cumsum([1, *(state.size for state in states)])
     flags, *parts = np.split(rows, ends[:-1], axis=1)
@@ -74,7 +74,42 @@ def _merge(
             metric.merge_state([_copy(metric, state) for state in all_ranks[1:]])
         else:
             _set_state(metric, all_ranks.sum(axis=0), first=all_ranks[0], size=communicator.workers)
+    if own and not is_whole:
+        _check_sums(own, communicator)
     return bool(flags.any())
+
+
+def _results_of_own(metrics: Sequence[keras.metrics.Metric]) -> dict[keras.metrics.Metric, float]:
+    """Return the results, if they are numbers, of metrics of the user's own whose states are added up."""
+    found = {}
+    for metric in metrics:
+        (updates, *_) = [kind for kind in type(metric).__mro__ if "update_state" in vars(kind)]
+        if not updates.__module__.startswith("keras.") and not hasattr(metric, "merge_state"):
+            result = metric.result()
+            if not isinstance(result, dict) and np.ndim(keras.ops.convert_to_numpy(result)) == 0:
+                found[metric] = float(_number(result))
+    return found
+
+
+_warned: set[str] = set()
+
+
+def _check_sums(own: Mapping[keras.metrics.Metric, float], communicator: Communicator) -> None:
+    """Warn if a result of all workers is far from those of each: what it was computed from may be no sum."""
+    rows = communicator.all_gather_rows(np.array(list(own.values())))[: communicator.workers]
+    for metric, results in zip(own, rows.T, strict=True):
+        merged, margin = float(_number(metric.result())), 0.1 * np.abs(results).max()
+        is_far = not (results.min() - margin <= merged <= results.max() + margin)
+        if is_far and np.isfinite(results).all() and communicator.is_chief and metric.name not in _warned:
+            _warned.add(metric.name)
+            warnings.warn(
+                "the state of a metric must be a sum, as workers add up theirs. Received: "
+                f"'{metric.name}' of {type(metric).__name__}, {merged:.4g} of all from "
+                f"{', '.join(f'{result:.4g}' for result in results)} of each. If its state is a maximum or a running "
+                "mean, give the class a method `merge_state(metrics)`; if it is a count, this is its sum",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
 
 
 class MetricStates:

@@ -1,0 +1,70 @@
+"""Non-trainable weights that layers of the user's own assign: codebooks, queues, moving averages.
+
+Each worker assigns them by its own part of the batches. At the end of an epoch all workers get the same values, so that
+whatever validates, saves or predicts does so with one model. Which values these are says the weight's `aggregation`, as
+for Keras's own distribution: with `"mean"` it is averaged in each step already; else it is the chief's.
+"""
+
+import warnings
+
+import keras
+import numpy as np
+
+from easyscale import backend as backends
+from easyscale.communicator import Communicator
+from easyscale.errors import EasyScaleWarning
+from easyscale.step.equality import fingerprint, name_of
+
+__all__ = ["OwnState", "averaged_in_steps"]
+
+
+def averaged_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the weights that are to be the mean over workers, `add_weight(aggregation="mean", trainable=False)`."""
+    return [
+        variable
+        for variable in model.non_trainable_variables
+        if variable.aggregation == "mean" and keras.backend.is_float_dtype(variable.dtype)
+    ]
+
+
+class OwnState:
+    """Gives all workers the same non-trainable weights, and says which ones differed.
+
+    Args:
+        model: The model.
+        communicator: The `Communicator`.
+    """
+
+    def __init__(self, model: keras.Model, communicator: Communicator):
+        self._model, self._communicator = model, communicator
+        self._told: set[str] = set()
+
+    def end_epoch(self) -> None:
+        """Overwrite what differs by the chief's. All workers call this together."""
+        variables = [
+            variable
+            for variable in self._model.non_trainable_variables
+            if variable.name != "seed_generator_state" and np.dtype("O") != backends.view_of(variable).dtype
+        ]
+        prints = self._communicator.all_gather_rows(fingerprint(backends.get(), variables))
+        workers = prints[: self._communicator.workers]
+        different = [variables[index] for index in np.flatnonzero((workers != workers[0]).any(axis=0))]
+        for variable in different:
+            value = np.array(backends.view_of(variable), order="C")
+            self._communicator.broadcast(value.reshape(-1).view(np.uint8))
+            variable.assign(value)
+        undeclared = [name_of(variable) for variable in different if variable.aggregation == "none"]
+        if self._communicator.is_chief and not self._told.issuperset(undeclared):
+            self._told.update(undeclared)
+            self._warn(undeclared)
+
+    def _warn(self, names: list[str]) -> None:
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        warnings.warn(
+            "each worker assigns a non-trainable weight by its own part of a batch. Received: "
+            f"`{names[0]}`{others}, of which all workers get the chief's at the end of each epoch. Make it by "
+            "`add_weight(..., aggregation='mean')` if workers should average it in each step, or with "
+            "aggregation='only_first_replica' if the chief's is meant",
+            EasyScaleWarning,
+            stacklevel=2,
+        )
