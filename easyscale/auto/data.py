@@ -11,11 +11,24 @@ import numpy as np
 from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division, keras_dataset, shard, tf_dataset
+from easyscale.settings import Settings
 from easyscale.training.keras_fit import KERAS_BATCH
 
-__all__ = ["Divided", "are_arrays", "divide", "divide_evaluated", "is_generator", "local_batch", "whole"]
+__all__ = [
+    "Divided",
+    "are_arrays",
+    "batch_of",
+    "divide",
+    "divide_evaluated",
+    "divide_trained",
+    "is_generator",
+    "seen",
+    "split_off",
+    "whole",
+]
 
 _LOOKED_AT = 32  # rows of an array, by which it is seen whether all workers have the same one
+_shuffles = itertools.count()  # makes of each data another order, without a draw of the script's generators
 _OWN = " that each worker has drawn for itself, and takes its part of its own"
 
 
@@ -83,69 +96,136 @@ def _of_generator(x: Iterator, communicator: Communicator) -> Divided:
 
 def _parts(batches: Iterator, rank: int, size: int) -> Iterator:
     """Yield this worker's part of each batch: element `i` of all goes to worker `i % size`."""
-    before = 0
+    before, last = 0, size
     for batch in batches:
         rows = division.count(batch)
+        if max(rows, last) < size:  # one such batch may be the last of an epoch
+            division.refuse_batches(rows, size)
+        last = rows
         start = (rank - before) % size
         before += rows
         if start < rows:
             yield arrays.part(batch, start, size)
 
 
-def local_batch(batch_size: int | None, workers: int) -> int:
-    """Return the samples of a worker in a batch of so many; `None` is Keras's default.
-
-    Raises:
-        ValueError: If the batch cannot be divided by the workers.
+def batch_of(batch_size: int | None, steps: int | None, samples: int) -> int:
+    """Return the samples in a batch that Keras makes of arrays: without a size, so many that `steps` go through them.
 
     Example:
 
-    >>> local_batch(None, 4)
-    8
+    >>> batch_of(None, None, 203), batch_of(None, 4, 203), batch_of(16, 4, 203)
+    (32, 51, 16)
     """
-    batch = KERAS_BATCH if batch_size is None else int(batch_size)
-    if batch % workers:
-        fewer = max(number for number in range(1, workers + 1) if batch % number == 0)
+    if batch_size:
+        return int(batch_size)
+    return -(-samples // int(steps)) if steps else KERAS_BATCH
+
+
+def divide_trained(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    batch_size: int | None,
+    steps: int | None,
+    shuffle: Any,
+    communicator: Communicator,
+) -> tuple[Divided, int | None]:
+    """Return what `divide` does for a `fit()`, and the samples of a worker in a batch where Keras makes these.
+
+    If the workers cannot divide a batch evenly, arrays are divided batch by batch, and shuffled here.
+
+    Raises:
+        ValueError: If a batch has fewer samples than there are workers.
+    """
+    if not are_arrays(x, y, sample_weight):
+        return divide(x, y, sample_weight, communicator), None
+    samples, workers = division.count(x), communicator.workers
+    size = batch_of(batch_size, steps, samples)
+    arrays.check_samples(size, workers, " of each batch")
+    if size % workers == 0:
+        return divide(x, y, sample_weight, communicator), size // workers
+    batches = _Batches(x, y, sample_weight, size, shuffle)
+    divided = divide(batches, None, None, communicator)
+    return divided._replace(about=f"{samples:,} samples, batch by batch of {size}"), None
+
+
+def split_off(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[tuple, tuple]:
+    """Return what a `fit(validation_split=share)` trains on, and the end of the arrays that it holds out."""
+    samples = division.count(x)
+    trained = int(samples * (1.0 - share))
+    if not 0 < trained < samples:
         raise ValueError(
-            f"`batch_size` must be a multiple of the number of workers with --auto. Received: batch_size={batch} on "
-            f"{workers} workers. Start -n {fewer}, or pass batch_size={(batch // workers + 1) * workers}"
+            f"`validation_split` must leave samples to train on, and some to validate. Received: {samples} samples and "
+            f"validation_split={share}"
         )
-    return batch // workers
+
+    def between(start: int, stop: int) -> tuple:
+        return tuple(division.rows(data, np.arange(start, stop)) for data in (x, y, sample_weight))
+
+    return between(0, trained), between(trained, samples)
 
 
 def divide_evaluated(
-    x: Any, y: Any, sample_weight: Any, batch_size: int | None, communicator: Communicator
-) -> tuple[Divided, int | None]:
-    """Return what `divide` does for an evaluation, and the samples of a worker in a batch where Keras makes these.
+    x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, communicator: Communicator
+) -> tuple[Divided, int | None, int | None]:
+    """Return what `divide` does for an evaluation, with the samples of a worker in a batch, and its steps.
 
     Batches are those of one process: of losses of several outputs, Keras takes the mean over batches. So arrays are
     divided batch by batch if a batch cannot be divided evenly. Of fewer samples than workers each worker has all.
     """
-    size, workers = int(batch_size or KERAS_BATCH), communicator.workers
+    workers = communicator.workers
     if not are_arrays(x, y, sample_weight):
-        return divide(x, y, sample_weight, communicator), None
+        return divide(x, y, sample_weight, communicator), None, steps
+    x, y, sample_weight, size = seen(x, y, sample_weight, batch_size, steps)
     if division.count(x) < workers:
-        return whole(x, y, sample_weight), batch_size
+        return whole(x, y, sample_weight), size, None
     if size % workers and size > workers:
-        return divide(_Batches(x, y, sample_weight, size), None, None, communicator), None
-    return divide(x, y, sample_weight, communicator), max(1, size // workers)
+        return divide(_Batches(x, y, sample_weight, size), None, None, communicator), None, None
+    return divide(x, y, sample_weight, communicator), max(1, size // workers), None
+
+
+def seen(x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None) -> tuple[Any, Any, Any, int]:
+    """Return the rows of arrays that so many steps go through, and the samples in a batch."""
+    samples = division.count(x)
+    size = batch_of(batch_size, steps, samples)
+    if not steps or steps * size >= samples:
+        return x, y, sample_weight, size
+    x, y, sample_weight = (division.rows(data, np.arange(steps * size)) for data in (x, y, sample_weight))
+    return x, y, sample_weight, size
 
 
 class _Batches(keras.utils.PyDataset):
-    """The batches of arrays, in their order."""
+    """The batches of arrays, in their order; with `shuffle` in another one in each epoch, the same on all workers."""
 
-    def __init__(self, x: Any, y: Any, sample_weight: Any, size: int):
+    def __init__(self, x: Any, y: Any, sample_weight: Any, size: int, shuffle: Any = False):
         super().__init__()
+        if sample_weight is not None and keras.tree.is_nested(y) and not keras.tree.is_nested(sample_weight):
+            sample_weight = keras.tree.map_structure(lambda _: sample_weight, y)  # as Keras does with arrays
         self._arrays, self._size, self._count = (x, y, sample_weight), size, division.count(x)
+        self._shuffle, self._random = shuffle, np.random.default_rng([Settings.read().auto or 0, next(_shuffles)])
+        self._order = np.arange(self._count)
+        self._shuffle_anew()
+
+    def _shuffle_anew(self) -> None:
+        if self._shuffle == "batch":
+            whole, rest = self._count // self._size, self._count // self._size * self._size
+            batches = self._random.permutation(whole)
+            in_batches = np.arange(rest).reshape(whole, self._size)[batches].reshape(-1)
+            self._order = np.concatenate([in_batches, np.arange(rest, self._count)])
+        elif self._shuffle:
+            self._order = self._random.permutation(self._count)
 
     @property
     def num_batches(self) -> int:
         return -(-self._count // self._size)
 
     def __getitem__(self, index: int) -> Any:
-        chosen = np.arange(index * self._size, min((index + 1) * self._size, self._count))
+        chosen = self._order[index * self._size : (index + 1) * self._size]
         parts = (None if given is None else division.rows(given, chosen) for given in self._arrays)
         return keras.utils.pack_x_y_sample_weight(*parts)
+
+    def on_epoch_end(self) -> None:
+        self._shuffle_anew()
 
 
 def is_generator(data: Any) -> bool:

@@ -77,16 +77,25 @@ class AutoModel:
         if self._is_scripts(model, given.get("callbacks")):
             return self._training(original, model, *args, **kwargs)
         given["callbacks"] = [*_listed(given.get("callbacks")), Distribute()]
-        divided = data.divide(given.get("x"), given.get("y"), given.get("sample_weight"), self._communicator)
         batch, size = "", given.get("batch_size")
-        if divided.are_arrays:
-            given["batch_size"] = local = data.local_batch(size, self._workers)
+        trained = given.get("x"), given.get("y"), given.get("sample_weight")
+        if given.get("validation_split") and given.get("validation_data") is None and data.are_arrays(*trained):
+            trained, held_out = data.split_off(*trained, given["validation_split"])
+            given["validation_data"] = held_out
+        given.pop("validation_split", None)
+        steps, shuffle = given.get("steps_per_epoch"), given.get("shuffle", True)
+        divided, local = data.divide_trained(*trained, size, steps, shuffle, self._communicator)
+        if local is not None:
+            given["batch_size"] = local
             batch = f"; a batch of {local * self._workers} is {local} on each"
+        elif data.are_arrays(*trained):
+            given.pop("batch_size", None)
+            given["shuffle"] = False
         given |= {"x": divided.x, "y": divided.y, "sample_weight": divided.sample_weight}
         if given.get("validation_data") is not None:
-            batch_size = given.get("validation_batch_size") or size
-            validation = self._of_validation(given["validation_data"], batch_size)
-            given["validation_data"], given["validation_batch_size"] = validation
+            given |= self._of_validation(
+                given["validation_data"], given.get("validation_batch_size") or size, given.get("validation_steps")
+            )
         self._adopt(model)
         verb = "divided" if divided.is_part else "not divided"
         self._report.say(f"fit() trains one model on {self._workers} workers; {verb}: {divided.about}{batch}")
@@ -111,10 +120,13 @@ class AutoModel:
         if OF_FIT in given or without_optimizer or self._is_scripts(model, given.get("callbacks")):
             return inner(*args, **kwargs)
         arrays = given.get("x"), given.get("y"), given.get("sample_weight")
-        divided, size = data.divide_evaluated(*arrays, given.get("batch_size"), self._communicator)
+        divided, size, steps = data.divide_evaluated(
+            *arrays, given.get("batch_size"), given.get("steps"), self._communicator
+        )
         if not divided.is_part:
             return inner(*args, **kwargs)
-        given |= {"x": divided.x, "y": divided.y, "sample_weight": divided.sample_weight, "batch_size": size}
+        given |= {"x": divided.x, "y": divided.y, "sample_weight": divided.sample_weight}
+        given |= {"batch_size": size, "steps": steps}
         given["callbacks"] = [*_listed(given.get("callbacks")), Distribute()]
         return inner(**given)
 
@@ -128,8 +140,12 @@ class AutoModel:
         if data.is_generator(given["x"]):
             self._report.say("predict() of a generator is not divided: each worker predicts all of it")
             return original(model, **given)
-        if data.are_arrays(given["x"]) and division.count(given["x"]) < self._workers:
-            return original(model, **given)
+        if data.are_arrays(given["x"]):
+            given["x"], *_, given["batch_size"] = data.seen(
+                given["x"], None, None, given.get("batch_size"), given.pop("steps", None)
+            )
+            if division.count(given["x"]) < self._workers:
+                return original(model, **given)
         divided = data.divide(given["x"], None, None, self._communicator)
         if not (divided.is_part and divided.is_same):
             return original(model, **given)
@@ -200,13 +216,12 @@ class AutoModel:
             object.__setattr__(model, "evaluate", functools.partial(self._evaluate, vars(model)["evaluate"], model))
             self._adopted.add(model)
 
-    def _of_validation(self, validation: Any, batch_size: int | None) -> tuple[Any, int | None]:
-        """Return the data of a validation for this worker, and the samples of it in a batch where Keras makes these."""
+    def _of_validation(self, validation: Any, batch_size: int | None, steps: int | None) -> dict[str, Any]:
+        """Return the arguments by which `fit()` validates this worker's part of the data."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(validation)
-        divided, size = data.divide_evaluated(x, y, sample_weight, batch_size, self._communicator)
-        if not divided.is_part:
-            return validation, batch_size
-        return (divided.x, divided.y, divided.sample_weight) if divided.are_arrays else divided.x, size
+        divided, size, steps = data.divide_evaluated(x, y, sample_weight, batch_size, steps, self._communicator)
+        part = (divided.x, divided.y, divided.sample_weight) if data.are_arrays(divided.x) else divided.x
+        return {"validation_data": part, "validation_batch_size": size, "validation_steps": steps}
 
     def _say_own_loop(self) -> None:
         self._report.say("a training loop of the script's own is not divided: each worker makes all of its steps")

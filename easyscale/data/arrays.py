@@ -74,8 +74,8 @@ def check_samples(samples: int, size: int, where: str = "") -> None:
     """Raise `ValueError` unless there are at least `size` samples."""
     if samples < size:
         raise ValueError(
-            f"every worker must get at least one sample{where}. Received: {samples} samples for {size} workers. "
-            "Start fewer workers"
+            f"every worker must get at least one sample{where}. Received: {samples} sample{'s' * (samples != 1)} for "
+            f"{size} workers. Start fewer workers{', or make larger batches' if 'batch' in where else ''}"
         )
 
 

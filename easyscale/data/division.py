@@ -1,7 +1,8 @@
 """Among whom data are divided, and of what a part was taken, so that it can be divided anew among other workers."""
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = [
     "Part",
     "count",
     "divides_itself",
+    "explained",
     "is_finite",
     "is_part",
     "mark",
@@ -28,6 +30,7 @@ __all__ = [
     "ranks_of_worker",
     "remember",
     "rows",
+    "refuse_batches",
     "whole_of",
 ]
 
@@ -74,6 +77,7 @@ class Part(NamedTuple):
 
 _parts: dict[int, Part | None] = {}  # by the identity of what `shard` has returned
 _wholes: dict[int, Whole] = {}  # by the identity of an array that is a part
+_failures: list[Exception] = []  # raised where batches are made, which TensorFlow shows as one of its own
 _marked: weakref.WeakSet = weakref.WeakSet()
 _finite: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -143,6 +147,30 @@ def rows(whole: Any, indices: np.ndarray) -> Any:
         return (array if hasattr(array, "tocsr") else np.asarray(array))[indices]
 
     return arrays.transform(whole, taken)
+
+
+def refuse_batches(samples: int, size: int) -> None:
+    """Raise `ValueError` unless a batch, one of several, has at least `size` samples.
+
+    For where batches are made, which may be in a graph of TensorFlow's: see `explained`.
+    """
+    try:
+        arrays.check_samples(samples, size, " of each batch")
+    except ValueError as error:
+        _failures.append(error)
+        raise
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Inside, what `refuse_batches` raises is raised as it was, without TensorFlow's wrapping."""
+    _failures.clear()
+    try:
+        yield
+    except Exception:
+        if _failures:
+            raise _failures.pop() from None
+        raise
 
 
 def mark(dataset: Any) -> Any:

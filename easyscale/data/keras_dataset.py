@@ -44,8 +44,10 @@ def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras
             return self._length
 
         def __getitem__(self, index: int) -> Any:
-            _, size = position()
-            return arrays.part(dataset[index], self._start(index), size)
+            (_, size), batch, start = position(), dataset[index], self._start(index)
+            if _rows(batch) <= start:
+                division.refuse_batches(_rows(batch), size)
+            return arrays.part(batch, start, size)
 
         def on_epoch_begin(self) -> None:
             dataset.on_epoch_begin()

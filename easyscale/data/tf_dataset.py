@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division
@@ -19,7 +21,7 @@ __all__ = ["install", "owns", "part"]
 
 @functools.cache
 def install() -> None:
-    """Let a `tf.data.Dataset` made of a worker's part of arrays be known as one, also if TensorFlow is imported later."""
+    """Let datasets that are made of a worker's part of arrays be known as such, also if TensorFlow comes later."""
     when_imported("tensorflow", _note_parts)
 
 
@@ -79,12 +81,24 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
         if static % size == 0:  # no part is ever empty, so the cardinality stays known, and shapes if parts stay equal
             return marked(dataset.map(lambda *batch: local(batch, *position_now())))
 
-    def rows(before: tf.Tensor, batch: Any) -> tuple:
-        rank, size = position_now()
-        start = (rank - before) % size  # element i of the whole dataset goes to worker i % size
-        return before + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0], local(batch, start, size)
+    if (batch := last_batch_of(dataset)) is not None and int(dataset.cardinality()) != 1:
+        arrays.check_samples(batch, size, " of each batch")
 
-    shards = dataset.scan(tf.constant(0, tf.int64), rows)
+    def rows(before: tuple, batch: Any) -> tuple:
+        samples, last = before
+        rank, size = position_now()
+        start = (rank - samples) % size  # element i of the whole dataset goes to worker i % size
+        count = tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
+        if static is None:  # one batch that leaves nothing to some workers may be the last of an epoch; two are not
+
+            def refuse() -> tf.Tensor:
+                return tf.numpy_function(_refuse, [count, size], tf.int64, stateful=True)
+
+            count = tf.cond(tf.maximum(count, last) < size, refuse, lambda: count)
+        return (samples + count, count), local(batch, start, size)
+
+    first = tf.constant(0, tf.int64), tf.constant(np.iinfo(np.int64).max, tf.int64)
+    shards = dataset.scan(first, rows)
     if static is not None:  # no part is empty
         return marked(shards)
     # A batch of fewer elements than workers leaves nothing for some of them.
@@ -94,6 +108,11 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     elif (batches := int(dataset.cardinality())) >= 0:
         division.mark_as_finite(shards, batches)
     return marked(shards)
+
+
+def _refuse(samples: np.int64, size: np.int64) -> np.int64:
+    division.refuse_batches(int(samples), int(size))
+    return samples
 
 
 def _count(dataset: "tf.data.Dataset", rank: int, size: int) -> int | None:

@@ -175,7 +175,7 @@ class Distribution:
     def _train(self, train_function: TrainFunction, iterator: Iterator) -> Any:
         if not self._training:
             return train_function.function(iterator)
-        with self._replication.steps.explained(on_failure=self.stop):
+        with division.explained(), self._replication.steps.explained(on_failure=self.stop):
             return self._fit.step(train_function, iterator)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -288,7 +288,8 @@ class Distribution:
         if self._training:
             kwargs = dict(self._fit.data.of_validation(kwargs))
         if self.ranks == 1:
-            return original(*args, **kwargs)
+            with division.explained():
+                return original(*args, **kwargs)
         # All workers evaluate together only if the list of callbacks has Distribute in it, as that of fit() has.
         self._evaluations.append(False)
         self._evaluates_part = division.is_part(kwargs.get("x", args[0] if args else None))
@@ -296,7 +297,7 @@ class Distribution:
         self._replication.communicator.progress.activity = Activity.EVALUATION
         is_alone = keras_internals.OF_FIT not in kwargs
         try:
-            with self._whole_layers() if is_alone else contextlib.nullcontext():
+            with division.explained(), self._whole_layers() if is_alone else contextlib.nullcontext():
                 return original(*args, **kwargs)
         finally:
             is_of_all = self._evaluations.pop()

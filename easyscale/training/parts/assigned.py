@@ -14,8 +14,8 @@ def assigned_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
 
     These are moving statistics of batch normalization, which each worker moves by its own part of the batch, weights of
     the user's own layers with `aggregation="mean"`, and what spectral normalization assigns: its vector, and the kernel
-    divided by its norm. All workers that have samples assign the same there; one whose part of a batch is empty does not,
-    and gets it from them.
+    divided by its norm. All workers that have samples assign the same there; one whose part of a batch is empty does
+    not, and gets it from them.
     """
     assigned: list[keras.Variable] = []
     for layer in keras_internals.layers_of(model):  # once: without a graph this is called in each step

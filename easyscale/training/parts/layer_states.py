@@ -90,8 +90,8 @@ def _first_different(digests: Sequence[Sequence[str]]) -> tuple[int, int] | None
 def _warn(layers: Sequence[keras.layers.Layer], index: int, rank: int, consequence: str) -> None:
     warnings.warn(
         f"layers must have the same state on all ranks. Received: {type(layers[index]).__name__} "
-        f"'{layers[index].name}', which is adapted to other data on rank {rank} than on rank 0. {consequence}. Adapt it "
-        "before `easyscale.shard`, or on what `shard` returns, which all ranks then adapt on together",
+        f"'{layers[index].name}', which is adapted to other data on rank {rank} than on rank 0. {consequence}. Call "
+        "`adapt` before `easyscale.shard`, or with what `shard` returns: all ranks then adapt to all of it",
         EasyScaleWarning,
         stacklevel=2,
     )

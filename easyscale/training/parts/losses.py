@@ -1,10 +1,11 @@
 """Losses of the global batch, and means of them.
 
 Gradients are averaged by samples. That is right for a loss that is the mean over its samples. Where it is a sum, or a
-mean over weights, over the elements that a mask leaves, or over those that a step has chosen, each worker's loss depends
-on how many there are on all workers. After `install()` every Keras loss in a step of all workers (`current_step`) is
-scaled so that its mean over workers, weighted by samples, is the loss of the global batch. With `n_r` samples on worker
-`r` and `d_r` the divisor of its loss (1 for a sum; the sum of weights, or the number of elements), that is
+mean over weights, over the elements that a mask leaves, or over those that a step has chosen, each worker's loss
+depends on how many there are on all workers. After `install()` every Keras loss in a step of all workers
+(`current_step`) is scaled so that its mean over workers, weighted by samples, is the loss of the global batch. With
+`n_r` samples on worker `r` and `d_r` the divisor of its loss (1 for a sum; the sum of weights, or the number of
+elements), that is
 
     loss_r * d_r / sum_r(d_r) * sum_r(n_r) / n_r        for a mean
     loss_r * sum_r(n_r) / n_r                           for a sum
@@ -48,8 +49,8 @@ def install() -> None:
 def may_choose_elements(model: keras.Model) -> bool:
     """Return whether a loss of the model's steps may be a mean over only some elements of its batch.
 
-    A step or a `compute_loss` of the model's own, or a loss of the user's own, may leave elements out before Keras takes
-    the mean. Keras's own losses, as `compile()` takes them, do not.
+    A step or a `compute_loss` of the model's own, or a loss of the user's own, may leave elements out before Keras
+    takes the mean. Keras's own losses, as `compile()` takes them, do not.
     """
     if any(is_overridden(model, name) for name in ("train_step", "test_step", "compute_loss")):
         return True
@@ -133,9 +134,9 @@ def _factor_of_sums() -> Any:
         return None
     if workers_of_graph() is None:
         raise ValueError(
-            "a loss that several workers train by must be one number where it is differentiated in a `tf.function` or a "
-            "branch of `train_step`. Received: one number for each sample. Use `keras.ops.mean(loss)`, or differentiate "
-            "it in `train_step` itself"
+            "a loss that several workers train by must be one number where it is differentiated in a `tf.function` or "
+            "a branch of `train_step`. Received: one number for each sample. Use `keras.ops.mean(loss)`, or "
+            "differentiate it in `train_step` itself"
         )
     of_step = samples_of_step()
     return None if of_step is None else keras.ops.divide_no_nan(of_step[1], of_step[0])
