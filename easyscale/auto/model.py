@@ -19,6 +19,7 @@ import keras
 from easyscale import called
 from easyscale import communicator as communicators
 from easyscale.auto import data
+from easyscale.auto.files import Files
 from easyscale.auto.report import Report
 from easyscale.callbacks import Distribute
 from easyscale.data import division, unshard
@@ -31,7 +32,8 @@ from easyscale.training.parts import batch_normalization
 __all__ = ["AutoModel", "install"]
 
 _BESIDE = "evaluate() is of all workers, predict() returns all rows, and save() and Keras's callbacks write on rank 0"
-_REPLACED = ("fit", "evaluate", "predict", "save", "save_weights", "export", "train_on_batch")
+_SAVING = ("save", "save_weights", "export")
+_REPLACED = ("fit", "evaluate", "predict", *_SAVING, "train_on_batch")
 
 
 def install() -> None:
@@ -66,7 +68,7 @@ class AutoModel:
     def __init__(self) -> None:
         self._communicator = communicators.get()
         self._workers = self._communicator.workers
-        self._report = Report(self._communicator)
+        self._report, self._files = Report(self._communicator), Files(self._communicator)
         self._adopted: weakref.WeakSet = weakref.WeakSet()
         self._depth = 0  # how many methods that train are under way
         self._has_trained = False
@@ -153,11 +155,17 @@ class AutoModel:
         return unshard(original(model, **given))
 
     def save(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
-        """Save by the chief; the others go on when it has. In callbacks of a `fit()` they do not wait for it."""
-        is_scripts = self._is_scripts(model, None)
-        if is_scripts or self._depth:
-            if is_scripts or self._communicator.is_chief:
+        """Save by the chief. The others go on when it has; in callbacks of a `fit()` they wait where they read it."""
+        if self._is_scripts(model, None):
+            original(model, *args, **kwargs)
+            return
+        if self._depth:
+            path = args[0] if args else kwargs.get("filepath")
+            if self._communicator.is_chief:
                 original(model, *args, **kwargs)
+                self._files.written(path)
+            else:
+                self._files.skip(path)
             return
         failed: Exception | None = None
         if self._communicator.is_chief:
@@ -173,6 +181,11 @@ class AutoModel:
             raise getattr(builtins, chiefs[0], PeerError)(chiefs[1])
 
     save_weights = export = save
+
+    def _save(self, inner: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
+        inner(*args, **kwargs)  # in a `fit()` only the chief, with the others' parts of the optimizer's state
+        if self._depth and not self._is_scripts(model, None):
+            Distribution.of(model).meet_in_hook()
 
     def train_on_batch(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         """Say that a loop of the script's own is not divided."""
@@ -210,10 +223,12 @@ class AutoModel:
         return bool(called.names)
 
     def _adopt(self, model: keras.Model) -> None:
-        """Have `evaluate` come to this object before it comes to `Distribution`, which must see the divided data."""
+        """Have `evaluate` and `save` come to this object before they come to `Distribution`."""
         if model not in self._adopted:
             Distribution.of(model)
-            object.__setattr__(model, "evaluate", functools.partial(self._evaluate, vars(model)["evaluate"], model))
+            for name, own in (("evaluate", self._evaluate), *((name, self._save) for name in _SAVING)):
+                if name in vars(model):
+                    object.__setattr__(model, name, functools.partial(own, vars(model)[name], model))
             self._adopted.add(model)
 
     def _of_validation(self, validation: Any, batch_size: int | None, steps: int | None) -> dict[str, Any]:

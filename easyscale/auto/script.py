@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from easyscale.as_main import run_as_main
+from easyscale.auto.files import forgive_folders_of_others
 from easyscale.settings import Settings
 from easyscale.when_imported import when_imported
 
@@ -26,6 +27,7 @@ def main() -> None:
     _seed_all(seed)
     for name in ("tensorflow", "torch"):
         when_imported(name, functools.partial(_seed, name, seed))
+    forgive_folders_of_others()
     when_imported("keras", functools.partial(_install, os.getpid()), through=["easyscale.optimizer"])
     run_as_main(sys.argv[1:])
 

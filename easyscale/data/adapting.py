@@ -58,7 +58,7 @@ def _over_all(original: Callable) -> Callable:
             pass
         elif communicator.workers > 1 and division.is_part(data):
             if tf_dataset.owns(data):
-                data = _elements_of_all(data, communicator, kwargs.pop("steps", None))
+                data = tf_dataset.of_all(data, lambda own: _gathered(own, communicator), kwargs.pop("steps", None))
             elif keras_dataset.owns(data):
                 batches = [_first(data[index]) for index in range(data.num_batches or 0)]
                 data = np.concatenate(list(itertools.chain(*_gathered(batches, communicator))))
@@ -87,26 +87,6 @@ def _rows_of_all(part: Any, communicator: Communicator) -> np.ndarray:
     for worker, rows in enumerate(parts):
         whole[worker :: len(parts)] = rows
     return whole
-
-
-def _elements_of_all(dataset: Any, communicator: Communicator, steps: int | None) -> Any:
-    """Return a dataset of the elements of all workers' datasets, one of each in turn.
-
-    If the elements are ragged or sparse tensors it is this worker's own.
-    """
-    import tensorflow as tf
-
-    elements = dataset if steps is None else dataset.take(steps)
-    specs = tf.nest.flatten(dataset.element_spec)
-    if not all(isinstance(spec, tf.TensorSpec) for spec in specs):
-        return elements
-    own = [tensor.numpy() for element in elements for tensor in tf.nest.flatten(element)]
-    by_worker = [list(zip(*[iter(arrays)] * len(specs), strict=True)) for arrays in _gathered(own, communicator)]
-    in_turns = [row for rows in itertools.zip_longest(*by_worker) for row in rows if row is not None]
-    shapes = [[None, *spec.shape[1:]] if spec.shape.rank else spec.shape for spec in specs]  # batches differ in size
-    signature = tuple(tf.TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True))
-    whole = tf.data.Dataset.from_generator(lambda: iter(in_turns), output_signature=signature)
-    return whole.map(lambda *tensors: tf.nest.pack_sequence_as(dataset.element_spec, tensors))
 
 
 def _gathered(own: list[np.ndarray], communicator: Communicator) -> list[list[np.ndarray]]:

@@ -1,6 +1,7 @@
 """A worker's part of a `tf.data.Dataset`."""
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from easyscale.when_imported import when_imported
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["install", "owns", "part"]
+__all__ = ["install", "of_all", "owns", "part"]
 
 
 @functools.cache
@@ -108,6 +109,33 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     elif (batches := int(dataset.cardinality())) >= 0:
         division.mark_as_finite(shards, batches)
     return marked(shards)
+
+
+def of_all(
+    dataset: "tf.data.Dataset", gather: Callable[[list[np.ndarray]], list[list[np.ndarray]]], steps: int | None = None
+) -> "tf.data.Dataset":
+    """Return a dataset of the elements of all workers' datasets, one of each in turn. All workers call this together.
+
+    If the elements are ragged or sparse tensors it is this worker's own.
+
+    Args:
+        dataset: The dataset.
+        gather: Function. Returns the arrays of all workers, given those of this one.
+        steps: Int. So many elements of each worker. Defaults to `None`: all.
+    """
+    import tensorflow as tf
+
+    elements = dataset if steps is None else dataset.take(steps)
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not all(isinstance(spec, tf.TensorSpec) for spec in specs):
+        return elements
+    own = [np.asarray(tensor.numpy()) for element in elements for tensor in tf.nest.flatten(element)]
+    by_worker = [list(zip(*[iter(arrays)] * len(specs), strict=True)) for arrays in gather(own)]
+    in_turns = [row for rows in itertools.zip_longest(*by_worker) for row in rows if row is not None]
+    shapes = [[None, *spec.shape[1:]] if spec.shape.rank else spec.shape for spec in specs]  # batches differ in size
+    signature = tuple(tf.TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True))
+    whole = tf.data.Dataset.from_generator(lambda: iter(in_turns), output_signature=signature)
+    return whole.map(lambda *tensors: tf.nest.pack_sequence_as(dataset.element_spec, tensors))
 
 
 def _refuse(samples: np.int64, size: np.int64) -> np.int64:

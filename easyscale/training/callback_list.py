@@ -40,6 +40,15 @@ _LOOKING_INSIDE = (
     keras.callbacks.SwapEMAWeights,
 )
 
+_HOOKS = (
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_epoch_end",
+    "on_train_end",
+)
+
 # After these two hooks workers decide, if a callback has such a hook, by its name or by its older one.
 _STEP_HOOKS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 
@@ -62,7 +71,14 @@ def on_set_model(act: Callable[[keras.callbacks.CallbackList, keras.Model], None
 
 
 class Together(Protocol):
-    """What all ranks of a `fit()` do together beside the callbacks of each."""
+    """What all ranks of a `fit()` do together beside the callbacks of each.
+
+    Attributes:
+        hook: String. The hook whose callbacks run now; `None` outside of them, and in the hooks of a callback that only
+            the chief has.
+    """
+
+    hook: str | None
 
     @property
     def is_chief(self) -> bool: ...
@@ -128,13 +144,31 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together, time
         callbacks.callbacks = [callback for callback in callbacks.callbacks if not isinstance(callback, WRITERS)]
         act_as_chief = functools.partial(_act_as_chief, callbacks, left_out)
 
+    def hooked(name: str | None, function: Callable) -> Callable:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            before, distribution.hook = distribution.hook, name
+            try:
+                return function(*args, **kwargs)
+            finally:
+                distribution.hook = before
+
+        return called
+
+    for callback in callbacks.callbacks:
+        if isinstance(callback, WRITERS):
+            for name in _HOOKS:
+                method = getattr(callback, name)  # of an earlier fit(), perhaps
+                setattr(callback, name, hooked(None, getattr(method, "__wrapped__", method)))
+
     def replace(name: str, replacement: Callable) -> None:
         original = getattr(callbacks, name)
+        of_callbacks = hooked(name, original)
 
         @functools.wraps(original)
         def replaced(*args: Any, **kwargs: Any) -> None:
             try:
-                replacement(original, *args, **kwargs)
+                replacement(of_callbacks, *args, **kwargs)
             except EasyScaleError:
                 distribution.stop()
                 raise

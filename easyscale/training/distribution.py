@@ -73,6 +73,7 @@ class Distribution:
         self._split: SplitModel | None = None
         self._train_function: TrainFunction | None = None  # that of the last fit(); Keras has another meanwhile
         self._test_function = TestFunction(model)
+        self.hook: str | None = None  # see `callback_list.Together`
         self.check_every = 100
         self.checkpoint: dict[str, Any] | None = None  # arguments of `Checkpointing`
         self._act_as_chief: Callable[..., list] | None = None  # lets this worker's callbacks do what the chief's did
@@ -232,6 +233,14 @@ class Distribution:
         if not self._fit.passes:
             self._fit.end()
         self.stop()
+
+    def meet_in_hook(self) -> None:
+        """Return when all workers have come to this, in a hook that all of them call; at once in another hook."""
+        if self._training and self.hook is not None and not any(self._evaluations):
+            if self.hook in ("on_epoch_begin", "on_epoch_end", "on_train_end"):
+                self._fit.decide(of_epoch=True)
+            elif self._fit.decides_in(self.hook):
+                self._fit.decide()
 
     def fail(self, hook: str) -> None:
         """Leave a `fit()` in which a callback has raised an exception, on this worker or on all.

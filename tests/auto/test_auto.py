@@ -16,7 +16,7 @@ from launches import environment, run
 
 FOLDER = Path(__file__).parent
 EASYSCALE = str(Path(sys.executable).with_name("easyscale"))
-EQUAL = ["conv_net", "tf_data", "custom_train_step", "text", "fine_tuning", "tuner", "other_data"]
+EQUAL = ["conv_net", "tf_data", "custom_train_step", "text", "fine_tuning", "tuner", "other_data", "sizes", "files"]
 SHUFFLED = ["conv_net:shuffle", "tf_data:shuffle"]
 pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("auto")]
 
@@ -66,7 +66,7 @@ def test_it_says_what_it_did_and_what_it_could_not():
     said = [line.removeprefix("easyscale: --auto: ") for line in _outcome(2).err.splitlines() if "--auto" in line]
     assert len({*said}) == len(said), "each line once, by one rank"
     for line in (
-        "fit() trains one model on 2 workers; divided: 1,000 samples; a batch of 32 is 16 on each",
+        "fit() trains one model on 2 workers; divided: 900 samples; a batch of 32 is 16 on each",
         "fit() trains one model on 2 workers; divided: a tf.data.Dataset, batch by batch",
         "fit() trains one model on 2 workers; divided: a Batches, batch by batch",
         "fit() trains one model on 2 workers; divided: a generator, batch by batch",

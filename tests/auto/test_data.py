@@ -8,6 +8,7 @@ import tensorflow as tf
 from easyscale import called
 from easyscale.auto import data
 from easyscale.auto.model import _listed
+from easyscale.data import division
 
 X, Y = np.arange(10.0)[:, None], np.arange(10)
 
@@ -62,14 +63,48 @@ def test_a_dataset_of_what_has_no_rows_stays_whole(run_ranks):
         assert divided.about == "a tf.data.Dataset of SparseTensor: each worker trains on all of it"
 
 
-def test_a_batch_that_cannot_be_divided_is_refused_in_one_line():
-    assert [data.local_batch(size, 4) for size in (None, 4, 100)] == [8, 1, 25]
-    with pytest.raises(ValueError) as raised:
-        data.local_batch(50, 4)
-    assert str(raised.value) == (
-        "`batch_size` must be a multiple of the number of workers with --auto. Received: batch_size=50 on 4 workers. "
-        "Start -n 2, or pass batch_size=52"
+def test_a_batch_that_workers_cannot_divide_evenly_is_divided_sample_by_sample(run_ranks):
+    def on_rank(comm):
+        divided, size = data.divide_trained(X, Y, None, 5, None, False, comm)
+        return size, [divided.x[index][1].tolist() for index in range(divided.x.num_batches)]
+
+    assert run_ranks(2, on_rank) == [(None, [[0, 2, 4], [6, 8]]), (None, [[1, 3], [5, 7, 9]])]
+
+
+def test_shuffled_batches_are_the_same_on_all_workers_and_others_in_each_epoch(run_ranks):
+    batches = data._Batches(X, Y, None, 3, shuffle=True)
+    epochs = []
+    for _ in range(2):
+        epochs.append(np.concatenate([batches[index][1] for index in range(4)]))
+        batches.on_epoch_end()
+    assert sorted(epochs[0]) == sorted(epochs[1]) == Y.tolist()
+    assert epochs[0].tolist() != epochs[1].tolist()
+    batches = data._Batches(X, Y, None, 3, shuffle="batch")
+    assert sorted(batches[0][1].tolist()) in ([0, 1, 2], [3, 4, 5], [6, 7, 8]) and batches[3][1].tolist() == [9]
+
+
+def test_batches_smaller_than_the_workers_are_refused_in_one_line(run_ranks):
+    rule = "^every worker must get at least one sample of each batch. Received: 1 sample for 2 workers. Start fewer"
+    singles = tf.data.Dataset.from_tensor_slices((X, Y)).batch(1)
+    generated = tf.data.Dataset.from_generator(lambda: iter([[1.0]] * 4), output_signature=tf.TensorSpec((None,)))
+    for given in (singles, singles.filter(lambda *batch: True), generated, ((X[i : i + 1],) for i in range(10))):
+
+        def on_rank(comm, given=given):
+            with division.explained():
+                return list(data.divide(given, None, None, comm).x)
+
+        with pytest.raises(ValueError, match=rule):
+            run_ranks(2, on_rank)
+    with pytest.raises(ValueError, match=rule):
+        run_ranks(2, lambda comm: data.divide_trained(X, Y, None, 1, None, False, comm))
+
+
+def test_one_short_batch_at_the_end_of_a_pass_is_none_of_these(run_ranks):
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter([[0.0, 1.0], [2.0], [3.0, 4.0]]), output_signature=tf.TensorSpec((None,))
     )
+    parts = run_ranks(2, lambda comm: [part.numpy().tolist() for part in data.divide(dataset, None, None, comm).x])
+    assert parts == [[[0.0], [2.0], [4.0]], [[1.0], [3.0]]]
 
 
 def test_a_list_of_callbacks_that_has_its_model_is_refused():

@@ -141,7 +141,7 @@ def test_fewer_samples_than_workers_is_an_error_on_every_worker(run_ranks, sampl
 
     message = (
         "every worker must get at least one sample. "
-        f"Received: {samples} samples for {size} workers. Start fewer workers"
+        f"Received: {samples} sample{'s' * (samples != 1)} for {size} workers. Start fewer workers"
     )
     assert run_ranks(size, on_rank) == [message] * size
 

@@ -138,5 +138,5 @@ def test_batches_of_fewer_samples_than_workers_are_an_error(shards):
         shards(3, Numbers(100, 2))
     assert str(raised.value) == (
         "every worker must get at least one sample of each batch. Received: 2 samples for 3 workers. "
-        "Start fewer workers"
+        "Start fewer workers, or make larger batches"
     )

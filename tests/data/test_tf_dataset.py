@@ -189,19 +189,23 @@ def test_one_worker_gets_the_dataset_itself(shards):
 
 
 @pytest.mark.parametrize(
-    "dataset, where, samples",
+    "dataset, where, remedy",
     [
-        (tf.data.Dataset.range(2), "", 2),
-        (tf.data.Dataset.range(8).batch(2, drop_remainder=True), " of each batch", 2),
+        (tf.data.Dataset.range(2), "", "fewer workers"),
+        (tf.data.Dataset.range(8).batch(2), " of each batch", "fewer workers, or make larger batches"),
+        (
+            tf.data.Dataset.range(8).batch(2, drop_remainder=True),
+            " of each batch",
+            "fewer workers, or make larger batches",
+        ),
     ],
-    ids=["samples", "batches"],
+    ids=["samples", "batches", "batches-of-a-known-size"],
 )
-def test_fewer_samples_than_workers_is_an_error(shards, dataset, where, samples):
+def test_fewer_samples_than_workers_is_an_error(shards, dataset, where, remedy):
     with pytest.raises(ValueError) as raised:
         shards(3, dataset)
     assert str(raised.value) == (
-        f"every worker must get at least one sample{where}. Received: {samples} samples for 3 workers. "
-        "Start fewer workers"
+        f"every worker must get at least one sample{where}. Received: 2 samples for 3 workers. Start {remedy}"
     )
 
 

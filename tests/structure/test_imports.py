@@ -72,6 +72,7 @@ ONLY_IN = {
         "easyscale.auto",
         "easyscale.bench",
         "easyscale.verify",
+        "easyscale.data.adapting",
         "easyscale.data.keras_dataset",
     ],
     "mpi4py": ["easyscale.communicator.mpi"],

@@ -60,6 +60,7 @@ class PipelineDistribution:
         self._made_for: list = []
         self._cutting = Cutting(model)
         self._whole: WholeModel | OwnStage
+        self.hook: str | None = None  # see `callback_list.Together`
         self._files = ModelFiles(model, lambda: not self._training or self.is_chief)
         self._calls = ModelCalls(model, lambda: self._training, self.bring_together)
         self._checkpointing: Checkpointing | None = None

@@ -1,0 +1,173 @@
+"""Files of a script that all ranks run: the chief writes them, and another rank waits where it reads one.
+
+A rank that would write what the chief writes counts the file as skipped. The chief counts what it has written, and
+sends the others a message for each. Ranks need not do this at the same time: a callback of one rank may write as well.
+"""
+
+import builtins
+import collections
+import functools
+import hashlib
+import io
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from easyscale.communicator import Communicator
+from easyscale.communicator.communicator import Request
+from easyscale.when_imported import when_imported
+
+__all__ = ["Files", "forgive_folders_of_others"]
+
+_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # a name that `tempfile` has drawn, which is another on each rank
+_PATIENCE = 60.0  # seconds between the start of the first rank and of the last one
+_DIGEST = 16
+
+
+class Files:
+    """Knows which files the chief has written, of those that this rank has not.
+
+    Args:
+        communicator: `Communicator`. All ranks call this together.
+    """
+
+    def __init__(self, communicator: Communicator):
+        self._is_chief, self._communicator = communicator.is_chief, communicator.duplicate()
+        self._written: collections.Counter[bytes] = collections.Counter()  # by the chief, as far as this rank knows
+        self._skipped: collections.Counter[bytes] = collections.Counter()
+        self._images: dict[bytes, io.BytesIO] = {}  # the HDF5 files that this rank would have written
+        self._sent: list[tuple[Request, np.ndarray]] = []
+        self._watches, self._lock, self._process = False, threading.Lock(), os.getpid()
+        when_imported("h5py", self._replace_hdf5)
+
+    def written(self, path: Any) -> None:
+        """Tell the other ranks that the chief has written a file, or a folder."""
+        key = _key(path)
+        if key is None:
+            return
+        self._written[key] += 1
+        self._sent = [(request, note) for request, note in self._sent if not request.done()]
+        for rank in range(1, self._communicator.size):
+            note = np.frombuffer(key, np.uint8).copy()
+            self._sent.append((self._communicator.isend(note, rank), note))
+
+    def skip(self, path: Any) -> None:
+        """Note that this rank leaves a file to the chief. Whatever opens it from now on waits for that."""
+        key = _key(path)
+        if key is not None:
+            self._skipped[key] += 1
+            self._watch()
+
+    def wait(self, path: Any) -> None:
+        """Return when the chief has written a file as often as this rank has skipped it."""
+        if not self._skipped or os.getpid() != self._process or (key := _key(path)) is None:
+            return
+        if self._written[key] < self._skipped[key] and self._lock.acquire(blocking=False):
+            try:
+                while self._written[key] < self._skipped[key]:
+                    note = np.zeros(_DIGEST, np.uint8)
+                    self._communicator.receive(note, 0)
+                    self._written[note.tobytes()] += 1
+            finally:
+                self._lock.release()
+
+    def _watch(self) -> None:
+        """Let what looks at a file by its path wait for it."""
+        if not self._watches:
+            self._watches = True
+            builtins.open = io.open = self._waiting(builtins.open)
+            os.stat = self._waiting(os.stat)  # `os.path.getsize`, `os.path.exists`
+
+    def _waiting(self, original: Callable) -> Callable:
+        @functools.wraps(original)
+        def waiting(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(path, (str, os.PathLike)):
+                self.wait(path)
+            return original(path, *args, **kwargs)
+
+        return waiting
+
+    def _replace_hdf5(self) -> None:
+        """Let only the chief write HDF5 files, which are locked meanwhile. Another rank writes its own in memory."""
+        file_class: Any = sys.modules["h5py"].File
+        begin, close = file_class.__init__, file_class.close
+
+        @functools.wraps(begin)
+        def begin_file(file: Any, name: Any, mode: str | None = "r", *args: Any, **kwargs: Any) -> None:
+            key = None if args or "driver" in kwargs else _key(name)
+            writes = key is not None and mode not in ("r", None)
+            if key is not None and not self._is_chief and (writes or key in self._images):
+                if writes:
+                    self.skip(name)
+                name, mode = self._image(key, name, mode)
+            begin(file, name, mode, *args, **kwargs)
+            if writes and self._is_chief:
+                file._easyscale_path = name
+
+        @functools.wraps(close)
+        def close_file(file: Any) -> None:
+            close(file)
+            if (path := vars(file).pop("_easyscale_path", None)) is not None:
+                self.written(path)
+
+        file_class.__init__, file_class.close = begin_file, close_file
+
+    def _image(self, key: bytes, path: Any, mode: str | None) -> tuple[io.BytesIO, str | None]:
+        """Return a file as this rank has left it, or as it was before the job, in memory; and how it is opened."""
+        if mode in ("w", "w-", "x"):
+            self._images[key] = io.BytesIO()
+        elif key not in self._images:
+            was_there = os.path.exists(path) and os.path.getmtime(path) < _begin()
+            self._images[key] = io.BytesIO(Path(path).read_bytes() if was_there else b"")
+        image = self._images[key]
+        return image, "w" if mode in ("a", "w-", "x") and not image.getbuffer().nbytes else mode
+
+
+def _key(path: Any) -> bytes | None:
+    """Return what a path is known by on all ranks; `None` for what is no path, or one that a rank has drawn itself."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return None
+    name, folder = os.path.abspath(os.fsdecode(path)), os.getcwd()
+    drawn = [part for part in name.split(os.sep) if _TEMPORARY.fullmatch(part)]
+    if not all(part in folder or any(part in argument for argument in sys.argv) for part in drawn):
+        return None
+    return hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=_DIGEST).digest()
+
+
+def _begin() -> float:
+    """Return a time before which no rank of this job was there."""
+    return psutil.Process().create_time() - _PATIENCE
+
+
+def forgive_folders_of_others() -> None:
+    """Let `os.mkdir`, and what calls it, make a folder that another rank of this job has just made."""
+    original: Callable = os.mkdir
+    made: dict[str, int] = {}
+
+    @functools.wraps(original)
+    def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(path, *args, **kwargs)
+        except FileExistsError:
+            if kwargs.get("dir_fd") is not None or not os.path.isdir(path):
+                raise
+            found = os.stat(path)
+            if found.st_ctime < _begin() or made.get(os.path.abspath(os.fsdecode(path))) == found.st_ino:
+                raise
+        if kwargs.get("dir_fd") is None:
+            note(Path(os.path.abspath(os.fsdecode(path))))
+
+    def note(folder: Path) -> None:
+        """Note that this rank has made a folder, and those in which it is, which another may have made for it."""
+        while (found := folder.stat()).st_ctime >= _begin() and str(folder) not in made:
+            made[str(folder)] = found.st_ino
+            folder = folder.parent
+
+    os.mkdir = mkdir
