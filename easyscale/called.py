@@ -6,11 +6,29 @@ from collections.abc import Iterator
 
 from easyscale.errors import EasyScaleWarning
 
-__all__ = ["global_batch_of", "names", "note", "note_local_batch", "unnoted", "warn_if_divided_twice"]
+__all__ = [
+    "LocalBatch",
+    "global_batch_of",
+    "names",
+    "note",
+    "note_local_batch",
+    "unnoted",
+    "warn_of_batches_divided_twice",
+]
 
 names: set[str] = set()
 _local_batches: dict[int, int] = {}  # what `local_batch` has returned -> what it was given last
 _warned: set[int] = set()
+
+
+class LocalBatch(int):
+    """What `local_batch` returns: an integer that knows what it is a part of.
+
+    Attributes:
+        global_batch: Int. The samples in a batch of all workers.
+    """
+
+    global_batch: int
 
 
 def note(name: str) -> None:
@@ -28,11 +46,13 @@ def unnoted() -> Iterator[None]:
         names.intersection_update(before)
 
 
-def note_local_batch(global_batch: int, local_batch: int) -> int:
+def note_local_batch(global_batch: int, local_batch: int) -> LocalBatch:
     """Return what `local_batch` returns, after it was noted."""
     names.add("local_batch")
     _local_batches[local_batch] = global_batch
-    return local_batch
+    local = LocalBatch(local_batch)
+    local.global_batch = global_batch
+    return local
 
 
 def global_batch_of(local_batch: int) -> int | None:
@@ -40,20 +60,17 @@ def global_batch_of(local_batch: int) -> int | None:
     return _local_batches.get(local_batch)
 
 
-def warn_if_divided_twice(batch: int | None) -> None:
-    """Warn where `shard` is about to divide batches that are as large as `local_batch` has said.
+def warn_of_batches_divided_twice(local: LocalBatch) -> None:
+    """Warn where `shard` is about to divide batches that were made with what `local_batch` has returned.
 
     Args:
-        batch: Int. The number of samples in a batch; `None` if it is not known.
+        local: The size of the batches.
     """
-    if batch is None or batch in _warned:
-        return
-    given = global_batch_of(batch)
-    if given not in (None, batch):
-        _warned.add(batch)
+    if local not in _warned and local != local.global_batch:
+        _warned.add(local)
         warnings.warn(
-            f"batches must be divided once. Received: batches of {batch}, as `local_batch({given})` has returned, for "
-            f"`shard` to divide again. Give it batches of {given}, or single samples",
+            f"batches must be divided once. Received: batches of {local}, as `local_batch({local.global_batch})` has "
+            f"returned, for `shard` to divide again. Give it batches of {local.global_batch}, or single samples",
             EasyScaleWarning,
             stacklevel=3,
         )

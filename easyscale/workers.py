@@ -96,6 +96,7 @@ def local_batch(global_batch: int) -> int:
     if isinstance(global_batch, bool) or not is_number(global_batch, whole=True):
         near = f". Try {int(global_batch)}" if is_number(global_batch, 1) and not isinstance(global_batch, bool) else ""
         raise ValueError(f"`global_batch` must be an integer. Received: {global_batch=}{near}")
+    importlib.import_module("easyscale.data.tf_dataset").install()
     global_batch, workers = int(global_batch), size()
     if communicator.get().membership.has_lost and global_batch >= workers:
         local = len(range(communicator.get().rank * _devices(), global_batch, workers))

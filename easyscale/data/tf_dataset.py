@@ -3,6 +3,7 @@
 import functools
 import itertools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["install", "of_all", "owns", "part"]
 
 
+_local_batches: weakref.WeakKeyDictionary[Any, called.LocalBatch] = weakref.WeakKeyDictionary()
+
+
 @functools.cache
 def install() -> None:
-    """Let datasets that are made of a worker's part of arrays be known as such, also if TensorFlow comes later."""
+    """Note datasets that are made of a worker's part of arrays, or in its batches, also if TensorFlow comes later."""
     when_imported("tensorflow", _note_parts)
 
 
@@ -31,6 +35,7 @@ def _note_parts() -> None:
 
     for name in ("from_tensor_slices", "from_tensors"):
         setattr(tf.data.Dataset, name, staticmethod(_noting(getattr(tf.data.Dataset, name))))
+    tf.data.Dataset.batch = _noting_batches(tf.data.Dataset.batch)
 
 
 def _noting(original: Callable) -> Callable:
@@ -40,6 +45,23 @@ def _noting(original: Callable) -> Callable:
         return division.note_part(dataset) if division.is_part(tensors) else dataset
 
     return made
+
+
+def _noting_batches(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def batch(dataset: "tf.data.Dataset", batch_size: Any, *args: Any, **kwargs: Any) -> "tf.data.Dataset":
+        batches = original(dataset, batch_size, *args, **kwargs)
+        if isinstance(batch_size, called.LocalBatch):
+            _local_batches[batches] = batch_size
+        return batches
+
+    return batch
+
+
+def _local_batches_in(dataset: "tf.data.Dataset") -> list[called.LocalBatch]:
+    """Return the sizes of batches by which a dataset was made, of those that `local_batch` has returned."""
+    own = [_local_batches[dataset]] if dataset in _local_batches else []
+    return own + [local for source in inputs_of(dataset) for local in _local_batches_in(source)]
 
 
 def owns(data: Any) -> bool:
@@ -64,7 +86,8 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
         return dataset.shard(size, rank)
 
     if rank == 0:
-        called.warn_if_divided_twice(last_batch_of(dataset))
+        for divided in _local_batches_in(dataset):
+            called.warn_of_batches_divided_twice(divided)
 
     def position_now() -> tuple:
         return (rank, size) if is_fixed else tf.numpy_function(position, [], (tf.int64, tf.int64))

@@ -233,6 +233,7 @@ def test_batches_that_local_batch_has_divided_are_told_not_to_be_divided_again(r
     right = [
         lambda: easyscale.shard(whole).batch(easyscale.local_batch(24)),
         lambda: [easyscale.local_batch(24), easyscale.shard(whole.batch(24))],
+        lambda: [easyscale.local_batch(24), easyscale.shard(whole.batch(12))],  # the global batch of another fit()
     ]
     for take in right:
         assert divide(take) == []
