@@ -86,6 +86,11 @@ def test_training_goes_on_from_checkpoints_on_several_processes(check):
     check()
 
 
+@over_ranks(HERE / "layer_state_on_ranks.py", sizes=[3], limit=600, group="data")
+def test_layers_have_the_same_state_on_several_processes(check):
+    check()
+
+
 @over_ranks(HERE / "metrics_on_ranks.py", sizes=[3], limit=600, group="data")
 def test_metrics_are_those_of_all_processes(check):
     check()
