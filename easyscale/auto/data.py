@@ -241,7 +241,10 @@ def _specs(dataset: Any) -> str:
 
 def are_arrays(*data: Any) -> bool:
     """Return whether all data are arrays, or nested structures of them, that have rows."""
-    return all(hasattr(leaf, "__len__") and hasattr(leaf, "__getitem__") for leaf in arrays.leaves(data))
+    leaves = arrays.leaves(data)
+    if any(keras_dataset.owns(leaf) or tf_dataset.owns(leaf) for leaf in leaves):
+        return False
+    return all(hasattr(leaf, "__len__") and hasattr(leaf, "__getitem__") for leaf in leaves)
 
 
 def _are_same(data: Any, communicator: Communicator) -> bool:

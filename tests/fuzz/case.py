@@ -5,6 +5,7 @@ import random
 from collections.abc import Mapping
 
 from fuzz.dimensions import DIMENSIONS
+from fuzz.dimensions.distribution import SAID
 from fuzz.dimensions.parallel import refused
 
 __all__ = ["Case", "draw"]
@@ -30,7 +31,8 @@ class Case(Mapping):
             if value not in dimension.values:
                 raise ValueError(f"`{name}` must be one of {list(dimension.values)}. Received: {value!r}")
             self._values[name] = value
-            if value != dimension.simplest and not dimension.fits(self):
+            is_said = name in SAID and self._values["auto"] == "yes"
+            if value != dimension.simplest and (is_said or not dimension.fits(self)):
                 self._values[name] = dimension.simplest
 
     def __getitem__(self, name: str) -> str:

@@ -19,6 +19,7 @@ _HEAD = '''"""{title}
 import contextlib
 import io
 import itertools
+import os
 import pathlib
 import tempfile
 import zipfile
@@ -36,7 +37,7 @@ def {begin}:
     keras.config.set_dtype_policy("{policy}")
     keras.utils.set_random_seed({seed})
     generator = np.random.default_rng({seed})
-{parallel}    batch = easyscale.local_batch({batch}) if easyscale else {batch}
+{parallel}    batch = easyscale.local_batch({batch}) if easyscale else {size}
     seen = {{}}
 '''
 
@@ -58,7 +59,7 @@ if __name__ == "__main__":
 
 def launch_options(case: Case) -> list[str]:
     """Return the options of `easyscale launch`."""
-    options = ["-n", case["workers"]]
+    options = ["-n", case["workers"], *["--auto"] * (case["auto"] == "yes")]
     if case["replication"] == "in_graph":
         options += ["--replication", "in_graph"]
     if case["servers"] != "0":
@@ -92,6 +93,7 @@ def render(case: Case, perturbed: int = 0) -> str:
         policy=precision,
         seed=case.seed,
         batch=GLOBAL_BATCH,
+        size=case.source("batch"),
         parallel=textwrap.indent(parallel.parallel(case).lstrip("\n"), "    "),
     )
     compiled_from = case.source("compiled")

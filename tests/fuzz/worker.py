@@ -74,11 +74,15 @@ def main(address: str) -> None:
             if easyscale:
                 easyscale.mesh.set_ranks_of_worker(1)
                 easyscale.called.names.clear()
+            common = None
+            if "EASYSCALE_AUTO" in os.environ:  # all ranks of a script have one folder
+                common = os.path.join(os.path.dirname(address), f"case{number}")
+                os.makedirs(common, exist_ok=True)
             with around():
-                connection.send(_train(task, easyscale, os.path.join(folder, f"case{number}.py")))
+                connection.send(_train(task, easyscale, os.path.join(folder, f"case{number}.py"), common))
 
 
-def _train(task: Task, easyscale: object, path: str) -> Reply:
+def _train(task: Task, easyscale: object, path: str, common: str | None = None) -> Reply:
     with open(path, "w", encoding="utf-8") as file:  # where TensorFlow finds the source of functions
         file.write(task.source)
     try:
@@ -86,7 +90,7 @@ def _train(task: Task, easyscale: object, path: str) -> Reply:
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             script = {"__name__": "case", "__file__": path}
             exec(compile(task.source, path, "exec"), script)
-            return Reply(script["train"](easyscale, folder))
+            return Reply(script["train"](easyscale, folder) if common is None else script["train"](None, common))
     except (Exception, SystemExit) as error:
         frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
         is_ours = easyscale is not None and any(f"/{part}/" in frames[-1] for part in ("easyscale", "callbacks", "cli"))

@@ -54,12 +54,26 @@ DIMENSIONS = [
         0.5,
         fits=_source_fits,
     ),
+    # How a script says how many samples are in a step; EasyScale is told only under `--auto`.
+    Dimension(
+        "batch",
+        {"12": "12", "7": "7", "default": "None", "by steps": "None"},
+        0.5,
+        fits=lambda case: case["auto"] == "yes" and case["source"] in ("arrays", "tensors"),
+    ),
+    # A layer that is adapted to what each worker has, and prepares the data.
+    Dimension(
+        "adapted",
+        {"nothing": "", "to arrays": "arrays", "to a dataset": "dataset"},
+        0.12,
+        fits=lambda case: case["inputs"] == "one" and case["replication"] == "between_graph",
+    ),
     Dimension(
         "steps_per_epoch",
         {"all": "", "1": "1", "2": "2"},
         0.1,
         "fit",
-        lambda case: int(case["steps_per_epoch"]) <= batches(case),
+        lambda case: int(case["steps_per_epoch"]) <= batches(case) and case["batch"] != "by steps",
     ),
     Dimension(
         "validation",

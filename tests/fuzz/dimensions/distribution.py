@@ -71,7 +71,25 @@ def _exchange_fits(case):
     return True
 
 
+# What a script says to EasyScale: one that does not know of it, under `--auto`, has none of these.
+SAID = (
+    "replication",
+    "servers",
+    "nodes",
+    "exchange",
+    "update",
+    "rounds",
+    "compression",
+    "bucket_bytes",
+    "check_every",
+    "compiled",
+    "wrapped",
+    "model_parallel",
+    "resume",
+)
+
 DIMENSIONS = [
+    Dimension("auto", {"no": "", "yes": "yes"}, 0.1),
     Dimension("workers", {"2": "2", "1": "1", "3": "3", "4": "4"}, 0.5),
     Dimension(
         "replication",

@@ -90,4 +90,16 @@ DIMENSIONS = [
         0.2,
         fits=lambda case: case["step"] == "calls super" or case["outputs"] == "one",
     ),
+    # What a step of one's own differentiates, and returns.
+    Dimension(
+        "own_loss",
+        {
+            "none": "",
+            "of chosen elements": "chosen",
+            "not reduced": "not reduced",
+            "of compute_loss, all metrics": "all metrics",
+        },
+        0.12,
+        fits=lambda case: case["step"] == "Keras's" and case["outputs"] == "one" and case["model_parallel"] == "none",
+    ),
 ]

@@ -53,7 +53,7 @@ def compile_model(case: Case, perturbed: bool = False) -> str:
 
 _FILES = """
 def files(folder=folder):
-    if easyscale and not easyscale.is_chief():
+    if (easyscale and not easyscale.is_chief()) or NOT_THE_CHIEF:
         return {}
     arrays = {}
     for path in sorted(pathlib.Path(folder).iterdir()):
@@ -92,6 +92,7 @@ def fit(case: Case) -> str:
         "split": ", validation_split=0.25",
         "whole data": ", validation_data=held, validation_batch_size=5",
     }.get(case["validation"], ", validation_data=easyscale.shard(*held) if easyscale else held")
+    more = (", steps_per_epoch=2" if case["batch"] == "by steps" else "") + case.arguments_of("fit")
     callbacks = ", ".join(filter(None, [case.source("callback"), case.source("second_callback")]))
     saves = "ModelCheckpoint" in callbacks
     # What the first start of a script has written stays until the second writes it again.
@@ -102,12 +103,14 @@ def fit(case: Case) -> str:
     begin, before, behind = (
         f"{line}\n    " if line else "" for line in (resumed.begin, resumed.before, resumed.behind)
     )
-    return f"""{_FILES if saves or is_saved else ""}{_SAVED if is_saved else ""}
+    not_the_chief = 'os.environ.get("OMPI_COMM_WORLD_RANK", "0") != "0"' if case["auto"] == "yes" else "False"
+    files_of_chief = _FILES.replace("NOT_THE_CHIEF", not_the_chief)
+    return f"""{files_of_chief if saves or is_saved else ""}{_SAVED if is_saved else ""}
 def fit(**options):
     {begin}callbacks = [{callbacks}]
     if easyscale:
         callbacks.append(easyscale.callbacks.Distribute({arguments}))
-    options = dict(epochs={case["epochs"]}, shuffle=False, verbose=0{options}{case.arguments_of("fit")}) | options
+    options = dict(epochs={case["epochs"]}, shuffle=False, verbose=0{options}{more}) | options
     {before}history = model.fit(**{{**feed(*data), **options}}, callbacks=callbacks)
     {behind}optimizer = model.optimizer
     if easyscale and isinstance(optimizer, easyscale.DistributedOptimizer):

@@ -41,9 +41,24 @@ def data(case: Case) -> str:
     lines += [
         "",
         f"data, held = draw({case['samples']}), draw({held})",
+        *_adapted(case),
         "",
     ]
     return "\n".join(lines) + "\n" + _feed(case)
+
+
+def _adapted(case: Case) -> list[str]:
+    """Return the source that prepares the data by a layer which is adapted to them."""
+    if case["adapted"] == "nothing":
+        return []
+    layer = "IntegerLookup(mask_token=0, num_oov_indices=0)" if is_words(case) else "Normalization(axis=None)"
+    lines = [f"prepares = layers.{layer}", "given = easyscale.shard(data[0]) if easyscale else data[0]"]
+    given = "given" if case["adapted"] == "to arrays" else "tf.data.Dataset.from_tensor_slices(given).batch(5)"
+    lines += [f"prepares.adapt({given})"]
+    if is_words(case):
+        lines += ["held = (np.where(np.isin(held[0], data[0]), held[0], data[0].flat[0]), *held[1:])"]
+    lines += ["data, held = ((np.asarray(prepares(given[0])), *given[1:]) for given in (data, held))"]
+    return lines
 
 
 _FEEDS = {

@@ -64,6 +64,39 @@ _STEPS["own"] = _STEPS["own"].replace(
 )
 
 
+# The same, by losses that leave elements out, or that are not reduced, as Keras's examples have them.
+_OWN_LOSSES = {
+    "of chosen elements": """
+        losses = keras.tree.flatten(self.loss)[0]
+        chosen = tf.reduce_sum(tf.reshape(tf.cast(y, y_pred.dtype), [tf.shape(y)[0], -1]), -1) > 0
+        weights = None if sample_weight is None else tf.boolean_mask(sample_weight, chosen)
+        loss = losses(tf.boolean_mask(y, chosen), tf.boolean_mask(y_pred, chosen), sample_weight=weights)
+        for added in self.losses:
+            loss += added""",
+    "not reduced": """
+        losses = keras.tree.flatten(self.loss)[0]
+        losses = type(losses).from_config({**losses.get_config(), "reduction": None})
+        loss = 0.05 * losses(y, y_pred, sample_weight=sample_weight)""",
+    "of compute_loss, all metrics": """
+        loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)""",
+}
+_OWN_LOSS = """
+def train_step(self, data):
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    with tf.GradientTape() as tape:
+        y_pred = self(x, training=True)LOSS
+        scaled = self.optimizer.scale_loss(loss)
+    variables = self.trainable_variables
+    self.optimizer.apply(tape.gradient(scaled, variables), variables)
+    for metric in self.metrics:
+        if metric.name == "loss":
+            metric.update_state(loss)
+        else:
+            metric.update_state(y, y_pred, sample_weight=sample_weight)
+    return {metric.name: metric.result() for metric in self.metrics}
+"""
+
+
 def model(case: Case) -> str:
     """Return the source of the layers and of `model`."""
     parts = list(BODIES[case["body"]][1])
@@ -102,6 +135,8 @@ def _styled(case: Case) -> str:
     shape, dtype = case.source("body").removesuffix(" int"), ', dtype="int64"' if is_words(case) else ""
     given = f"keras.Input({shape}{dtype})"
     step = _STEPS.get(case["step"], "").strip("\n")
+    if case["own_loss"] != "none":
+        step = _OWN_LOSS.replace("LOSS", _OWN_LOSSES[case["own_loss"]]).strip("\n")
     base = {"functional": "keras.Model", "subclassed": "keras.Model"}.get(case["style"], "keras.Sequential")
     lines = []
     if step and case["style"] != "subclassed":
