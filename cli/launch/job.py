@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from easyscale.cli.launch import leftovers, loopback, shared_memory
+from easyscale.cli.launch import leftovers, shared_memory
 from easyscale.cli.launch.ending import Ending
 from easyscale.cli.launch.janitor import Janitor
+from easyscale.cli.launch.loopback import Loopback
 from easyscale.cli.launch.membership import Membership, Process
 from easyscale.cli.launch.messages import decode
 from easyscale.cli.launch.mpirun import Mpirun
@@ -101,8 +102,9 @@ class Job:
             folder = self._folder(stack)
             janitor = Janitor(folder, self._streams.name)
             stack.callback(janitor.dismiss)
-            self._pid = self._mpirun.start(self._environment(folder))
-            janitor.watch(self._pid)
+            pid = self._mpirun.start(self._environment(folder))
+            janitor.watch(pid)
+            self._loopback = Loopback(self._selector, pid) if self._on_this_host else None
             try:
                 self._selector.register(self._streams.socket, selectors.EVENT_READ, self._on_rank)
                 for stream, file in self._mpirun.files.items():
@@ -110,7 +112,8 @@ class Job:
                 self._loop()
             finally:
                 self._shutdown.kill()
-                if self._on_this_host:
+                if self._loopback is not None:
+                    self._loopback.close()
                     leftovers.end_marked(self._streams.name)
         self._screen.end()
         return self._exit_code()
@@ -140,7 +143,10 @@ class Job:
     def _loop(self) -> None:
         ended = None
         while True:
-            events = self._selector.select(0.05 if ended else 0.25)
+            is_starting = self._loopback is not None and self._loopback.is_starting
+            events = self._selector.select(0.05 if ended else 0.001 if is_starting else 0.25)
+            if self._loopback is not None and is_starting:
+                self._loopback.look()
             for key, _ in events:
                 key.data(key.fd)
             self._screen.tick()
@@ -193,8 +199,8 @@ class Job:
         self._selector.register(connection, selectors.EVENT_READ, on_data)
 
     def _on_rank(self, _: int) -> None:
-        if self._on_this_host and not self._shutdown.ranks and self._processes > 1:  # no script has begun yet
-            loopback.listen_here_only(self._pid)
+        if self._loopback is not None and self._loopback.is_starting:  # no script has begun yet
+            self._loopback.settle()
         started = self._streams.accept()
         if started is not None:
             process = self._supervisor.begin(started)
