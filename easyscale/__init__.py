@@ -58,6 +58,7 @@ if not os.path.isdir(os.path.join(__path__[0], "cli")):  # a checkout: `callback
 importlib.import_module("easyscale.keras_backend").watch()
 importlib.import_module("easyscale.logical_devices").watch()
 if (_launcher := importlib.import_module("easyscale.launchers").detect()) is not None:  # one of several ranks
+    importlib.import_module("easyscale.unbuffered").write_whole()
     importlib.import_module("easyscale.visible_gpus").divide(_launcher, os.environ)
     importlib.import_module("easyscale.errors").show_in_one_line()
     importlib.import_module("easyscale.separate").watch()

@@ -31,6 +31,7 @@ from easyscale.settings import RESTART, STALLED, Settings
 __all__ = ["Job", "run", "worker_command"]
 
 _DRAIN = 2.0  # seconds that output may still come after the end, from processes that ranks have left behind
+_LAST_WORDS = 2.0  # seconds that whoever reads the output has to take the rest, when the job was asked to end
 _LONGEST_PAUSE = 30.0  # seconds before a job that has failed is started again
 SEPARATE = (
     "each of {size} ranks has run the script by itself: `fit()` must have the callback "
@@ -85,6 +86,7 @@ class Job:
         self._mpirun = Mpirun(command, reaches_others=runtime.passes_on and not on_this_host)
         self._shutdown = Shutdown(self._mpirun)
         self._supervisor = Supervisor(self._membership, self._stalls, self._shutdown, screen.say, on_this_host)
+        self._readers: dict[str, dict[int, Callable[[int], None]]] = {"stdout": {}, "stderr": {}}
         self._output = MpirunOutput(runtime, self._membership.has_begun, self._hear_first, screen.feed)
 
     def run(self) -> int:
@@ -99,6 +101,8 @@ class Job:
             stack.enter_context(contextlib.closing(self._streams))
             wakeup = stack.enter_context(caught(self._shutdown.take_signal, self._streams.resize))
             self._selector.register(wakeup, selectors.EVENT_READ, lambda file: wakeup.recv(4096))
+            self._screen.watch(self._selector)
+            stack.callback(self._screen.watch, None)
             folder = self._folder(stack)
             janitor = Janitor(folder, self._streams.name)
             stack.callback(janitor.dismiss)
@@ -116,7 +120,9 @@ class Job:
                     self._loopback.close()
                     leftovers.end_marked(self._streams.name)
         self._screen.end()
-        return self._exit_code()
+        code = self._exit_code()
+        self._screen.finish(_LAST_WORDS if self.was_asked_to_end else None)
+        return code
 
     @property
     def was_asked_to_end(self) -> bool:
@@ -152,35 +158,57 @@ class Job:
             self._screen.tick()
             self._look_for_lost_output()
             self._supervisor.tick()
+            if self._shutdown.signals:
+                self._screen.hurry()
+            is_held_up = self._hold_up()
             now = time.monotonic()
             if ended is None and self._mpirun.has_ended:
                 ended = now
                 self._shutdown.kill()  # those whom mpirun has left behind, if it was killed itself
+            elif ended is not None and is_held_up:
+                ended = now
             elif ended is not None and (not events or now - ended > _DRAIN):
                 return
             self._shutdown.tick()
 
     # What can be read.
 
+    def _hold_up(self) -> bool:
+        """Read nothing more for a stream of which the reader stands still; return whether there is such a stream."""
+        is_held_up = False
+        for stream, readers in self._readers.items():
+            is_full = self._screen.is_full(stream)
+            is_held_up |= is_full
+            for file, on_data in readers.items():
+                if is_full and file in self._selector.get_map():
+                    self._selector.unregister(file)
+                elif not is_full and file not in self._selector.get_map():
+                    self._selector.register(file, selectors.EVENT_READ, on_data)
+        return is_held_up
+
     def _watch_mpirun(self, file: int, stream: str) -> None:
         def on_data(file: int) -> None:
             data = read(file)
             if not data:
-                self._selector.unregister(file)
+                self._forget(file, stream)
             self._output.feed(stream, data)
 
-        self._selector.register(file, selectors.EVENT_READ, on_data)
+        self._readers[stream][file] = on_data
 
     def _watch_rank(self, file: int, rank: int, stream: str) -> None:
         def on_data(file: int) -> None:
             data = read(file)
             if not data:
-                self._selector.unregister(file)
+                self._forget(file, stream)
             self._screen.feed(rank, stream, data)
             if not data:
                 os.close(file)
 
-        self._selector.register(file, selectors.EVENT_READ, on_data)
+        self._readers[stream][file] = on_data
+
+    def _forget(self, file: int, stream: str) -> None:
+        del self._readers[stream][file]
+        self._selector.unregister(file)
 
     def _watch_worker(self, connection: socket.socket, process: Process) -> None:
         lines = Lines()
