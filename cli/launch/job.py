@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from easyscale import run_module
 from easyscale.cli.launch import leftovers, shared_memory
 from easyscale.cli.launch.ending import Ending
 from easyscale.cli.launch.janitor import Janitor
@@ -42,7 +43,7 @@ SEPARATE = (
 
 def worker_command(arguments: list[str]) -> list[str]:
     """Return what each rank runs so that it becomes `python` with these `arguments`."""
-    return [sys.executable, "-m", "easyscale.cli.launch.worker", *arguments]
+    return run_module.command("easyscale.cli.launch.worker", *arguments)
 
 
 class Job:

@@ -1,4 +1,4 @@
-"""What each rank of a `run` runs: `python -m easyscale.running.worker FOLDER` calls the function that is in there."""
+"""What each rank of a `run` runs: with a folder as its argument it calls the function that is in there."""
 
 import os
 import sys
