@@ -5,7 +5,13 @@ Names load when they are first used, so that `import easyscale` needs neither Te
 
 import importlib
 import os
+import signal
+import sys
 import typing
+
+_is_command = os.path.basename((sys.argv or [""])[0]) in ("easyscale", "easyscale.exe")
+if _is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C while the command loads is no traceback; see `cli/main.py`
 
 __version__ = "0.2.0"
 """The version of this package.

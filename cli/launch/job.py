@@ -5,7 +5,6 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from easyscale.cli.launch.signals import caught
 from easyscale.cli.launch.stalls import Stalls
 from easyscale.cli.launch.streams import Lines, Streams, read
 from easyscale.cli.launch.supervisor import Supervisor
+from easyscale.errors import tell
 from easyscale.settings import RESTART, STALLED, Settings
 
 __all__ = ["Job", "run", "worker_command"]
@@ -312,6 +312,6 @@ def run(make: Callable[[bool], Job], restarts: int) -> int:
         if code == 0 or job.was_asked_to_end or number > restarts:
             break
         pause = min(2.0 ** min(number - 1, 10), _LONGEST_PAUSE)
-        print(f"easyscale: starts again in {pause:g} s ({number} of {restarts})", file=sys.stderr, flush=True)
+        tell(f"easyscale: starts again in {pause:g} s ({number} of {restarts})")
         time.sleep(pause)
     return code
