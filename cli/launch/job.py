@@ -228,8 +228,8 @@ class Job:
         self._selector.register(connection, selectors.EVENT_READ, on_data)
 
     def _on_rank(self, _: int) -> None:
-        if self._loopback is not None and self._loopback.is_starting:  # no script has begun yet
-            self._loopback.settle()
+        if self._loopback is not None and self._loopback.is_starting:
+            self._loopback.settle(has_script_begun=False)
         started = self._streams.accept()
         if started is not None:
             process = self._supervisor.begin(started)
@@ -241,6 +241,8 @@ class Job:
 
     def _hear_first(self, rank: int, line: str) -> None:
         """Take in what the worker of a rank says by way of mpirun: on another host, where none is replaced."""
+        if self._loopback is not None and self._loopback.is_starting:
+            self._loopback.settle(has_script_begun=True)
         self._hear(Process(rank), line)
 
     def _hear(self, process: Process, line: bytes | str) -> None:

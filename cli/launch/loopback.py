@@ -62,15 +62,18 @@ class Loopback:
         with contextlib.suppress(OSError):
             self._look(self._pid)
 
-    def settle(self) -> None:
-        """Leave open only what ranks need: one has begun, so that all parts of mpirun have started.
+    def settle(self, has_script_begun: bool) -> None:
+        """Leave open only what ranks need: one has started, so that all parts of mpirun have.
+
+        Args:
+            has_script_begun: Bool. Whether a script may listen itself by now, below mpirun.
 
         Raises:
             LaunchError: If somebody else has connected to a socket of mpirun.
         """
         self.is_starting = False
-        with contextlib.suppress(OSError):
-            for pid in _descendants(self._pid):
+        for pid in [self._pid] if has_script_begun else _descendants(self._pid):
+            with contextlib.suppress(OSError):
                 self._look(pid)
         for gate in [gate for gate in self._gates if gate.getsockname()[0] != _HOST]:
             self._selector.unregister(gate)
