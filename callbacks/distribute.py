@@ -161,7 +161,7 @@ class Distribute(keras.callbacks.Callback):
             self._taken = callbacks
             remember(callbacks.callbacks)
             pipelines = self._parallel.distribution_of(model, self._checkpoint)
-            attach(callbacks, pipelines)
+            attach(callbacks, pipelines, has_checkpoints=self._checkpoint is not None)
             warn_of_none(communicators.get(self._options["communicator"]), "a pipeline")
             if pipelines.exchanges_in_graphs:
                 compile_without_xla(model, pipelines.is_chief)
@@ -178,7 +178,8 @@ class Distribute(keras.callbacks.Callback):
         distribution.split_by(self._split if distribution.ranks > 1 else None)
         if distribution.ranks > 1 or self._checkpoint or distribution.is_elastic:
             remember(callbacks.callbacks)
-            attach(callbacks, distribution, distribution.optimizers[0].workers.communicator.timeline)
+            timeline = distribution.optimizers[0].workers.communicator.timeline
+            attach(callbacks, distribution, timeline, has_checkpoints=self._checkpoint is not None)
         if distribution.ranks > 1:
             compile_without_xla(model, distribution.is_chief)
 

@@ -42,8 +42,19 @@ def written(context: click.Context) -> str:
         value = context.params.get(parameter.name or "")
         if parameter.name in _OWN or value in (None, (), False) or value == parameter.default:
             continue
-        lines.append(f"{key(parameter)} = {json.dumps(value, ensure_ascii=False)}")
+        lines.append(f"{key(parameter)} = {_in_toml(value)}")
     return "\n".join(lines)
+
+
+def _in_toml(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(
+            f"--print-config is for arguments in UTF-8: TOML has no other bytes. Received: {value!r}. Leave them out"
+        ) from None
+    return text
 
 
 def key(parameter: click.Parameter) -> str:
@@ -62,8 +73,8 @@ def _read(context: click.Context, parameter: click.Parameter, path: str | None) 
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise click.UsageError(f"--config must be a TOML file. Received: '{path}' ({reason})") from None
     name = str(context.info_name)
     _check_known(found, [name], f"a table of {path}")

@@ -24,6 +24,8 @@ class Main(Folder):
         if not standalone_mode:
             return super().main(*arguments, **options)
         _open_standard_files()
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # while the command was loading
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             code = super().main(*arguments, **options) or 0
             sys.stdout.flush()
@@ -42,7 +44,7 @@ class Main(Folder):
             _fail(None, error.format_message(), 1)
         except (EasyScaleError, ValueError) as error:
             _fail(None, str(error), 1)
-        except click.Abort:
+        except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
 
 

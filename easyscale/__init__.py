@@ -5,7 +5,13 @@ Names load when they are first used, so that `import easyscale` needs neither Te
 
 import importlib
 import os
+import signal
+import sys
 import typing
+
+_is_command = os.path.basename((sys.argv or [""])[0]) in ("easyscale", "easyscale.exe")
+if _is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C while the command loads is no traceback; see `cli/main.py`
 
 __version__ = "0.2.0"
 """The version of this package.
@@ -58,6 +64,7 @@ if not os.path.isdir(os.path.join(__path__[0], "cli")):  # a checkout: `callback
 importlib.import_module("easyscale.keras_backend").watch()
 importlib.import_module("easyscale.logical_devices").watch()
 if (_launcher := importlib.import_module("easyscale.launchers").detect()) is not None:  # one of several ranks
+    importlib.import_module("easyscale.unbuffered").write_whole()
     importlib.import_module("easyscale.visible_gpus").divide(_launcher, os.environ)
     importlib.import_module("easyscale.errors").show_in_one_line()
     importlib.import_module("easyscale.separate").watch()

@@ -18,12 +18,13 @@ def run_as_main(arguments: Sequence[str]) -> None:
     sys.excepthook = functools.partial(_show, sys.excepthook)
     if arguments[0] == "-m":
         sys.argv = list(arguments[1:])
-        sys.path[0] = os.getcwd()
+        sys.path.insert(0, os.getcwd())
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv = list(arguments)
         is_folder = os.path.isdir(arguments[0])
-        sys.path[0] = os.path.realpath(arguments[0] if is_folder else os.path.dirname(os.path.realpath(arguments[0])))
+        folder = arguments[0] if is_folder else os.path.dirname(os.path.realpath(arguments[0]))
+        sys.path.insert(0, os.path.realpath(folder))
         runpy.run_path(arguments[0], run_name="__main__")
 
 

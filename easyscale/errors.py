@@ -12,6 +12,7 @@ A bad argument is a plain `ValueError` or `TypeError`, as in Keras. Every messag
 remedy, in one line.
 """
 
+import contextlib
 import difflib
 import functools
 import math
@@ -177,6 +178,13 @@ def _is_of_a_library(file: str) -> bool:
     # Libraries can come from several places at once: those of a user, of a virtual environment, of the system.
     own_folder = {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
     return file.startswith(sysconfig.get_paths()["stdlib"]) or not own_folder
+
+
+def tell(line: str) -> None:
+    """Write a line to stderr, if that can be: on a full disk, or closed, it is no reason to end."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it was closed by Python
+        if sys.stderr is not None:
+            print(line, file=sys.stderr, flush=True)
 
 
 def is_number(value: Any, least: float | None = None, above: float | None = None, whole: bool = False) -> bool:

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from easyscale import launchers
+from easyscale.errors import tell
 from easyscale.settings import Devices, Settings
 from easyscale.when_imported import when_imported
 
@@ -46,7 +47,7 @@ def make(count: int, is_said: bool) -> None:
         config.set_logical_device_configuration(cpu, [config.LogicalDeviceConfiguration()] * count)
         if is_said:
             text = f"EasyScale: {count} logical CPU devices in each process: there are {_gpus()} GPUs."
-            print(text, file=sys.stderr, flush=True)
+            tell(text)
 
 
 def _make_early(devices: Devices) -> None:

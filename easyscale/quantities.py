@@ -42,6 +42,8 @@ def parse_bytes(size: str) -> int:
     if unit not in units:
         raise ValueError(f"the unit of a size must be one of {list(_BYTES)}. Received: '{size}'")
     nbytes = float(match[1]) * units[unit]
+    if not math.isfinite(nbytes):
+        raise ValueError(f"a size must be less than 1e308 bytes. Received: {len(size)} digits. Write for example 4KB")
     if nbytes < 1 or nbytes != int(nbytes):
         raise ValueError(f"a size must be a whole number of bytes, 1 or more. Received: '{size}', {nbytes:g} bytes")
     return int(nbytes)
@@ -121,10 +123,11 @@ def parse_count(text: str) -> int:
     (38000000, 145578)
     """
     match = re.fullmatch(r"\s*([\d.]+)\s*([kmg]?)\s*", text, re.IGNORECASE)
-    number = round((_number(match) or 0) * _PREFIXES[match[2].lower()]) if match else 0
-    if number < 1:
+    number = (_number(match) or 0) * _PREFIXES[match[2].lower()] if match else 0
+    count = round(number) if math.isfinite(number) else 0
+    if count < 1:
         raise ValueError(f"a count must be a number of 1 or more. Received: '{text}'. Write 38M or 145578")
-    return number
+    return count
 
 
 def parse_flops(text: str) -> float:

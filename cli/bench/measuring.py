@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from easyscale import run_module
 from easyscale.cli import reports
 from easyscale.settings import Devices, Settings
 
@@ -54,7 +55,7 @@ def run_ranks(
                 progress.update(task, description=now)
             progress.advance(task, "row" in message)
 
-    start = job.worker_command(["-m", module, json.dumps(wanted)])
+    start = job.worker_command(run_module.command(module, json.dumps(wanted))[1:])
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
     replication = "in_graph" if devices else "between_graph"
     told = Settings(

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from easyscale import run_module
 from easyscale.cli.doctor import host as one_host
 from easyscale.cli.doctor.finding import Finding
 from easyscale.cli.doctor.host import Host
@@ -27,7 +28,7 @@ def examine(hosts: Sequence[forms.Host], timeout: float) -> dict[str, Host]:
 
 
 def _ask(host: forms.Host, timeout: float) -> Host:
-    program = ["-m", one_host.__name__, str(host.slots)]
+    program = run_module.command(one_host.__name__, str(host.slots))[1:]
     done = launch(["-n", "1", "--hosts", f"{host.name}:1", "--stall-timeout", "0", *program], timeout)
     if done.reason or not done.messages:
         return Host([_unreached(host.name, done.reason)], {})

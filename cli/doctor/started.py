@@ -5,9 +5,9 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from typing import Any, NamedTuple
 
+from easyscale import run_module
 from easyscale.settings import without
 
 __all__ = ["Started", "launch", "reason"]
@@ -34,7 +34,7 @@ def launch(arguments: list[str], timeout: float) -> Started:
     """
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "easyscale", "launch", *arguments],
+        run_module.command("easyscale", "launch", *arguments),
         env={**without(os.environ), **quiet},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from easyscale import run_module
 from easyscale.bench import trial
 from easyscale.cli.doctor.finding import Finding
 from easyscale.cli.doctor.started import launch
@@ -23,7 +24,7 @@ def examine(hosts: Sequence[str], timeout: float) -> list[Finding]:
         timeout: Float. Seconds that they may take.
     """
     places = ["--hosts", ",".join(f"{name}:1" for name in hosts)] if hosts else []
-    arguments = ["-n", str(len(hosts) or 2), *places, "--stall-timeout", "0", "-m", trial.__name__]
+    arguments = ["-n", str(len(hosts) or 2), *places, "--stall-timeout", "0", *run_module.command(trial.__name__)[1:]]
     done = launch(arguments, timeout)
     said: dict[str, Any] = {name: value for message in done.messages for name, value in message.items()}
     names = list(hosts) or ["rank 0", "rank 1"]

@@ -5,15 +5,16 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from easyscale.cli.launch import leftovers, loopback, shared_memory
+from easyscale import run_module
+from easyscale.cli.launch import leftovers, shared_memory
 from easyscale.cli.launch.ending import Ending
 from easyscale.cli.launch.janitor import Janitor
+from easyscale.cli.launch.loopback import Loopback
 from easyscale.cli.launch.membership import Membership, Process
 from easyscale.cli.launch.messages import decode
 from easyscale.cli.launch.mpirun import Mpirun
@@ -25,11 +26,13 @@ from easyscale.cli.launch.signals import caught
 from easyscale.cli.launch.stalls import Stalls
 from easyscale.cli.launch.streams import Lines, Streams, read
 from easyscale.cli.launch.supervisor import Supervisor
+from easyscale.errors import tell
 from easyscale.settings import RESTART, STALLED, Settings
 
 __all__ = ["Job", "run", "worker_command"]
 
 _DRAIN = 2.0  # seconds that output may still come after the end, from processes that ranks have left behind
+_LAST_WORDS = 2.0  # seconds that whoever reads the output has to take the rest, when the job was asked to end
 _LONGEST_PAUSE = 30.0  # seconds before a job that has failed is started again
 SEPARATE = (
     "each of {size} ranks has run the script by itself: `fit()` must have the callback "
@@ -40,7 +43,7 @@ SEPARATE = (
 
 def worker_command(arguments: list[str]) -> list[str]:
     """Return what each rank runs so that it becomes `python` with these `arguments`."""
-    return [sys.executable, "-m", "easyscale.cli.launch.worker", *arguments]
+    return run_module.command("easyscale.cli.launch.worker", *arguments)
 
 
 class Job:
@@ -84,6 +87,7 @@ class Job:
         self._mpirun = Mpirun(command, reaches_others=runtime.passes_on and not on_this_host)
         self._shutdown = Shutdown(self._mpirun)
         self._supervisor = Supervisor(self._membership, self._stalls, self._shutdown, screen.say, on_this_host)
+        self._readers: dict[str, dict[int, Callable[[int], None]]] = {"stdout": {}, "stderr": {}}
         self._output = MpirunOutput(runtime, self._membership.has_begun, self._hear_first, screen.feed)
 
     def run(self) -> int:
@@ -98,11 +102,14 @@ class Job:
             stack.enter_context(contextlib.closing(self._streams))
             wakeup = stack.enter_context(caught(self._shutdown.take_signal, self._streams.resize))
             self._selector.register(wakeup, selectors.EVENT_READ, lambda file: wakeup.recv(4096))
+            self._screen.watch(self._selector)
+            stack.callback(self._screen.watch, None)
             folder = self._folder(stack)
             janitor = Janitor(folder, self._streams.name)
             stack.callback(janitor.dismiss)
-            self._pid = self._mpirun.start(self._environment(folder))
-            janitor.watch(self._pid)
+            pid = self._mpirun.start(self._environment(folder))
+            janitor.watch(pid)
+            self._loopback = Loopback(self._selector, pid) if self._on_this_host else None
             try:
                 self._selector.register(self._streams.socket, selectors.EVENT_READ, self._on_rank)
                 for stream, file in self._mpirun.files.items():
@@ -110,10 +117,13 @@ class Job:
                 self._loop()
             finally:
                 self._shutdown.kill()
-                if self._on_this_host:
+                if self._loopback is not None:
+                    self._loopback.close()
                     leftovers.end_marked(self._streams.name)
         self._screen.end()
-        return self._exit_code()
+        code = self._exit_code()
+        self._screen.finish(_LAST_WORDS if self.was_asked_to_end else None)
+        return code
 
     @property
     def was_asked_to_end(self) -> bool:
@@ -140,41 +150,66 @@ class Job:
     def _loop(self) -> None:
         ended = None
         while True:
-            events = self._selector.select(0.05 if ended else 0.25)
+            is_starting = self._loopback is not None and self._loopback.is_starting
+            events = self._selector.select(0.05 if ended else 0.001 if is_starting else 0.25)
+            if self._loopback is not None and is_starting:
+                self._loopback.look()
             for key, _ in events:
                 key.data(key.fd)
             self._screen.tick()
             self._look_for_lost_output()
             self._supervisor.tick()
+            if self._shutdown.signals:
+                self._screen.hurry()
+            is_held_up = self._hold_up()
             now = time.monotonic()
             if ended is None and self._mpirun.has_ended:
                 ended = now
                 self._shutdown.kill()  # those whom mpirun has left behind, if it was killed itself
+            elif ended is not None and is_held_up:
+                ended = now
             elif ended is not None and (not events or now - ended > _DRAIN):
                 return
             self._shutdown.tick()
 
     # What can be read.
 
+    def _hold_up(self) -> bool:
+        """Read nothing more for a stream of which the reader stands still; return whether there is such a stream."""
+        is_held_up = False
+        for stream, readers in self._readers.items():
+            is_full = self._screen.is_full(stream)
+            is_held_up |= is_full
+            for file, on_data in readers.items():
+                if is_full and file in self._selector.get_map():
+                    self._selector.unregister(file)
+                elif not is_full and file not in self._selector.get_map():
+                    self._selector.register(file, selectors.EVENT_READ, on_data)
+        return is_held_up
+
     def _watch_mpirun(self, file: int, stream: str) -> None:
         def on_data(file: int) -> None:
             data = read(file)
             if not data:
-                self._selector.unregister(file)
+                self._forget(file, stream)
             self._output.feed(stream, data)
 
-        self._selector.register(file, selectors.EVENT_READ, on_data)
+        self._readers[stream][file] = on_data
 
     def _watch_rank(self, file: int, rank: int, stream: str) -> None:
         def on_data(file: int) -> None:
             data = read(file)
             if not data:
-                self._selector.unregister(file)
+                self._forget(file, stream)
             self._screen.feed(rank, stream, data)
             if not data:
                 os.close(file)
 
-        self._selector.register(file, selectors.EVENT_READ, on_data)
+        self._readers[stream][file] = on_data
+
+    def _forget(self, file: int, stream: str) -> None:
+        del self._readers[stream][file]
+        self._selector.unregister(file)
 
     def _watch_worker(self, connection: socket.socket, process: Process) -> None:
         lines = Lines()
@@ -193,8 +228,8 @@ class Job:
         self._selector.register(connection, selectors.EVENT_READ, on_data)
 
     def _on_rank(self, _: int) -> None:
-        if self._on_this_host and not self._shutdown.ranks and self._processes > 1:  # no script has begun yet
-            loopback.listen_here_only(self._pid)
+        if self._loopback is not None and self._loopback.is_starting:
+            self._loopback.settle(has_script_begun=False)
         started = self._streams.accept()
         if started is not None:
             process = self._supervisor.begin(started)
@@ -206,6 +241,8 @@ class Job:
 
     def _hear_first(self, rank: int, line: str) -> None:
         """Take in what the worker of a rank says by way of mpirun: on another host, where none is replaced."""
+        if self._loopback is not None and self._loopback.is_starting:
+            self._loopback.settle(has_script_begun=True)
         self._hear(Process(rank), line)
 
     def _hear(self, process: Process, line: bytes | str) -> None:
@@ -277,6 +314,6 @@ def run(make: Callable[[bool], Job], restarts: int) -> int:
         if code == 0 or job.was_asked_to_end or number > restarts:
             break
         pause = min(2.0 ** min(number - 1, 10), _LONGEST_PAUSE)
-        print(f"easyscale: starts again in {pause:g} s ({number} of {restarts})", file=sys.stderr, flush=True)
+        tell(f"easyscale: starts again in {pause:g} s ({number} of {restarts})")
         time.sleep(pause)
     return code

@@ -8,7 +8,8 @@ from easyscale.errors import LaunchError
 
 __all__ = ["advice", "check", "most_files"]
 
-_BASE_FILES, _FILES_EACH = 24, 4  # that Open MPI's `mpirun` has open at least, and for each process
+# That a process has open at least, and for each rank: Open MPI's `mpirun` 4 of a rank, the launcher 5.
+_BASE_FILES, _FILES_EACH = 24, 5
 _USUAL = 1024  # files that a process may have open where nobody has said anything else
 
 

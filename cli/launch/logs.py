@@ -1,6 +1,9 @@
 """What ranks write, in files: one for each rank, and one for what the launcher shows."""
 
 import contextlib
+import errno
+import os
+import stat
 from pathlib import Path
 
 from easyscale.errors import LaunchError
@@ -13,13 +16,14 @@ class Logs:
 
     A line is written when it is whole: its pieces may come with those of another stream between them.
 
-    A file that cannot be written to any more, as on a full disk, is left as it is.
+    A file that cannot be written to any more, as on a full disk, is left as it is. Others may be able to write to the
+    folder: links of theirs are not followed, and named pipes not opened.
 
     Args:
         folder: Path. It is made if it is not there.
 
     Raises:
-        LaunchError: If it cannot be.
+        LaunchError: If it cannot be, or something that is no file of its own has the name of one of these files.
     """
 
     def __init__(self, folder: str):
@@ -29,6 +33,8 @@ class Logs:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._write("job.log", b"")
+            for path in self._folder.glob("rank_*.log"):
+                os.close(_opened(path))
         except OSError as error:
             raise LaunchError(
                 f"--log-dir must be a folder that can be written to. Received: '{folder}' ({error.strerror}). "
@@ -54,11 +60,42 @@ class Logs:
         self._try_to_write(name, whole + end)
 
     def _try_to_write(self, name: str, data: bytes) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, LaunchError):
             if data:
                 self._write(name, data)
 
     def _write(self, name: str, data: bytes) -> None:
-        with open(self._folder / name, "ab" if name in self._begun else "wb") as file:
-            self._begun.add(name)
-            file.write(data)
+        file = _opened(self._folder / name)
+        try:
+            if name not in self._begun:
+                os.ftruncate(file, 0)
+                self._begun.add(name)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file, view) :]
+        finally:
+            os.close(file)
+
+
+def _opened(path: Path) -> int:
+    """Return a file, opened to append to it.
+
+    Raises:
+        LaunchError: If it is a link, has a second name, or is no file at all.
+        OSError: If it cannot be opened.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise
+    else:
+        found = os.fstat(file)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            return file
+        os.close(file)
+    raise LaunchError(
+        f"a log must be a file of its own. Received: '{path}', which is a link, has a second name or is no file. "
+        "Remove it, or name another --log-dir"
+    )

@@ -1,68 +1,245 @@
-"""Has mpirun listen to this host alone, where all ranks are on it.
+"""Keeps other users of this host away from mpirun, where all ranks are on this host.
 
-mpirun listens on all networks for parts of its own on other hosts, whatever it is told. If there are no other hosts,
-that is an open door for nothing. So its sockets are bound anew while it is stopped, on the same ports.
+mpirun listens on TCP for its ranks, and for its own parts on other hosts. It believes what a client says of its user,
+and starts programs for every client that it admits. So its listening sockets are taken out of reach as soon as they
+appear:
+
+    rank --> gate, on the port that mpirun has told its ranks --> mpirun, on a port that answers the gate alone
+             asks the kernel whose socket the other end is
+
+The gate is part of the launcher. A socket that listens on all networks is for other hosts, and there are none: it is
+closed when the first rank has started.
 """
 
 import contextlib
 import ctypes
 import os
+import selectors
 import signal
 import socket
+import struct
 import time
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import psutil
+from easyscale.errors import LaunchError
 
-__all__ = ["listen_here_only"]
+__all__ = ["Loopback"]
 
+_HOST = "127.0.0.1"
 _PATIENCE = 1.0  # seconds that a process may take to stop
+_MOST_PORTS = 100  # to which a socket answers at a time; a filter may not be long
 _PIDFD_GETFD = 438  # the number of this system call, the same on all processors
-_LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+_SO_ATTACH_FILTER = 26
+_ESTABLISHED = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
-def listen_here_only(pid: int) -> None:
-    """Bind the sockets on which a process and its descendants listen to the loopback interface.
+class Loopback:
+    """The listening sockets of mpirun, and the gate before them.
 
-    Where the system does not allow that, as in some containers, they stay as they are.
+    Where the system does not let one process take a socket of another, as in some containers, all stays as it is.
+
+    Args:
+        selector: Selector. Gets the sockets of the gate, with functions that take a file descriptor as data.
+        pid: Int. The process of mpirun.
     """
-    import psutil
 
-    with contextlib.suppress(psutil.Error, OSError):
-        process = psutil.Process(pid)
-        for member in [process, *process.children(recursive=True)]:
-            with contextlib.ExitStack() as stack:
-                _bind_anew(member.pid, [stack.enter_context(found) for found in _open_to_all(member)])
+    def __init__(self, selector: selectors.BaseSelector, pid: int):
+        self._selector, self._pid = selector, pid
+        self._sockets: dict[str, socket.socket] = {}  # of mpirun, not known yet to listen -> its name in /proc
+        self._seen: set[str] = set()
+        self._gates: list[socket.socket] = []
+        self._listeners: list[socket.socket] = []  # of mpirun, behind gates
+        self._relays: set[_Relay] = set()
+        self.is_starting = True
+
+    def look(self) -> None:
+        """Take sockets that mpirun has opened out of reach. To be called every millisecond until a rank has begun.
+
+        Raises:
+            LaunchError: If somebody else has connected to one before.
+        """
+        with contextlib.suppress(OSError):
+            self._look(self._pid)
+
+    def settle(self, has_script_begun: bool) -> None:
+        """Leave open only what ranks need: one has started, so that all parts of mpirun have.
+
+        Args:
+            has_script_begun: Bool. Whether a script may listen itself by now, below mpirun.
+
+        Raises:
+            LaunchError: If somebody else has connected to a socket of mpirun.
+        """
+        self.is_starting = False
+        for pid in [self._pid] if has_script_begun else _descendants(self._pid):
+            with contextlib.suppress(OSError):
+                self._look(pid)
+        for gate in [gate for gate in self._gates if gate.getsockname()[0] != _HOST]:
+            self._selector.unregister(gate)
+            self._gates.remove(gate)
+            gate.close()
+        for taken in self._sockets.values():
+            taken.close()
+        self._sockets.clear()
+
+    def close(self) -> None:
+        for relay in list(self._relays):
+            relay.close()
+        for taken in (*self._gates, *self._listeners, *self._sockets.values()):
+            taken.close()
+
+    def _look(self, pid: int) -> None:
+        found = {}
+        folder = f"/proc/{pid}/fd"
+        for file in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                name = os.readlink(f"{folder}/{file}")
+                if name.startswith("socket:"):
+                    found[name] = int(file)
+        for name in found.keys() - self._seen:
+            self._seen.add(name)
+            taken = _take(pid, found[name])
+            if taken.family in (socket.AF_INET, socket.AF_INET6) and taken.type == socket.SOCK_STREAM:
+                self._sockets[name] = taken
+            else:
+                taken.close()
+        for name, taken in list(self._sockets.items()):
+            if taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                self._close_off(pid, self._sockets.pop(name))
+            elif _is_connected(taken) or name not in found:
+                self._sockets.pop(name).close()
+
+    def _close_off(self, pid: int, listener: socket.socket) -> None:
+        """Bind a listening socket to a port where it answers nobody, and put a gate in its place."""
+        self._listeners.append(listener)
+        address = listener.getsockname()
+        os.kill(pid, signal.SIGSTOP)  # else it would see that its socket is closed for a moment
+        try:
+            if not _is_stopped(pid):
+                return
+            _answer_only(listener, [])
+            waiting = _accepted(listener)
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.bind((_HOST if listener.family == socket.AF_INET else "::1", 0))
+            listener.listen(socket.SOMAXCONN)
+            if intruders := _others_connected(address[1], {connection.getpeername()[:2] for connection in waiting}):
+                os.kill(pid, signal.SIGKILL)
+                raise LaunchError(
+                    f"nobody else may connect to mpirun. Received: a connection of user {min(intruders)} while it "
+                    "started. The job was ended; start it on a host where you trust all users"
+                )
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        if listener.family == socket.AF_INET:
+            self._open_gate(listener, address)
+        for connection in waiting:
+            self._admit(connection, listener)
+
+    def _open_gate(self, listener: socket.socket, address: tuple[str, int]) -> None:
+        gate = socket.socket()
+        gate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        gate.bind(address)
+        gate.listen(socket.SOMAXCONN)
+        gate.setblocking(False)
+        self._gates.append(gate)
+
+        def on_connection(_: int) -> None:
+            for connection in _accepted(gate):
+                self._admit(connection, listener)
+
+        self._selector.register(gate, selectors.EVENT_READ, on_connection)
+
+    def _admit(self, connection: socket.socket, listener: socket.socket) -> None:
+        """Connect one that has come to the gate with mpirun, if it is of this user."""
+        try:
+            is_own = listener.family == socket.AF_INET and _owner(connection) == os.geteuid()
+            inner = self._connected(listener) if is_own else None
+        except OSError:
+            inner = None
+        if inner is None:
+            connection.close()
+        else:
+            self._relays.add(_Relay(self, connection, inner, listener))
+
+    def _connected(self, listener: socket.socket) -> socket.socket:
+        inner = socket.socket()
+        try:
+            inner.bind((_HOST, 0))  # as long as it is open nobody else can have its port
+            self._answer(listener, inner.getsockname()[1])
+            inner.connect(listener.getsockname())
+        except OSError:
+            inner.close()
+            raise
+        return inner
+
+    def _answer(self, listener: socket.socket, port: int | None = None) -> None:
+        """Have a socket answer to the relays that there are, and to one more port."""
+        ports = [relay.port for relay in self._relays if relay.listener is listener]
+        _answer_only(listener, [*ports, *([] if port is None else [port])][-_MOST_PORTS:])
+
+    def _end(self, relay: "_Relay") -> None:
+        self._relays.discard(relay)
+        with contextlib.suppress(OSError):
+            self._answer(relay.listener)
 
 
-def _open_to_all(process: "psutil.Process") -> list[socket.socket]:
-    """Return the sockets of a `psutil.Process` that listen on more than the loopback interface."""
-    found = []
-    for connection in process.net_connections("tcp"):
-        if (
-            connection.status == "LISTEN"
-            and connection.laddr.ip not in _LOOPBACK.values()
-            and _has_loopback(connection.family)
-        ):
-            found.append(_take(process.pid, connection.fd))
-    return found
+class _Relay:
+    """A connection between a rank and mpirun, in two parts: what comes from one end goes to the other."""
 
+    def __init__(self, owner: Loopback, outer: socket.socket, inner: socket.socket, listener: socket.socket):
+        self._owner, self.listener, self.port = owner, listener, inner.getsockname()[1]
+        self._ends = (outer, inner)
+        self._rest = [b"", b""]  # what has come from each end, and the other has not taken
+        for end in self._ends:
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            owner._selector.register(end, selectors.EVENT_READ, self._pass_on)
 
-def _has_loopback(family: socket.AddressFamily) -> bool:
-    try:
-        with socket.socket(family) as probe:
-            probe.bind((_LOOPBACK[family], 0))
-    except OSError:
-        return False
-    return True
+    def close(self) -> None:
+        for end in self._ends:
+            with contextlib.suppress(KeyError):
+                self._owner._selector.unregister(end)
+        self._owner._end(self)  # before the port is free for others
+        for end in self._ends:
+            end.close()
+
+    def _pass_on(self, _: int) -> None:
+        if self._ends[0].fileno() < 0:  # closed by another event of this moment
+            return
+        for number in (0, 1):
+            source, target = self._ends[number], self._ends[1 - number]
+            try:
+                if not self._rest[number]:
+                    self._rest[number] = source.recv(1 << 16)
+                    if not self._rest[number]:
+                        return self.close()
+                self._rest[number] = self._rest[number][target.send(self._rest[number]) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                return self.close()
+        for number in (0, 1):
+            events = selectors.EVENT_READ * (not self._rest[number])
+            events |= selectors.EVENT_WRITE * bool(self._rest[1 - number])
+            self._watch(self._ends[number], events)
+
+    def _watch(self, end: socket.socket, events: int) -> None:
+        selector = self._owner._selector
+        if end not in selector.get_map():
+            if events:
+                selector.register(end, events, self._pass_on)
+        elif events:
+            selector.modify(end, events, self._pass_on)
+        else:
+            selector.unregister(end)
 
 
 def _take(pid: int, file: int) -> socket.socket:
     """Return the socket that is this file of another process."""
-    libc, process = ctypes.CDLL(None, use_errno=True), os.pidfd_open(pid)
+    process = os.pidfd_open(pid)
     try:
-        taken = libc.syscall(_PIDFD_GETFD, process, file, 0)
+        taken = _libc.syscall(_PIDFD_GETFD, process, file, 0)
     finally:
         os.close(process)
     if taken < 0:
@@ -70,26 +247,100 @@ def _take(pid: int, file: int) -> socket.socket:
     return socket.socket(fileno=taken)
 
 
-def _bind_anew(pid: int, sockets: list[socket.socket]) -> None:
-    if not sockets:
-        return
-    os.kill(pid, signal.SIGSTOP)  # else it would see that its socket is closed for a moment
+def _is_connected(taken: socket.socket) -> bool:
     try:
-        if _is_stopped(pid):
-            for listener in sockets:
-                port = listener.getsockname()[1]
-                listener.shutdown(socket.SHUT_RDWR)
-                listener.bind((_LOOPBACK[socket.AddressFamily(listener.family)], port))
-                listener.listen(socket.SOMAXCONN)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+        taken.getpeername()
+    except OSError:
+        return False
+    return True
+
+
+def _accepted(listener: socket.socket) -> list[socket.socket]:
+    """Return the connections that wait at a listening socket."""
+    found = []
+    with contextlib.suppress(OSError), selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        while selector.select(0):
+            found.append(listener.accept()[0])
+    return found
+
+
+def _answer_only(listener: socket.socket, ports: list[int]) -> None:
+    """Have a TCP socket drop all packets but those that come from these ports of `127.0.0.1`."""
+    drop, keep = (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)
+    program = []
+    if ports:
+        program += [(0x20, 0, 0, 0xFFF0000C), (0x15, 1, 0, 0x7F000001), drop]  # the source in the header of IPv4
+        program += [(0x28, 0, 0, 0)]  # the source in the header of TCP
+    for port in ports:
+        program += [(0x15, 0, 1, port), keep]
+    program.append(drop)
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), ctypes.addressof(code)))
+
+
+class _Connection(NamedTuple):
+    """A TCP socket of this network namespace: the addresses of its ends, and the user whose it is."""
+
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    user: int
+
+
+def _connections() -> list[_Connection]:
+    """Return the sockets that are connected and open. One that was closed belongs to nobody."""
+    found = []
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/self/net/{name}", encoding="ascii") as file:
+            next(file)
+            for line in file:
+                _, local, remote, state, _, _, _, user, *_ = line.split()
+                if int(state, 16) == _ESTABLISHED:
+                    found.append(_Connection(_address(local), _address(remote), int(user)))
+    return found
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Return host and port as `/proc/net/tcp` has them; an IPv4 address in the form of IPv6 becomes one of IPv4."""
+    host, port = text.split(":")
+    return socket.inet_ntoa(struct.pack("=I", int(host[-8:], 16))), int(port, 16)
+
+
+def _owner(connection: socket.socket) -> int | None:
+    """Return the user at the other end of a connection; `None` if that is not on this host, or closed."""
+    ends = connection.getpeername()[:2], connection.getsockname()[:2]
+    return next((found.user for found in _connections() if (found.local, found.remote) == ends), None)
+
+
+def _others_connected(port: int, but: set[tuple[str, int]]) -> set[int]:
+    """Return the other users with a connection to a port of this host, other than from the addresses in `but`."""
+    return {
+        found.user
+        for found in _connections()
+        if found.remote[1] == port and found.user != os.geteuid() and found.local not in but
+    }
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return a process and all those below it."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{thread}/children") as file:
+                    found += map(int, file.read().split())
+    return found
 
 
 def _is_stopped(pid: int) -> bool:
+    """Wait until all threads of a process have stopped; return whether they have."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            if file.read().rpartition(")")[2].split()[0] == "T":
-                return True
-        time.sleep(0.001)
+        states = []
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8", errors="replace") as file:
+                states.append(file.read().rpartition(")")[2].split()[0])
+        if {*states} == {"T"}:
+            return True
+        time.sleep(0.0005)
     return False

@@ -4,11 +4,18 @@
 
 A line of another rank waits for the end of a line that the chief has begun, at most a second. A traceback that
 another rank has shown already is not repeated, nor is an error or a warning of one line.
+
+Nothing here waits for whoever reads the output (a pager, a terminal after Ctrl-S), but for `Screen.finish`: the
+launcher has to end the job meanwhile. What the reader does not take is kept, up to a limit at which the launcher stops
+to read from the ranks.
 """
 
+import contextlib
 import os
 import re
 import select
+import selectors
+import stat
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -18,6 +25,7 @@ from easyscale.cli.launch.streams import STANDARD
 __all__ = ["Screen"]
 
 _PATIENCE = 1.0  # seconds
+_MOST_KEPT = 1 << 22  # bytes of output that the reader has not taken
 _TRACEBACK = b"Traceback (most recent call last):\n"
 _ONE_LINE = re.compile(rb"(EasyScaleWarning|\w+Error): ")  # as `errors.show_in_one_line` writes them
 _LINKS = (b"During handling of the above exception", b"The above exception was the direct cause")
@@ -86,6 +94,20 @@ class Screen:
         for sink in self._sinks.values():
             sink.tick()
 
+    def watch(self, selector: selectors.BaseSelector | None) -> None:
+        """Have a selector call, with a file descriptor, what writes on when the reader takes more; `None` for none."""
+        for sink in self._sinks.values():
+            sink.watch(selector)
+
+    def is_full(self, stream: str) -> bool:
+        """Return whether so much waits for the reader of a stream that no more should be fed."""
+        return self._sinks[stream].is_full
+
+    def hurry(self) -> None:
+        """Be never full again: what exceeds the limit is dropped, so that ranks can write and come to their end."""
+        for sink in self._sinks.values():
+            sink.drops = True
+
     def end(self) -> None:
         """Show all that is left."""
         for source in self._sources.values():
@@ -94,6 +116,11 @@ class Screen:
             sink.end()
         if self._logs is not None:
             self._logs.end()
+
+    def finish(self, seconds: float | None = None) -> None:
+        """Wait until the reader has taken all; after so many seconds, if given, drop the rest. Nothing comes after."""
+        for sink in self._sinks.values():
+            sink.finish(seconds)
 
     def lost(self) -> OSError | None:
         """Return why output cannot be shown any more, once for each file; `None` if there is nothing new."""
@@ -106,15 +133,23 @@ class Screen:
 
 
 class _Sink:
-    """One file, perhaps both stdout and stderr, where the chief may be in the middle of a line."""
+    """One file, perhaps both stdout and stderr, where the chief may be in the middle of a line.
+
+    Attributes:
+        drops: Bool. Whether output beyond the limit is dropped.
+    """
 
     def __init__(self, file: int, logs: Logs | None):
         self._file, self._logs = file, logs
+        self._out = _opened_again(file)
         self._inside = False
         self._waiting: list[bytes] = []
         self._since = 0.0
+        self._kept = bytearray()  # what the reader has not taken
+        self._selector: selectors.BaseSelector | None = None
         self._is_lost = False
         self._error: OSError | None = None
+        self.drops = False
 
     def take_error(self) -> OSError | None:
         """Return why nothing can be written any more, once."""
@@ -135,6 +170,7 @@ class _Sink:
             self._release()
 
     def tick(self) -> None:
+        self._flush()
         if self._waiting and time.monotonic() - self._since > _PATIENCE:
             self.end()
 
@@ -144,6 +180,23 @@ class _Sink:
             self._inside = False
         self._release()
 
+    @property
+    def is_full(self) -> bool:
+        return len(self._kept) >= _MOST_KEPT and not self.drops
+
+    def watch(self, selector: selectors.BaseSelector | None) -> None:
+        self._selector = selector
+
+    def finish(self, seconds: float | None) -> None:
+        end = None if seconds is None else time.monotonic() + seconds
+        while self._kept and (end is None or time.monotonic() < end):
+            select.select([], [self._out], [], 1.0 if end is None else max(0.0, end - time.monotonic()))
+            self._flush()
+        self._kept.clear()
+        if self._out != self._file:
+            os.close(self._out)
+            self._out = self._file
+
     def _release(self) -> None:
         waiting, self._waiting = self._waiting, []
         if waiting:
@@ -152,14 +205,44 @@ class _Sink:
     def _write(self, data: bytes) -> None:
         if self._logs is not None:
             self._logs.shown(self._file, data)
-        view = memoryview(data)
-        while view and not self._is_lost:
+        if not (self._is_lost or (self.drops and len(self._kept) >= _MOST_KEPT)):
+            self._kept += data
+            self._flush()
+
+    def _flush(self, _: int = 0) -> None:
+        """Write as much as goes without waiting."""
+        # A file that could not be opened again waits for the reader, unless that takes so little.
+        most = 1 << 16 if self._out != self._file else select.PIPE_BUF
+        while self._kept and _takes_more(self._out):
             try:
-                view = view[os.write(self._file, view) :]
-            except BlockingIOError:  # whoever started us has made it so
-                select.select([], [self._file], [])
+                del self._kept[: os.write(self._out, bytes(self._kept[:most]))]
+            except BlockingIOError:
+                break
             except OSError as error:
                 self._is_lost, self._error = True, error
+                self._kept.clear()
+        if self._selector is not None:
+            is_watched = self._out in self._selector.get_map()
+            if is_watched and not self._kept:
+                self._selector.unregister(self._out)
+            elif self._kept and not is_watched:
+                self._selector.register(self._out, selectors.EVENT_WRITE, self._flush)
+
+
+def _opened_again(file: int) -> int:
+    """Return a pipe or terminal opened a second time, so that writing does not wait: other processes share the first.
+
+    Return the file itself where that cannot be.
+    """
+    if stat.S_ISFIFO(os.fstat(file).st_mode) or os.isatty(file):
+        with contextlib.suppress(OSError):
+            return os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return file
+
+
+def _takes_more(file: int) -> bool:
+    """Return whether writing to a file does something at once, if only to fail."""
+    return bool(select.select([], [file], [], 0)[1])
 
 
 class _Once:

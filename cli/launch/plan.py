@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from easyscale import onednn
 from easyscale.cli.launch import rendezvous
 from easyscale.cli.launch.hosts import Host, place
+from easyscale.errors import tell
 from easyscale.settings import Settings, variable, without
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class LaunchPlan:
         """Start it, and return the exit code. Without MPI this process becomes the only rank."""
         if self.settings.onednn == "auto" and onednn.are_off(os.environ):
             line = "easyscale: TensorFlow computes with oneDNN here; not so with --onednn off"
-            print(line, file=sys.stderr, flush=True)
+            tell(line)
         if self.runtime is None:
             told = replace(self, settings=replace(self.settings, launched=os.getpid()))
             environment = {**os.environ, **rendezvous.meeting_place()}
@@ -90,7 +90,7 @@ class LaunchPlan:
         found = self.on_those_left(left)
         lost = ", ".join(host.name for host in self.hosts if host not in left)
         line = f"easyscale: goes on with {found.workers} of {self.workers} workers, without {lost}"
-        print(line, file=sys.stderr, flush=True)
+        tell(line)
         return found
 
     def _alone(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import click
 
+from easyscale import run_module
 from easyscale.cli.launch import allocations
 from easyscale.cli.launch import script as scripts
 from easyscale.cli.launch.containers import ControlGroup
@@ -105,7 +106,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     if options.auto:
         _check_auto(options, own)
     if options.auto and workers > 1:  # else the script runs as it is
-        own, start = replace(own, auto=secrets.randbits(31)), ["-m", _AUTO, *start]
+        own, start = replace(own, auto=secrets.randbits(31)), [*run_module.command(_AUTO)[1:], *start]
     shown = _shown(options.shown, ranks + own.spares)
     if options.log_dir == "":
         raise click.UsageError("--log-dir must be a folder. Received: --log-dir ''. Name one, or leave it out")

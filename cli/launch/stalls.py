@@ -17,10 +17,14 @@ class Stalls:
     Args:
         timeout: Float. Seconds that a rank may wait for others; 0 for ever.
         size: Int. The number of ranks.
+
+    Attributes:
+        timeout: Float. As given.
+        culprit: Int. The rank that the others wait for; `None` if it is not known.
     """
 
     def __init__(self, timeout: float, size: int):
-        self._timeout, self._size = timeout, size
+        self.timeout, self._size = timeout, size
         self._told: dict[int, tuple[Stands, float]] = {}  # rank -> its last words, and when they came
         self._ended: dict[int, str] = {}  # rank -> how, in words
         self._lost: set[int] = set()  # ranks without which the others go on
@@ -52,7 +56,7 @@ class Stalls:
 
     def report(self) -> list[str]:
         """Return the lines to print now: usually none."""
-        stuck = self._stuck() if self._timeout else {}
+        stuck = self._stuck() if self.timeout else {}
         if not stuck:
             lines = ["easyscale: the ranks go on"] if self._reported else []
             self._since, self._reported = 0.0, False
@@ -61,7 +65,7 @@ class Stalls:
         self._since = self._since or now
         silent = [rank for rank in self._waited_for(stuck) if rank not in self._told and rank not in self._ended]
         # Who has moved since the others began to wait is not told of yet, and may compute with good reason.
-        if self._reported or self._is_old(stuck) or (silent and now - self._since < max(_GRACE, self._timeout)):
+        if self._reported or self._is_old(stuck) or (silent and now - self._since < max(_GRACE, self.timeout)):
             return []
         self._reported = True
         return self._describe()
@@ -71,7 +75,7 @@ class Stalls:
         """Whether ranks have waited for twice the time-out, or for such as have ended."""
         stuck = self._stuck()
         return (self._reported and not self._is_old(stuck)) and (
-            any(_stand(stands) >= 2 * self._timeout and _ends_job(stands) for stands in stuck.values())
+            any(_stand(stands) >= 2 * self.timeout and _ends_job(stands) for stands in stuck.values())
             or self._is_in_vain(stuck)
         )
 
@@ -98,7 +102,7 @@ class Stalls:
 
     def _stuck(self) -> dict[int, Stands]:
         """The ranks that wait too long or are stopped; none as long as a rank takes its time with good reason."""
-        fresh = time.monotonic() - max(_FRESH, self._timeout / 2)
+        fresh = time.monotonic() - max(_FRESH, self.timeout / 2)
         words = {rank: stands for rank, (stands, when) in self._told.items() if when > fresh}
         if any(stands["busy"] for stands in words.values()):
             return {}
@@ -127,7 +131,7 @@ class Stalls:
         if self._is_in_vain(stuck):
             return "easyscale: the job is ended now"
         if any(map(_ends_job, stuck.values())):
-            seconds = f"{2 * self._timeout:g} s (--stall-timeout)"
+            seconds = f"{2 * self.timeout:g} s (--stall-timeout)"
             return f"easyscale: the job is ended when they have waited for {seconds}"
         return (
             "easyscale: the job goes on: who has come to the end of the script waits for the others as long as it takes"

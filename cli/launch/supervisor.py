@@ -9,11 +9,12 @@ from easyscale.cli.launch import shared_memory
 from easyscale.cli.launch.beginning import Beginning
 from easyscale.cli.launch.ending import Ending, Endings
 from easyscale.cli.launch.membership import Membership, Process
-from easyscale.cli.launch.messages import Message
+from easyscale.cli.launch.messages import Message, Stands
 from easyscale.cli.launch.shutdown import Shutdown
 from easyscale.cli.launch.stalls import Stalls
 from easyscale.cli.launch.streams import Rank
-from easyscale.progress import Leave
+from easyscale.cli.launch.watch import state_of
+from easyscale.progress import Activity, Leave
 
 __all__ = ["Supervisor"]
 
@@ -50,12 +51,17 @@ class Supervisor:
         self.endings = Endings(membership.is_elastic)
         self.is_stalled = False
         self._vanished: dict[Process, int] = {}  # one that has not told how it has ended -> when it was seen
+        self._workers: dict[Process, int] = {}  # of ranks of this host -> their numbers for the system
+        self._stopped: dict[Process, float] = {}  # of these those that are stopped -> since when
+        self._looked_at = 0.0  # when these were looked at
 
     def begin(self, started: Rank) -> Process:
         """Take in that the process of a rank, or a spare, has started on this host."""
         if self._membership.is_spare(started.rank):
             return self.beginning.add_spare(started)
-        return self._membership.begin(started.rank)
+        process = self._membership.begin(started.rank)
+        self._workers[process] = started.pid
+        return process
 
     def hear(self, process: Process, message: Message) -> None:
         """Take in what the worker of a process says."""
@@ -64,6 +70,7 @@ class Supervisor:
         elif message["kind"] == "started":
             self._membership.hosts[process.rank] = message["host"]
         elif message["kind"] == "ended":
+            self._look_for_vanished(seconds=0)  # they may be why this one has ended
             # Clocks of several hosts cannot be compared.
             when = message["when"] if self._on_this_host else time.monotonic_ns()
             self._end(process, Ending.reported(process.rank, message, when))
@@ -89,6 +96,7 @@ class Supervisor:
 
     def tick(self) -> None:
         """Look for ranks that wait too long, or have vanished. To be called a few times a second."""
+        self._look_for_stopped()
         self._look_for_stalls()
         self._look_for_vanished()
 
@@ -111,6 +119,7 @@ class Supervisor:
     def _end(self, process: Process, ending: Ending) -> None:
         was_member = self._membership.is_member(process)
         self._membership.end(process)
+        self._workers.pop(process, None)
         if self._membership.is_over:
             self._shutdown.kill_soon()
         goes_on = self._goes_on(process, ending)
@@ -158,13 +167,50 @@ class Supervisor:
             self.is_stalled = True
             self._shutdown.stop()
 
-    def _look_for_vanished(self) -> None:
-        """Take in that workers were killed themselves, beside their ranks; but not by mpirun, as it ends the job."""
+    def _look_for_stopped(self) -> None:
+        """Report workers of this host that are stopped as if their ranks were: nobody else watches these."""
+        now = time.monotonic()
+        if not self._stalls.timeout or now - self._looked_at < 1.0:
+            return
+        self._looked_at = now
+        for process, pid in self._workers.items():
+            if state_of(pid) != "T":
+                if self._stopped.pop(process, now) + self._stalls.timeout < now:
+                    self._stalls.hear(process.rank, {"kind": "moves"})
+            elif (idle := now - self._stopped.setdefault(process, now)) >= self._stalls.timeout:
+                self._stalls.hear(process.rank, _stopped_worker(pid, idle))
+
+    def _look_for_vanished(self, seconds: float = _LOST_SECONDS) -> None:
+        """Take in that workers were killed themselves, beside their ranks; but not by mpirun, as it ends the job.
+
+        Args:
+            seconds: Float. How long ago they must have vanished. Defaults to as long as mpirun's word may take.
+        """
         for process, when in list(self._vanished.items()):
-            if time.monotonic_ns() - when > 1e9 * _LOST_SECONDS:
+            if time.monotonic_ns() - when >= 1e9 * seconds:
                 del self._vanished[process]
                 ending = Ending(process.rank, os.uname().nodename, signal.SIGKILL, leave=Leave.NONE, when=when)
                 if process in self.beginning.spares:
                     self._end_spare(process, ending._replace(met=self.beginning.is_over))
                 elif not self._is_ending:
                     self._end(process, ending)
+
+
+def _stopped_worker(pid: int, idle: float) -> Stands:
+    """Return what is to be said of a rank whose worker has been stopped for so many seconds."""
+    return {
+        "kind": "stands",
+        "host": os.uname().nodename,
+        "pid": pid,
+        "connected": True,
+        "waits": [],
+        "phase": 0,
+        "step": 0,
+        "exchanges": 0,
+        "activity": Activity.STEPS,
+        "idle": idle,
+        "busy": False,
+        "state": "T",
+        "left": False,
+        "stack": "",
+    }

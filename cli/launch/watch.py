@@ -16,7 +16,7 @@ from easyscale.cli.launch import messages
 from easyscale.progress import STACK_SIGNAL, Activity, Progress, Wait
 from easyscale.settings import Settings
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "state_of"]
 
 _BEGINNING_SECONDS = 0.2  # between two looks at a rank until all have begun with MPI
 _STACK_SECONDS = 1.0  # that a rank has to write its stack
@@ -96,7 +96,7 @@ class Watch:
             return
         progress = self._progress
         waits = progress.waits
-        state = _state(pid)
+        state = state_of(pid)
         mark = progress.moves, progress.step, progress.exchanges, progress.phase, state == "T"
         if mark != self._mark:
             self._mark, self._moved_at = mark, now
@@ -171,8 +171,8 @@ def _has_tensorflow(pid: int) -> bool:
     return False
 
 
-def _state(pid: int, thread: int | None = None) -> str:
-    """The state of a process, or of a thread of it, as `ps` has it, such as R, S or T; `?` if it is gone."""
+def state_of(pid: int, thread: int | None = None) -> str:
+    """Return the state of a process, or of a thread of it, as `ps` has it, such as R, S or T; `?` if it is gone."""
     path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -187,7 +187,7 @@ def _wants_to_run(pid: int) -> bool:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return False
-    return any(_state(pid, int(thread)) in ("R", "D") for thread in threads)
+    return any(state_of(pid, int(thread)) in ("R", "D") for thread in threads)
 
 
 def _catches(pid: int, number: int) -> bool:

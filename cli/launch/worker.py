@@ -1,4 +1,4 @@
-"""What mpirun starts once per rank, `python -m easyscale.cli.launch.worker script arguments`: it starts the script.
+"""What mpirun starts once per rank, the module with a script and its arguments: it starts the script.
 
 It does what only a process on the rank's own host can do: it takes the rank's share of the cores, takes the rank's
 output to the launcher, and tells the launcher how the script ended: not every mpirun does, nor ends the job then.
@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from easyscale import launchers, onednn
+from easyscale import launchers, onednn, run_module
 from easyscale.cli.launch import leftovers, rendezvous
 from easyscale.cli.launch.containers import ControlGroup
 from easyscale.cli.launch.messages import TO_END, Message
@@ -268,7 +268,7 @@ def main() -> None:
     say({"kind": "started", "host": host})
     watch = Watch(told.stall_timeout, say, sleeps=is_spare)
     if is_spare:
-        command = [sys.executable, "-m", "easyscale.elastic.standby", *sys.argv[1:]]
+        command = run_module.command("easyscale.elastic.standby", *sys.argv[1:])
         status = _start(command, by_lines=True, watch=watch, on_word=on_word, orders=connection)
     else:
         status = _start([sys.executable, *sys.argv[1:]], by_lines=connection is None, watch=watch)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from easyscale import communicator, compression
+from easyscale import communicator, compression, run_module
 from easyscale.compression import Compression, Packing, PowerSGD, Span, StepOfForm
 from easyscale.exchange.exchange import Exchange
 
@@ -51,7 +51,7 @@ def costs_of(names: Sequence[str]) -> dict[str, FormCost]:
     """Return what forms of these names cost on this machine."""
     if not names:
         return {}
-    command = [sys.executable, "-m", __name__, *names]
+    command = run_module.command(__name__, *names)
     done = subprocess.run(command, env={**os.environ, **_ONE_THREAD}, stdout=subprocess.PIPE, text=True, check=True)
     return {name: FormCost(*values) for name, values in json.loads(done.stdout).items()}
 

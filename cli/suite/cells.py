@@ -9,10 +9,10 @@ import re
 import resource
 import signal
 import subprocess
-import sys
 import time
 from typing import NamedTuple
 
+from easyscale import run_module
 from easyscale.cli.launch.mpirun import end_with_parent
 
 __all__ = ["OOM", "Cell", "measure", "read"]
@@ -67,7 +67,7 @@ def measure(folder: str, cell: Cell, options: list[str], memory: int, timeout: f
         What `bench fit` has written, or a dict with `"failed"`: `OOM`, or one line.
     """
     partial = f"{_path(folder, cell)}.partial"
-    command = [sys.executable, "-m", "easyscale", "bench", "fit", "-n", str(cell.ranks), "--model", cell.model]
+    command = run_module.command("easyscale", "bench", "fit", "-n", str(cell.ranks), "--model", cell.model)
     command += ["--batch-size", str(cell.batch), "--replication", cell.replication, "--json", partial, *options]
 
     def before_it_starts() -> None:

@@ -6,6 +6,7 @@ import shlex
 import sys
 import tempfile
 
+from easyscale import run_module
 from easyscale.cli import reports
 from easyscale.cli.launch import job, runtimes
 from easyscale.cli.verify import verdict
@@ -74,7 +75,7 @@ def _compare(
         for count in (1, ranks):
             run_folder = os.path.join(folder, str(count))
             os.mkdir(run_folder)
-            command = ["-m", "easyscale.verify.script", run_folder, str(steps), floatx, *start]
+            command = run_module.command("easyscale.verify.script", run_folder, str(steps), floatx, *start)[1:]
             warnings = _run(mpi, command, start, count, verbose, settings)
             recorded.append(Recorded(run_folder, count))
             if recorded[0].is_empty:

@@ -1,8 +1,7 @@
 """What `--auto` says of what it has done, and of what it could not do: each line once, by the chief."""
 
-import sys
-
 from easyscale.communicator import Communicator
+from easyscale.errors import tell
 
 __all__ = ["Report"]
 
@@ -23,4 +22,4 @@ class Report:
         if line not in self._said:
             self._said.add(line)
             if self._communicator.is_chief:
-                print(f"easyscale: --auto: {line}", file=sys.stderr, flush=True)
+                tell(f"easyscale: --auto: {line}")

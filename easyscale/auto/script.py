@@ -1,4 +1,4 @@
-"""What each rank of `easyscale launch --auto` runs: `python -m easyscale.auto.script SCRIPT [ARGUMENTS]...`.
+"""What each rank of `easyscale launch --auto` runs; its arguments are a script and what that is given.
 
 The script is run as Python would. Keras is changed from the moment the script imports it, so that a script without it
 does not load it. All ranks have the same seeds at first, so that what the script draws at random is the same on all.

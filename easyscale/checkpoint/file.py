@@ -1,7 +1,7 @@
 """One checkpoint as a file: an `.npz` of plain arrays, one of which is JSON. NumPy only.
 
 Nothing in it is ever executed: there is no pickle, in writing or in reading. And nothing that it says of itself is
-believed: no array takes more memory than the file has bytes for it.
+believed: no array takes more memory than the file has bytes for it, and the JSON no more than some hundred megabytes.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from easyscale.layout.specs import Spec
 __all__ = ["Checkpoint", "StoredArrays", "check", "is_storable", "open_whole", "read", "write"]
 
 _PIECE = 1 << 22  # bytes that are written, or read, at a time
+_MOST_TEXT, _MOST_VALUES = 1 << 26, 1 << 22  # bytes of JSON, and values in it, which take up to 80 bytes each
 _NUMBERS, _OTHERS = "biufc", "USmM"  # kinds of dtypes that a file can have without pickle
 
 
@@ -42,6 +43,7 @@ def write(stream: io.RawIOBase, checkpoint: Checkpoint) -> str:
     dtypes = {name: value.dtype for name, value in checkpoint.arrays.items()}
     dtype_names = {name: dtype.name for name, dtype in dtypes.items() if not _is_plain(dtype)}
     text = json.dumps({"about": checkpoint.about, "kinds": dtype_names}).encode()
+    _check_text(text)
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, value in {"json": np.frombuffer(text, np.uint8), **checkpoint.arrays}.items():
             _write_array(archive, name, np.asarray(value, order="C"), is_plain=name not in dtype_names)
@@ -78,7 +80,11 @@ class StoredArrays(Mapping[str, np.ndarray]):
         members = _members(self._archive, file, checksum)
         self._found = {member.filename.removesuffix(".npy"): member for member in members}
         self._dtypes: dict[str, np.dtype] = {}  # of those that are as bytes, by the name in the archive
-        known = json.loads(self["json"].tobytes())
+        if self._found["json"].file_size > _MOST_TEXT:
+            raise ValueError(f"its JSON is longer than {_MOST_TEXT} bytes")
+        text = self["json"].tobytes()
+        _check_text(text)
+        known = json.loads(text)
         del self._found["json"]
         self.about = known["about"]
         self._dtypes |= {self._found[name].filename: _dtype_named(kind) for name, kind in known["kinds"].items()}
@@ -130,6 +136,16 @@ def check(path: Path, checksum: str) -> None:
 def is_storable(dtype: np.dtype) -> bool:
     """Whether arrays of this type can be in a checkpoint: those that are not plain, such as bfloat16, are as bytes."""
     return _is_plain(dtype) or (dtype.name in vars(ml_dtypes) and dtype.itemsize in (1, 2, 4, 8))
+
+
+def _check_text(text: bytes) -> None:
+    """Raise if JSON would take far more memory than its bytes: a list of empty lists takes 20 times as much."""
+    values = sum(map(text.count, (b",", b"[", b"{")))
+    if len(text) > _MOST_TEXT or values > _MOST_VALUES:
+        raise ValueError(
+            f"its JSON must have {_MOST_TEXT} bytes and {_MOST_VALUES} values at most. Received: {len(text)} bytes and "
+            f"{values} values. Keep less in attributes of callbacks"
+        )
 
 
 def _is_plain(dtype: np.dtype) -> bool:

@@ -56,6 +56,7 @@ class Checkpoints:
         self.folder, self._keep = Path(folder), keep
         self._lock = FolderLock(self.folder)
         self.removed = 0
+        self._is_for_one = False  # whether this process is to have the folder alone
 
     # Writing
 
@@ -69,13 +70,14 @@ class Checkpoints:
             OSError: If it cannot be made, or not be written.
             EasyScaleError: If another process has it.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock.take(patience)
-        with contextlib.suppress(OSError):
-            for path in self.folder.iterdir():
-                if _TEMPORARY.fullmatch(path.name):
-                    path.unlink()
+        self._is_for_one = True
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.take(patience)
+            with contextlib.suppress(OSError):
+                for path in self.folder.iterdir():
+                    if _TEMPORARY.fullmatch(path.name):
+                        path.unlink()
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
@@ -84,6 +86,7 @@ class Checkpoints:
 
     def leave(self) -> None:
         """Let other processes have the folder."""
+        self._is_for_one = False
         self._lock.release()
 
     def write(self, number: int, checkpoint: Checkpoint) -> Path:
@@ -98,10 +101,12 @@ class Checkpoints:
         Raises:
             OSError: If it cannot be written. Nothing of it is left then.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         removed = 0
         while True:
             try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                if self._is_for_one:
+                    self._lock.take()  # there may have been no room for it
                 path = self._write(number, checkpoint)
                 break
             except OSError as error:
@@ -132,6 +137,8 @@ class Checkpoints:
 
     def _make_room(self, checkpoint: Checkpoint, reason: int) -> bool:
         """Remove what can be spared most, if that may help; return whether something was removed."""
+        if not self.folder.exists():
+            return False
         older = [path for _, path in reversed(self._found())]
         whole = next((path for path in reversed(older) if self._what_is_wrong(path) is None), None)
         spare = [path for path in self.folder.iterdir() if _DAMAGED.fullmatch(path.name)]

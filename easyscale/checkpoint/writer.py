@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from easyscale.checkpoint.folder import Checkpoint, Checkpoints
-from easyscale.errors import EasyScaleWarning
+from easyscale.errors import EasyScaleWarning, tell
 
 __all__ = ["CheckpointWriter", "start_beside"]
 
@@ -90,7 +90,7 @@ class CheckpointWriter:
 
     def _tell_of_room(self, number: int) -> None:
         if self._failures:
-            print(f"EasyScale: checkpoints are written again, at step {number}", file=sys.stderr, flush=True)
+            tell(f"EasyScale: checkpoints are written again, at step {number}")
         self._failures = 0
         if (removed := self._checkpoints.removed) > self._removed:
             warnings.warn(

@@ -50,8 +50,9 @@ class DataAxis(Communicator):
     @functools.cached_property
     def membership(self) -> Membership:
         # By these numbers random numbers differ between workers, and errors name the first rank of one.
-        numbers = self.everyone.membership.initial_ranks[:: self.group.size]
-        return FixedMembership(self.rank, self.size, initial_ranks=numbers)
+        everyone = self.everyone.membership
+        numbers = everyone.initial_ranks[:: self.group.size]
+        return FixedMembership(self.rank, self.size, initial_ranks=numbers, initial_size=everyone.initial_size)
 
     def isend(self, buffer: np.ndarray, to: int) -> Request:
         return self._along.isend(buffer, to)

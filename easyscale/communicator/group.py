@@ -33,8 +33,9 @@ class Group(Communicator):
 
     @functools.cached_property
     def membership(self) -> Membership:
-        numbers = self._communicator.membership.initial_ranks
-        return FixedMembership(self.rank, self.size, initial_ranks=[numbers[rank] for rank in self._ranks])
+        whole = self._communicator.membership
+        numbers = [whole.initial_ranks[rank] for rank in self._ranks]
+        return FixedMembership(self.rank, self.size, initial_ranks=numbers, initial_size=whole.initial_size)
 
     def allocate_shared(self, nbytes: int) -> Window:
         node = next(node for node in self.nodes if self.rank in node)

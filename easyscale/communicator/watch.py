@@ -40,7 +40,7 @@ def _watch(communicator: Communicator, timeout: float, abort: Callable[[int], No
                 progress = communicator.progress
                 where = f" in epoch {progress.phase // 2}, step {progress.step + 1}" if progress.phase else ""
                 sys.stderr.write(
-                    f"easyscale: [rank {communicator.rank} of {communicator.size}] on {communicator.host} has been "
+                    f"easyscale: {communicator.membership.name} on {communicator.host} has been "
                     f"waiting for {wait.seconds:.0f} s{where}: it {wait.about['what']}\n"
                 )
             if ends:

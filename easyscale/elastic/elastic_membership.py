@@ -72,6 +72,7 @@ class ElasticMembership(Membership):
         self._job, self._mail, self._members, self._spares = job, job.mail, job.members, job.spares
         self._renumber, self._is_duplicate, self.servers = renumber, is_duplicate, servers
         self.least_workers, self.keeps_global_batch = job.least_workers, job.keeps_global_batch
+        self.initial_size = job.count
         self.respawns = job.spares.count > 0
         self.is_joining = job.mail.own not in job.members.world_ranks
         self._under_way: list[Kept] = []

@@ -31,6 +31,7 @@ class Membership(abc.ABC):
         world_ranks: List. The world rank of each rank, in the order of ranks.
         initial_ranks: List. For each rank the number that it had at the start; of one that replaces another, that
             one's.
+        initial_size: Int. The number of ranks of the job at the start, among which these numbers are.
         tag: Int. Of these ranks' messages: another one whenever they have changed.
         is_elastic: Bool. Whether ranks that have failed can be left out, by `regroup`. What waits for one that has
             failed raises `LostError` then.
@@ -46,6 +47,7 @@ class Membership(abc.ABC):
     servers: int
     world_ranks: list[int]
     initial_ranks: list[int]
+    initial_size: int
     tag: int = _DATA_TAG
     is_elastic: bool = False
     least_workers: int = 1
@@ -63,8 +65,8 @@ class Membership(abc.ABC):
 
     @property
     def name(self) -> str:
-        """This rank, for messages of errors: by the number that it had at the start."""
-        return f"[rank {self.initial_ranks[self.rank]} of {self.size}]"
+        """This rank, for messages of errors: by the number that it had at the start, among the ranks of then."""
+        return f"[rank {self.initial_ranks[self.rank]} of {self.initial_size}]"
 
     @property
     @abc.abstractmethod
@@ -174,18 +176,23 @@ class FixedMembership(Membership):
         size: Int. The number of ranks.
         servers: Int. How many of them only serve. Defaults to `0`.
         initial_ranks: For each rank the number that errors call it by. Defaults to `None`: its own.
+        initial_size: Int. How many ranks there are of which that is the number. Defaults to `None`: `size`.
     """
 
     has_lost = replaces = False
 
-    def __init__(self, rank: int, size: int, servers: int = 0, initial_ranks: Sequence[int] | None = None):
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        servers: int = 0,
+        initial_ranks: Sequence[int] | None = None,
+        initial_size: int | None = None,
+    ):
         self.rank, self.servers = rank, servers
         self.world_ranks = list(range(size))
         self.initial_ranks = self.world_ranks if initial_ranks is None else list(initial_ranks)
-
-    @property
-    def name(self) -> str:
-        return f"[rank {self.initial_ranks[self.rank]} of {max(self.size, max(self.initial_ranks) + 1)}]"
+        self.initial_size = size if initial_size is None else initial_size
 
     def is_in_vain(self, notices: bool) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""What a spare runs, `python -m easyscale.elastic.standby script arguments`: nothing, until it is called.
+"""What a spare runs; its arguments are a script and what that is given. It does nothing until it is called.
 
 MPI begins when all have come to it, and who waits for that inside MPI keeps a core busy. So a spare sleeps until it is
 told that all ranks have come. When it is called it runs the script as Python would, in the place of a rank that has

@@ -1,4 +1,4 @@
-"""Stands between the process that calls `run` and the launcher: `python -m easyscale.running.guard FOLDER COMMAND...`.
+"""Stands between the process that calls `run` and the launcher; its arguments are a folder and a command.
 
 Its standard input is a pipe from that process: each byte is the number of a signal for the launcher, and its end is
 that process's end, however that came. Then the launcher is asked to end, and the folder removed. Nothing heavy is

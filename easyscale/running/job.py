@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
+from easyscale import run_module
 from easyscale.running.folder import Folder
 
 __all__ = ["WORKER", "Job", "write"]
@@ -35,8 +36,8 @@ class Job:
     """
 
     def __init__(self, folder: Folder, line: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})):
-        launch = [sys.executable, "-m", "easyscale", "launch", *line, "-m", WORKER, str(folder)]
-        self._command = [sys.executable, "-m", "easyscale.running.guard", str(folder), *launch]
+        launch = run_module.command("easyscale", "launch", *line, *run_module.command(WORKER, str(folder))[1:])
+        self._command = run_module.command("easyscale.running.guard", str(folder), *launch)
         package = str(Path(__file__).parents[2])  # in which the launcher finds this
         paths = [*filter(None, [os.environ.get("PYTHONPATH")]), package]
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}

@@ -20,16 +20,18 @@ def result_of(code: int, failures: Sequence[Failure], result: bytes | None, erro
         errors: String. What the launcher and its workers have written to stderr last.
         workers: Int. How many there were.
     """
-    if code and failures:
+    if code and failures and not failures[0].is_of_another:
         _raise(failures[0], workers)
     if code:
-        raise WorkerError(f"all workers must come to the end of `function`. Received: {_ending(code, errors)}")
+        raise WorkerError(f"all workers must come to the end of `function`. Received: {_ending(code, errors)}") from (
+            _cause(failures[0], workers) if failures else None
+        )
     return _loaded(result)
 
 
 def _raise(failure: Failure, workers: int) -> None:
     where = f"rank {failure.rank} of {workers}"
-    cause = WorkerError(f"raised on {where}:\n\n{failure.traceback}", failure.rank)
+    cause = _cause(failure, workers)
     try:
         error = None if failure.error is None else load(failure.error)
     except Exception:
@@ -37,6 +39,10 @@ def _raise(failure: Failure, workers: int) -> None:
     if isinstance(error, Exception):
         raise error from cause
     raise WorkerError(f"{where} raised {failure.message}", failure.rank) from cause
+
+
+def _cause(failure: Failure, workers: int) -> WorkerError:
+    return WorkerError(f"raised on rank {failure.rank} of {workers}:\n\n{failure.traceback}", failure.rank)
 
 
 def _ending(code: int, errors: str) -> str:

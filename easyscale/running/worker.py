@@ -1,4 +1,4 @@
-"""What each rank of a `run` runs: `python -m easyscale.running.worker FOLDER` calls the function that is in there."""
+"""What each rank of a `run` runs: with a folder as its argument it calls the function that is in there."""
 
 import os
 import sys
@@ -24,6 +24,8 @@ def main() -> None:
     os.chdir(call.directory)
     if call.backend is not None:
         os.environ["KERAS_BACKEND"] = call.backend
+    hidden: list[Exception] = []
+    _hide(hidden)
     try:
         result = _result(call)
         if _is_chief(rank):
@@ -31,7 +33,7 @@ def main() -> None:
     except Exception as error:
         folder.keep_failure(_failure(rank, error))
         if call.is_quiet:
-            _hide(error)
+            hidden.append(error)
         raise
 
 
@@ -74,12 +76,15 @@ def _failure(rank: int, error: Exception) -> Failure:
     return Failure(rank, time.time_ns(), isinstance(error, PeerError), message, text, data)
 
 
-def _hide(hidden: Exception) -> None:
-    """Show nothing of an exception where it ends this process: whoever has called `run` is shown it."""
+def _hide(hidden: list[Exception]) -> None:
+    """Show nothing of these exceptions where one ends this process: the process that called `run` shows it.
+
+    To be called before there is a communicator, whose own hook ends the other ranks after this one.
+    """
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if error is not hidden:
+        if not any(error is one for one in hidden):
             show(kind, error, traceback)
 
     sys.excepthook = hook

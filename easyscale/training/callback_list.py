@@ -5,6 +5,7 @@ has to come before all of them, or after; and some must not run on every worker.
 `Distribute`, a `keras.callbacks.CallbackList`, gets a few methods of its own.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from easyscale.errors import EasyScaleError
 from easyscale.keras_internals import improves, set_step
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.timeline import Part, Timeline
+from easyscale.training.end_signal import held_back
 
 __all__ = ["WRITERS", "attach", "deciding_hooks", "on_set_model"]
 
@@ -121,7 +123,12 @@ class _Unwrapped:
         return value.inner_optimizer if isinstance(value, DistributedOptimizer) else value
 
 
-def attach(callbacks: keras.callbacks.CallbackList, distribution: Together, timeline: Timeline | None = None) -> None:
+def attach(
+    callbacks: keras.callbacks.CallbackList,
+    distribution: Together,
+    timeline: Timeline | None = None,
+    has_checkpoints: bool = False,
+) -> None:
     """Make of a worker's list of callbacks one that acts with those of the other workers.
 
     - On other workers than the chief, callbacks that only show or write are left out, until it becomes the chief.
@@ -134,6 +141,8 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together, time
         callbacks: The list.
         distribution: The model's `Distribution`, or `PipelineDistribution`, of two ranks or more.
         timeline: `Timeline`. It is told when steps and their callbacks begin. Defaults to `None`: nobody is.
+        has_checkpoints: Bool. Whether a SIGTERM that comes while `fit()` begins is for its checkpoints. Defaults to
+            `False`: it ends this process.
     """
     timeline = timeline or Timeline()
     act_as_chief = None
@@ -179,8 +188,9 @@ def attach(callbacks: keras.callbacks.CallbackList, distribution: Together, time
         setattr(callbacks, name, replaced)
 
     def on_train_begin(original: Callable, logs: dict | None = None) -> None:
-        original(logs)
-        distribution.begin(callbacks.params, deciding_hooks(callbacks.callbacks), callbacks.callbacks, act_as_chief)
+        with held_back() if has_checkpoints else contextlib.nullcontext():
+            original(logs)
+            distribution.begin(callbacks.params, deciding_hooks(callbacks.callbacks), callbacks.callbacks, act_as_chief)
 
     def on_epoch_begin(original: Callable, epoch: int, logs: dict | None = None) -> None:
         distribution.begin_epoch(epoch)

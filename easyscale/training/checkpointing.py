@@ -6,14 +6,13 @@ over ranks, and each has metrics, random numbers and a position in its data of i
 """
 
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from easyscale.checkpoint.folder import Checkpoint, Checkpoints
 from easyscale.checkpoint.writer import CheckpointWriter
-from easyscale.errors import EasyScaleWarning
+from easyscale.errors import EasyScaleWarning, tell
 from easyscale.keras_internals import set_initial_epoch
 from easyscale.settings import RESTART
 from easyscale.step.agreement import Purpose
@@ -125,11 +124,9 @@ class Checkpointing:
         epoch = self._progress.epoch
         is_done = epoch >= self._progress.epochs
         if self._communicator.is_chief and is_done and os.path.realpath(folder) in _ended_here:
-            print(
+            tell(
                 f"EasyScale: '{folder}' has the end of another `fit()` of this script: nothing is left to train. Give "
-                "each `fit()` a folder of its own",
-                file=sys.stderr,
-                flush=True,
+                "each `fit()` a folder of its own"
             )
         else:
             goes_on = "nothing is left to train" if is_done else f"goes on in epoch {epoch + 1}"

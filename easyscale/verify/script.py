@@ -1,6 +1,6 @@
 """The ranks' side of `easyscale verify`: runs the script as Python would, and records its first steps.
 
-    python -m easyscale.verify.script FOLDER STEPS FLOATX SCRIPT [ARGUMENTS]...
+Its arguments are a folder, the number of steps, a floating-point type, a script and what that is given.
 
 Keras is watched from the moment the script imports it, so that a script without it does not load it.
 """
@@ -32,7 +32,7 @@ def main() -> None:
     np.random.seed(rank)
     when_imported("keras", lambda: _watch_keras(recorder, rank, floatx), through=["easyscale.optimizer"])
     sys.argv = [script, *arguments]
-    sys.path[0] = os.path.dirname(os.path.realpath(script))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
     stderr = os.dup(2)  # which the recorder takes away in the end
     try:
         runpy.run_path(script, run_name="__main__")

@@ -131,3 +131,42 @@ def test_where_the_whole_disk_is_needed_nothing_else_is_removed(tmp_path, monkey
     with pytest.raises(OSError, match="No space left"):
         Checkpoints(tmp_path).write(15, Checkpoint({}, BIG))
     assert steps_in(tmp_path) == [5, 10]
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("lacks", ["the folder", "the lock"])
+def test_a_disk_without_room_for_another_file_is_as_good_as_a_full_one(tmp_path, monkeypatch, lacks, reason):
+    folder = Checkpoints(tmp_path / "run")
+    where = (checkpoint_folder.Path, "mkdir") if lacks == "the folder" else (checkpoint_folder.FolderLock, "_try")
+
+    def refuse(*_, **__):
+        raise OSError(reason, os.strerror(reason))
+
+    with monkeypatch.context() as full:
+        full.setattr(*where, refuse)
+        folder.prepare()
+        with pytest.raises(OSError, match=os.strerror(reason)):
+            folder.write(1, Checkpoint({}, {"weight": np.zeros(10)}))
+    folder.write(2, Checkpoint({}, {"weight": np.zeros(10)}))
+    assert steps_in(tmp_path / "run") == [2]
+    assert (tmp_path / "run" / ".easyscale.lock").exists(), "the folder is for this process"
+    folder.leave()
+    assert not (tmp_path / "run" / ".easyscale.lock").exists()
+
+
+def test_old_checkpoints_make_room_for_a_file_where_there_are_bytes_but_no_more_files(tmp_path, monkeypatch):
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    make = checkpoint_folder.FolderLock._try
+
+    def try_lock(lock):
+        if len(list(tmp_path.iterdir())) > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return make(lock)
+
+    monkeypatch.setattr(checkpoint_folder.FolderLock, "_try", try_lock)
+    folder = Checkpoints(tmp_path)
+    folder.prepare()
+    folder.write(4, Checkpoint({}, {"weight": np.zeros(10)}))
+    assert steps_in(tmp_path) == [2, 3, 4]
+    folder.leave()

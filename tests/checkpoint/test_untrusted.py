@@ -91,6 +91,36 @@ def test_sizes_are_checked_before_memory_is_taken(tmp_path, made, message, monke
     assert message in said and "\n" not in said
 
 
+LONG = "its JSON is longer than"
+MANY = "its JSON must have 67108864 bytes and 4194304 values at most"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"about": [' + b"[]," * 2_200_000 + b'[]], "kinds": {}}', MANY),
+        (b'{"about": [' + b"0," * 4_300_000 + b'0], "kinds": {}}', MANY),
+        (b'{"about": "' + b"x" * (1 << 26) + b'", "kinds": {}}', LONG),
+        (b'{"about": ' + b"[" * 100_000 + b"]" * 100_000 + b', "kinds": {}}', "maximum recursion depth"),
+    ],
+    ids=["lists", "numbers", "text", "nested"],
+)
+def test_json_takes_a_bounded_amount_of_memory(tmp_path, text, message, monkeypatch):
+    forge(tmp_path, header=header((len(text),)), data=text)
+    if message in (LONG, MANY):
+        monkeypatch.setattr(json, "loads", lambda *_: pytest.fail("memory was taken"))
+    found, wrong = Checkpoints(tmp_path).read()
+    assert found is None
+    assert message in wrong.popitem()[1]
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match=f"{MANY}. Received: .* Keep less in attributes of callbacks"):
+        Checkpoints(tmp_path).write(5, Checkpoint({"many": [0] * (1 << 22)}, {}))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_temporary_names_cannot_be_guessed_and_are_not_followed(tmp_path, monkeypatch):
     opened = []
 

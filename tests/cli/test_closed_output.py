@@ -38,6 +38,21 @@ def test_a_job_runs_whose_output_is_closed_or_full(ranks, program, script, tmp_p
     assert len(list(tmp_path.glob("train.py[01]"))) == 2
 
 
+def test_a_job_is_started_again_whose_stderr_is_full(ranks, program, script, tmp_path):
+    path = script(
+        """
+        import os, sys
+        first = __file__ + ".first"
+        if not os.path.exists(first):
+            open(first, "w")
+            sys.exit(3)
+        open(__file__ + ".ended", "w")
+        """
+    )
+    assert run(ranks, [program, "launch", "-n", "1", "--restarts", "1", path], f"2{FULL}").returncode == 0
+    assert (tmp_path / "train.py.ended").exists()
+
+
 def test_a_script_of_one_rank_has_standard_files_that_are_open(ranks, program, script):
     path = script("import os\nfor file in (0, 1, 2): os.fstat(file)")
     assert run(ranks, [program, "launch", "-n", "1", path], "<&- >&- 2>&-").returncode == 0

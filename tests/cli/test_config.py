@@ -88,3 +88,18 @@ def test_a_file_that_is_not_there_is_one_line(cli):
         2,
         "easyscale launch: --config must be a TOML file. Received: 'nowhere.toml' (No such file or directory)\n",
     )
+
+
+def test_a_file_that_is_nested_too_deep_is_one_line(cli, config):
+    done = cli("launch", "--config", config(f"a = {'[' * 3000}{']' * 3000}"))
+    assert done.exit_code == 2
+    assert "--config must be a TOML file. Received: " in done.output
+
+
+def test_arguments_are_printed_as_toml_or_refused(cli, config, script):
+    path = script("")
+    printed = cli("launch", "-n", "2", "--print-config", path, "a\x7fb \U0001f600")
+    assert tomllib.loads(printed.output)["launch"]["arguments"] == ["a\x7fb \U0001f600"]
+    refused = cli("launch", "-n", "2", "--print-config", path, "\udcff")
+    assert refused.exit_code == 2
+    assert "--print-config is for arguments in UTF-8" in refused.output

@@ -174,7 +174,7 @@ def test_a_spare_sleeps_before_ranks_begin_with_mpi_and_after(ranks, script):
 
         def look():
             processes = psutil.process_iter(["cmdline"])  # which is None of one that has just ended
-            found = [spare for spare in processes if (spare.info["cmdline"] or [])[1:4] == ["-m", MODULE, __file__]]
+            found = [spare for spare in processes if (spare.info["cmdline"] or [])[2:4] == [MODULE, __file__]]
             switches = [sum(spare.num_ctx_switches()) for spare in found]
             time.sleep(2)
             for spare, before in zip(found, switches):
@@ -208,9 +208,9 @@ def test_spares_that_are_killed_before_mpi_has_begun_are_named(ranks, script, wh
             import psutil
             spares = []
             while len(spares) < 3:
-                words = ["-m", "easyscale.elastic.standby", __file__]
+                words = ["easyscale.elastic.standby", __file__]
                 found = psutil.process_iter(["cmdline"])
-                spares = [spare for spare in found if (spare.info["cmdline"] or [])[1:4] == words]
+                spares = [spare for spare in found if (spare.info["cmdline"] or [])[2:4] == words]
             for spare in spares:
                 (spare if {whom!r} == "standby" else spare.parent()).kill()
 import easyscale

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from easyscale import run_module
 from easyscale.cli.launch.containers import ControlGroup
 
 pytestmark = pytest.mark.timeout(60)
@@ -168,13 +169,13 @@ HOSTS = ["--hosts", "a:2,b:2"]
 def test_each_mpirun_gets_its_own_command_line(cli, script, fake_mpirun, monkeypatch, kind, options, line):
     program, path = fake_mpirun(kind), script("")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    worker = [sys.executable, "-m", "easyscale.cli.launch.worker", path]
+    worker = run_module.command("easyscale.cli.launch.worker", path)
     assert dry_run(cli, "-n", "3", *options, path) == [program, *line, *worker]
 
 
 def test_intel_mpi_starts_a_command_for_each_host(cli, script, fake_mpirun):
     program, path = fake_mpirun("Intel MPI"), script("")
-    worker = [sys.executable, "-m", "easyscale.cli.launch.worker", path]
+    worker = run_module.command("easyscale.cli.launch.worker", path)
     pin = ["-genv", "I_MPI_PIN", "0"]
     assert dry_run(cli, "-n", "3", *HOSTS, path) == [
         program, "-prepend-rank", "-print-all-exitcodes", *pin,
@@ -207,7 +208,7 @@ def test_arguments_after_the_script_are_the_scripts_own(cli, script, fake_mpirun
 def test_a_module_runs_as_with_python_m(cli, fake_mpirun):
     fake_mpirun("Open MPI 5")
     line = dry_run(cli, "-n", "2", "-m", "package.module", "-n", "7")
-    assert line[-6:] == ["-m", "easyscale.cli.launch.worker", "-m", "package.module", "-n", "7"]
+    assert line[-5:] == ["easyscale.cli.launch.worker", "-m", "package.module", "-n", "7"]
 
 
 def test_one_rank_needs_no_mpi(cli, script, fake_mpirun):

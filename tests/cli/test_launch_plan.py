@@ -173,9 +173,9 @@ def test_auto_runs_the_script_by_way_of_a_module_with_one_seed_and_alone_as_it_i
     path, *_ = planned(ranks=1).command[1:]
     assert planned(auto=True, ranks=1).command == planned(ranks=1).command
     several = planned(auto=True, ranks=2, arguments=("--epochs", "3"))
-    assert several.command[-5:] == ("-m", "easyscale.auto.script", path, "--epochs", "3")
+    assert several.command[-4:] == ("easyscale.auto.script", path, "--epochs", "3")
     assert 0 <= several.settings.auto < 2**31
-    assert planned(auto=True, ranks=2, module=True).command[-4:-1] == ("-m", "easyscale.auto.script", "-m")
+    assert planned(auto=True, ranks=2, module=True).command[-3:-1] == ("easyscale.auto.script", "-m")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from easyscale.errors import LaunchError
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.mark.parametrize(("most", "processes", "need"), [(31, 2, 32), (55, 8, 56)])
+@pytest.mark.parametrize(("most", "processes", "need"), [(33, 2, 34), (63, 8, 64)])
 def test_too_few_files_are_told_of_with_how_many_are_needed(monkeypatch, most, processes, need):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (most, most))
     message = (
@@ -29,7 +29,7 @@ def test_too_few_files_are_told_of_with_how_many_are_needed(monkeypatch, most, p
 def test_files_of_other_hosts_are_not_counted_here(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
     limits.check(1000, on_this_host=False)
-    with pytest.raises(LaunchError, match="have 4024 files open"):
+    with pytest.raises(LaunchError, match="have 5024 files open"):
         limits.check(1000)
 
 

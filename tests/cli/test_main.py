@@ -1,5 +1,6 @@
 """The entry point: help, version, and errors of one line."""
 
+import signal
 import subprocess
 import sys
 
@@ -80,3 +81,33 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli, arguments, message):
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
     assert result.stderr.startswith("easyscale launch: " if arguments[0] == "launch" else "easyscale")
+
+
+def test_a_ctrl_c_while_the_command_loads_is_no_traceback():
+    code = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv[0] = "/somewhere/bin/easyscale"
+from easyscale.cli.main import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_a_ctrl_c_is_an_exit_code_once_the_command_runs(script):
+    code = """
+import os, signal, sys
+sys.argv = ["/somewhere/bin/easyscale", "--help"]
+from easyscale.cli import main
+main.Folder.main = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
+main.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (130, "")

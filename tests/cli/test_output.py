@@ -1,11 +1,13 @@
 """What the launcher shows of what ranks write."""
 
+import os
 import time
 
 import pytest
 
 from easyscale.cli.launch import output
 from easyscale.cli.launch.logs import Logs
+from easyscale.errors import LaunchError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -111,3 +113,29 @@ def test_lines_in_files_are_whole_whatever_comes_between_their_pieces(tmp_path):
     assert texts == [b"err\nout 0\n"] * 2
     logs.end()
     assert (tmp_path / "rank_0.log").read_bytes() == b"err\nout 0\nandor"
+
+
+@pytest.mark.parametrize("name", ["job.log", "rank_0.log"])
+@pytest.mark.parametrize("kind", ["link", "second name", "named pipe", "folder"])
+def test_what_others_have_put_in_the_place_of_a_log_is_not_written_to(tmp_path, name, kind):
+    folder, precious = tmp_path / "logs", tmp_path / "precious"
+    folder.mkdir()
+    precious.write_text("precious")
+    make = {"link": os.symlink, "second name": os.link}
+    if kind in make:
+        make[kind](precious, folder / name)
+    else:
+        {"named pipe": os.mkfifo, "folder": os.mkdir}[kind](folder / name)
+    with pytest.raises(LaunchError, match=f"a log must be a file of its own. Received: '.*{name}', which is a link"):
+        Logs(str(folder))
+    assert precious.read_text() == "precious"
+
+
+def test_a_link_that_comes_later_is_not_followed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    logs = Logs(str(tmp_path / "logs"))
+    (tmp_path / "logs" / "rank_1.log").symlink_to(precious)
+    logs.of_rank(1, "stdout", b"a line\n")
+    logs.end()
+    assert precious.read_text() == "precious"

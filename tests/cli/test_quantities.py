@@ -8,6 +8,7 @@ from easyscale.quantities import (
     millis_text,
     parse_bandwidth,
     parse_bytes,
+    parse_count,
     parse_flops,
     parse_seconds,
 )
@@ -24,10 +25,16 @@ def test_a_size_is_a_number_and_a_unit(text, nbytes):
     assert parse_bytes(bytes_text(nbytes)) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "MB", "4QB", "4 K B", "-1KB", "0", "1.5B", "1e3"])
+@pytest.mark.parametrize("text", ["", "MB", "4QB", "4 K B", "-1KB", "0", "1.5B", "1e3", "9" * 400, "9" * 308 + "GB"])
 def test_other_sizes_are_refused(text):
     with pytest.raises(ValueError, match="size"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0.5", "-1", "9" * 400, "9" * 308 + "G"])
+def test_other_counts_are_refused(text):
+    with pytest.raises(ValueError, match="a count must be a number of 1 or more"):
+        parse_count(text)
 
 
 def test_short_times_have_more_digits():

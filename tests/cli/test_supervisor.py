@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from easyscale.cli.launch import supervisor
 from easyscale.cli.launch.membership import Membership, Process
 from easyscale.cli.launch.messages import decode
 from easyscale.cli.launch.stalls import Stalls
@@ -155,6 +156,35 @@ def test_a_worker_that_vanishes_from_an_elastic_job_has_been_killed(monkeypatch)
     job.supervisor.tick()
     how = f"rank 1 on {os.uname().nodename} was killed by signal 9 (Killed)"
     assert job.lines == [f"easyscale: {how}; 1 of 2 workers is left"]
+
+
+def test_a_worker_that_vanishes_is_why_those_fail_that_waited_for_its_rank():
+    job = Job(3, least=1)
+    job.supervisor.lose(job.processes[1])
+    job.end(0, status=256, leave=Leave.GAVE_UP)
+    cause = job.supervisor.endings.cause(None)
+    assert (cause.rank, cause.signal, cause.exit_code) == (1, signal.SIGKILL, 137)
+
+
+def test_a_worker_that_is_stopped_is_reported_like_its_rank(monkeypatch):
+    job, now = Job(2, timeout=3.0), time.monotonic()
+    job.hear(0, "moves")
+    monkeypatch.setattr(supervisor, "state_of", lambda pid: "T")
+    for seconds in range(20):
+        monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: now + 10 + seconds)
+        job.supervisor.tick()
+    assert "its process 1 is stopped (state T) and cannot say where" in job.lines[1] + job.lines[2]
+    assert job.supervisor.is_stalled and job.shutdown.calls == ["stop"]
+
+
+def test_a_worker_that_goes_on_is_told_of(monkeypatch):
+    job, now = Job(2, timeout=3.0), time.monotonic()
+    for seconds in range(20):
+        monkeypatch.setattr(supervisor, "state_of", lambda pid, seconds=seconds: "T" if seconds < 5 else "S")
+        monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: now + 10 + seconds)
+        job.supervisor.tick()
+    assert job.lines[-1] == "easyscale: the ranks go on"
+    assert not job.supervisor.is_stalled
 
 
 def test_the_connection_of_a_rank_that_has_told_of_its_end_means_nothing(monkeypatch):

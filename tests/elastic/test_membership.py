@@ -92,7 +92,7 @@ def test_those_who_are_left_keep_their_order_and_get_new_numbers(lost):
         membership = ranks.of[world_rank]
         assert (membership.rank, membership.size, membership.world_ranks) == (rank, 3, left)
         assert membership.initial_ranks == left
-        assert membership.name == f"[rank {world_rank} of 3]"
+        assert membership.name == f"[rank {world_rank} of 4]", "both numbers are those of the start"
         assert membership.has_lost
         assert ranks.told[world_rank] == 1
 

@@ -69,8 +69,9 @@ def test_killed_and_started_again_on_as_many_ranks_and_on_fewer(tmp_path, undist
 
 
 @pytest.mark.xdist_group("resume")
-def test_asked_to_end_it_writes_a_checkpoint_and_the_launcher_starts_again(tmp_path, undisturbed):
-    done = train(tmp_path, "-n", "2", "--restarts", "1", fault="sigterm", moment="mid-epoch")
+@pytest.mark.parametrize("moment", ["before step 1", "mid-epoch"])
+def test_asked_to_end_it_writes_a_checkpoint_and_the_launcher_starts_again(tmp_path, undisturbed, moment):
+    done = train(tmp_path, "-n", "2", "--restarts", "1", fault="sigterm", moment=moment)
     assert done.code == 0, done.errors
     assert "ended with exit code 75" in done.errors
     assert "easyscale: starts again in 1 s (1 of 1)" in done.errors

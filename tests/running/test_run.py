@@ -92,6 +92,28 @@ def test_an_exception_that_cannot_be_loaded_is_named():
     assert 'raise Unloadable("this", "that")' in str(raised.value.__cause__)
 
 
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ("raise", Mistake, "of rank 1"),
+        ("exit", WorkerError, r"Received: rank 1 on \S+ ended with exit code 7 while other ranks still needed it"),
+    ],
+)
+def test_the_worker_that_fails_is_named_and_not_the_one_that_waits_for_it(capsys, how, error, message):
+    def work():
+        easyscale.communicator.get().barrier()
+        if easyscale.rank() == 1:
+            if how == "raise":
+                raise Mistake("of rank 1")
+            sys.exit(7)
+        easyscale.communicator.get().barrier()
+
+    with pytest.raises(error, match=message):
+        easyscale.run(work, n=2)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("easyscale: rank")]
+    assert len(said) == 1 and said[0].startswith("easyscale: rank 1 on ")
+
+
 def test_a_worker_that_is_killed_is_named():
     def work():
         if easyscale.rank() == 1:

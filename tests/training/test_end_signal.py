@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from easyscale.training.end_signal import EndSignal
+from easyscale.training.end_signal import EndSignal, held_back
 
 
 def test_both_the_new_and_the_old_handler_are_called_until_it_stops():
@@ -32,3 +32,24 @@ def test_in_another_thread_the_signal_stays_whose_it_is():
     assert signal.getsignal(signal.SIGTERM) is before
     end.stop()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_that_is_held_back_arrives_at_the_end_where_it_belongs_then():
+    called = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: called.append("old"))
+    try:
+        end = EndSignal(lambda: called.append("new"))
+        with held_back():
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert called == []
+        assert called == ["old"]
+        with held_back():
+            os.kill(os.getpid(), signal.SIGTERM)
+            end.listen()
+            assert called == ["old"]
+        assert called == ["old", "new", "old"]
+        end.stop()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert called[3:] == ["old"]
+    finally:
+        signal.signal(signal.SIGTERM, before)

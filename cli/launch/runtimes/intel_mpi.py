@@ -20,6 +20,9 @@ class IntelMpi(Mpich):
         hydra = os.path.join(os.path.dirname(program), "mpiexec.hydra")
         super().__init__(hydra if os.access(hydra, os.X_OK) else program, version)
 
+    def stay_on_this_host(self) -> dict[str, str]:
+        return {} if "FI_TCP_IFACE" in os.environ else {"FI_TCP_IFACE": "lo"}
+
     def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
         return {"I_MPI_SHM_FILE_PREFIX_4K": folder}
 

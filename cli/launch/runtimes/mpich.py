@@ -36,7 +36,8 @@ class Mpich(Runtime):
         return line
 
     def stay_on_this_host(self) -> dict[str, str]:
-        wanted = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}  # of the libraries below, either of which may be there
+        # For the libraries below, either of which may be there: ranks do not listen on TCP at all then.
+        wanted = {"UCX_TLS": "self,sm", "FI_PROVIDER": "shm"}
         return {name: value for name, value in wanted.items() if name not in os.environ}
 
     def tagged(self, line: str, stream: str) -> tuple[int, str, str] | None:

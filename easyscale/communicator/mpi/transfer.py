@@ -54,7 +54,7 @@ class Transfer(Request):
         lengths, ranks = self._lengths, self._waiting.membership
         if expected is not None and lengths != expected:  # a longer one is an error of MPI's own
             raise DesyncError(
-                f"[rank {ranks.rank} of {ranks.size}] a message must have the length its receiver expects. "
+                f"{ranks.name} a message must have the length its receiver expects. "
                 f"Received: {sum(lengths)} bytes, expected {sum(expected)}, while this rank {self._action}"
             )
 

@@ -1,4 +1,4 @@
-"""What mpirun starts in the place of ssh: `python -m easyscale.integrations.ray.agent TOKEN HOST COMMAND...`.
+"""What mpirun starts in the place of ssh; its arguments are a token, a host and a command.
 
 As ssh does, it has the command run by a shell on that host, here by the actor of Ray that is there.
 """

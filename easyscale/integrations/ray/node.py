@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from easyscale import run_module
 from easyscale.cli.launch.worker import thread_settings
 from easyscale.running import options as of_launch
 from easyscale.running.folder import Call, Folder
@@ -82,7 +83,7 @@ class Node(Reserved):
         import ray
 
         agent = Path(str(self._folder), "agent")
-        command = [sys.executable, "-m", "easyscale.integrations.ray.agent", token]
+        command = run_module.command("easyscale.integrations.ray.agent", token)
         agent.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         agent.chmod(0o700)
         variables = dict.fromkeys(_AGENT, str(agent)) | dict.fromkeys(_NO_TREE, "1") | {"HYDRA_LAUNCHER": "ssh"}

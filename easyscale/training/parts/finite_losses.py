@@ -40,7 +40,11 @@ class FiniteLosses:
         self._has_warned, size = True, self._replication.communicator.workers
         if not self._replication.communicator.is_chief:
             return
-        whose = f"of rank {', '.join(map(str, ranks))} of {size}: its data are the first to look at"
+        membership = self._replication.communicator.membership
+        numbers = ", ".join(str(membership.initial_ranks[rank]) for rank in ranks)
+        whose = (
+            f"of rank {numbers} of {membership.initial_size - membership.servers}: its data are the first to look at"
+        )
         if len(ranks) == size > 1:
             whose = f"of all {size} ranks at once: their weights, or the last gradients of one, are not finite"
         warnings.warn(
