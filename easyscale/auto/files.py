@@ -103,11 +103,12 @@ class Files:
         def begin_file(file: Any, name: Any, mode: str | None = "r", *args: Any, **kwargs: Any) -> None:
             key = None if args or "driver" in kwargs else _key(name)
             writes = key is not None and mode not in ("r", None)
-            if key is not None and not self._is_chief and (writes or key in self._images):
-                if writes:
-                    self.skip(name)
-                name, mode = self._image(key, name, mode)
-            begin(file, name, mode, *args, **kwargs)
+            opened = name, mode
+            if key is not None and not self._is_chief:
+                if writes or key in self._images:
+                    opened = self._image(key, name, mode)
+                (self.skip if writes else self.wait)(name)
+            begin(file, *opened, *args, **kwargs)
             if writes and self._is_chief:
                 file._easyscale_path = name
 
