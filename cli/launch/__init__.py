@@ -17,7 +17,7 @@ worker               what mpirun starts once per rank; it starts the script
 containers           what the control group of this process may have
 limits               whether this process may start others at all
 leftovers            ends what ranks have started and left behind
-loopback             has mpirun listen to this host alone
+loopback             lets nobody but this user connect to mpirun
 shared_memory        whether /dev/shm has room for what MPI keeps there
 janitor              cleans up behind a launcher that is killed
 """

@@ -14,7 +14,7 @@ from easyscale import run_module
 from easyscale.cli.launch import leftovers, shared_memory
 from easyscale.cli.launch.ending import Ending
 from easyscale.cli.launch.janitor import Janitor
-from easyscale.cli.launch.loopback import Loopback
+from easyscale.cli.launch.loopback import PIPE, Loopback
 from easyscale.cli.launch.membership import Membership, Process
 from easyscale.cli.launch.messages import decode
 from easyscale.cli.launch.mpirun import Mpirun
@@ -87,6 +87,7 @@ class Job:
         self._mpirun = Mpirun(command, reaches_others=runtime.passes_on and not on_this_host)
         self._shutdown = Shutdown(self._mpirun)
         self._supervisor = Supervisor(self._membership, self._stalls, self._shutdown, screen.say, on_this_host)
+        self._pipe: str | None = None  # at which mpirun waits before it answers
         self._readers: dict[str, dict[int, Callable[[int], None]]] = {"stdout": {}, "stderr": {}}
         self._output = MpirunOutput(runtime, self._membership.has_begun, self._hear_first, screen.feed)
 
@@ -109,7 +110,8 @@ class Job:
             stack.callback(janitor.dismiss)
             pid = self._mpirun.start(self._environment(folder))
             janitor.watch(pid)
-            self._loopback = Loopback(self._selector, pid) if self._on_this_host else None
+            pipe = None if self._pipe is None or not os.path.exists(self._pipe) else self._pipe
+            self._loopback = Loopback(self._selector, pid, pipe) if self._on_this_host else None
             try:
                 self._selector.register(self._streams.socket, selectors.EVENT_READ, self._on_rank)
                 for stream, file in self._mpirun.files.items():
@@ -145,6 +147,10 @@ class Job:
         if not folder:
             return found
         segment = shared_memory.segment(self._processes)
+        self._pipe = os.path.join(folder, PIPE)
+        if waits := self._runtime.wait_to_listen(self._pipe):
+            os.mkfifo(self._pipe, 0o600)
+        found |= waits
         return found | self._runtime.stay_on_this_host() | self._runtime.keep_shared_memory_in(folder, segment)
 
     def _loop(self) -> None:

@@ -13,6 +13,7 @@ closed when the first rank has started.
 
 import contextlib
 import ctypes
+import errno
 import os
 import selectors
 import signal
@@ -23,7 +24,11 @@ from typing import NamedTuple
 
 from easyscale.errors import LaunchError
 
-__all__ = ["Loopback"]
+__all__ = ["PIPE", "REPORT", "Loopback"]
+
+PIPE = "easyscale-before-answering"  # name of the pipe at which mpirun waits until its port is out of reach
+REPORT = "PMIX_MCA_ptl_base_report_uri"  # the variable that tells it so
+_LONGEST_HOLD = 10.0  # seconds that mpirun may wait there
 
 _HOST = "127.0.0.1"
 _PATIENCE = 1.0  # seconds that a process may take to stop
@@ -42,10 +47,13 @@ class Loopback:
     Args:
         selector: Selector. Gets the sockets of the gate, with functions that take a file descriptor as data.
         pid: Int. The process of mpirun.
+        pipe: String. The named pipe at which it waits before it answers. Defaults to `None`: it does not.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, pid: int):
-        self._selector, self._pid = selector, pid
+    def __init__(self, selector: selectors.BaseSelector, pid: int, pipe: str | None = None):
+        self._selector, self._pid, self._pipe = selector, pid, pipe
+        self._pipe_end: int | None = None
+        self._begun_at = time.monotonic()
         self._sockets: dict[str, socket.socket] = {}  # of mpirun, not known yet to listen -> its name in /proc
         self._seen: set[str] = set()
         self._gates: list[socket.socket] = []
@@ -59,8 +67,15 @@ class Loopback:
         Raises:
             LaunchError: If somebody else has connected to one before.
         """
-        with contextlib.suppress(OSError):
+        is_allowed = True
+        try:
             self._look(self._pid)
+        except OSError as error:  # or a file was closed meanwhile
+            is_allowed = error.errno not in (errno.EPERM, errno.EACCES, errno.ENOSYS)
+        is_late = time.monotonic() - self._begun_at > _LONGEST_HOLD
+        if self._pipe is not None and self._pipe_end is None and (self._listeners or is_late or not is_allowed):
+            with contextlib.suppress(OSError):
+                self._pipe_end = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def settle(self, has_script_begun: bool) -> None:
         """Leave open only what ranks need: one has started, so that all parts of mpirun have.
@@ -84,6 +99,8 @@ class Loopback:
         self._sockets.clear()
 
     def close(self) -> None:
+        if self._pipe_end is not None:
+            os.close(self._pipe_end)
         for relay in list(self._relays):
             relay.close()
         for taken in (*self._gates, *self._listeners, *self._sockets.values()):
@@ -98,8 +115,8 @@ class Loopback:
                 if name.startswith("socket:"):
                     found[name] = int(file)
         for name in found.keys() - self._seen:
-            self._seen.add(name)
             taken = _take(pid, found[name])
+            self._seen.add(name)
             if taken.family in (socket.AF_INET, socket.AF_INET6) and taken.type == socket.SOCK_STREAM:
                 self._sockets[name] = taken
             else:

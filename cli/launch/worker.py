@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from easyscale import launchers, onednn, run_module
-from easyscale.cli.launch import leftovers, rendezvous
+from easyscale.cli.launch import leftovers, loopback, rendezvous
 from easyscale.cli.launch.containers import ControlGroup
 from easyscale.cli.launch.messages import TO_END, Message
 from easyscale.cli.launch.watch import Watch
@@ -228,6 +228,8 @@ def main() -> None:
     rank = launcher.rank if launcher else 0
     leftovers.die_with_parent()  # if mpirun is killed, nobody else would end this rank
     leftovers.adopt()
+    if os.environ.get(loopback.REPORT, "").endswith(loopback.PIPE):  # it is for mpirun alone
+        del os.environ[loopback.REPORT]
     told = Settings.read()
     spares, output = told.spares, told.output
     is_spare = rank >= (launcher.size if launcher else 0) - spares if spares else False

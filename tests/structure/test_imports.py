@@ -15,7 +15,7 @@ import easyscale
 
 # Each part imports only parts that stand below it. A program that stands in a part may be named by itself.
 LAYERS = [
-    {"quantities"},
+    {"quantities", "run_module", "unbuffered"},
     {"as_main", "errors", "layout", "onednn", "settings", "progress", "timeline", "when_imported"},
     {"discovery", "keras_backend", "launchers"},
     {"logical_devices", "visible_gpus"},

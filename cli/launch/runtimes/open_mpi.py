@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from easyscale.cli.launch.ending import Ending
 from easyscale.cli.launch.hosts import Host
+from easyscale.cli.launch.loopback import REPORT
 from easyscale.cli.launch.messages import TO_END
 from easyscale.cli.launch.rendezvous import PLACE
 from easyscale.cli.launch.runtimes.runtime import Runtime
@@ -70,6 +71,10 @@ class OpenMpi(Runtime):
         # The component for TCP listens on all networks, whichever it is told to use.
         wanted = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm" if self._major >= 5 else "self,vader"}
         return {name: value for name, value in wanted.items() if name not in os.environ}
+
+    def wait_to_listen(self, pipe: str) -> dict[str, str]:
+        # PMIx writes there on which port it listens, before it looks for connections.
+        return {REPORT: pipe} if self._major >= 5 and REPORT not in os.environ else {}
 
     def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
         users = ("btl_sm", "btl_vader", "osc_sm")

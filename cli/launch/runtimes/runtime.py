@@ -97,6 +97,13 @@ class Runtime(abc.ABC):
         """Return the variables by which ranks that are all on this host talk by its memory alone, if they can."""
         return {}
 
+    def wait_to_listen(self, pipe: str) -> dict[str, str]:
+        """Return the variables by which mpirun opens a named pipe between listening and answering, if it can.
+
+        It waits there until the launcher opens the other end.
+        """
+        return {}
+
     def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
         """Return the variables by which the library keeps its shared memory and other files in `folder`, if it can.
 
