@@ -19,15 +19,20 @@ from easyscale.keras_internals.deferral import in_stateless_scope, initialize, i
 from easyscale.keras_internals.epochs import (
     add_steps_of_pass,
     another_iterator,
+    batch_by_batch,
     batches_of,
     begin_pass,
     dataset_of,
     end_epoch,
     has_ended,
+    order_of_shuffling,
     replace_datasets,
     replace_iterators,
     set_batches,
+    set_order_of_shuffling,
+    shuffled_by,
     steps_of_pass,
+    unstack_batches,
 )
 from easyscale.keras_internals.masks import mask_of, set_mask
 from easyscale.keras_internals.models import (
@@ -60,7 +65,7 @@ from easyscale.keras_internals.models import (
     strategy_of,
     with_training,
 )
-from easyscale.keras_internals.names import Names, require
+from easyscale.keras_internals.names import Names, release_of, require
 from easyscale.keras_internals.optimization import (
     accumulated_gradients,
     apply_mask,
@@ -90,6 +95,7 @@ __all__ = [
     "added_losses",
     "another_iterator",
     "apply_mask",
+    "batch_by_batch",
     "batch_size_of",
     "batches_of",
     "begin_pass",
@@ -125,6 +131,8 @@ __all__ = [
     "mask_of",
     "native_of",
     "on_disk",
+    "order_of_shuffling",
+    "release_of",
     "replace_datasets",
     "replace_in_losses",
     "replace_iterators",
@@ -136,7 +144,9 @@ __all__ = [
     "set_initial_epoch",
     "set_mask",
     "set_native",
+    "set_order_of_shuffling",
     "set_step",
+    "shuffled_by",
     "shuffles",
     "slots_of",
     "standardized",
@@ -144,16 +154,18 @@ __all__ = [
     "strategy_of",
     "take_general_steps",
     "trained_by",
+    "unstack_batches",
     "with_training",
 ]
 
 # By module, and class in it: what the functions use.
 _NAMES = {**models.NAMES, **epochs.NAMES, **optimization.NAMES, **deferral.NAMES}
 _ON_TENSORFLOW = (models.NAMES_ON_TENSORFLOW, epochs.NAMES_ON_TENSORFLOW, optimization.NAMES_ON_TENSORFLOW)
+_ON_JAX = (models.NAMES_ON_JAX, epochs.NAMES_ON_JAX)
 _NAMES_ON = {  # what Keras has on one backend only
     "tensorflow": {key: names for found in _ON_TENSORFLOW for key, names in found.items()},
     "torch": optimization.NAMES_ON_TORCH,
-    "jax": models.NAMES_ON_JAX,
+    "jax": {key: names for found in _ON_JAX for key, names in found.items()},
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from easyscale.keras_internals.masks import mask_of, masked_before
-from easyscale.keras_internals.names import Names, missing
+from easyscale.keras_internals.names import Names, missing, release_of
 
 if TYPE_CHECKING:
     import keras
@@ -50,7 +50,6 @@ OF_FIT = "_use_cached_eval_dataset"  # the argument that `fit()` gives `evaluate
 
 _ARRAYS = "keras.src.trainers.data_adapters.array_slicing"  # where `fit()` splits arrays
 _COMPILED = "keras.src.trainers.compile_utils"
-_TRAINER = "keras.src.backend.tensorflow.trainer"
 _FUNCTIONAL = "keras.src.models.functional"
 
 _KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps of tf.data that leave batches as they are
@@ -65,19 +64,18 @@ NAMES: Names = {
     ("keras.layers", "BatchNormalization"): ("_moments",),
     ("keras.layers", "Layer"): ("_get_own_losses", "_losses"),
     (_COMPILED, "CompileLoss"): ("_flat_losses",),
-    (_FUNCTIONAL, None): ("operation_fn",),
     (_FUNCTIONAL, "Functional"): ("_outputs_struct", "_standardize_inputs"),
     (_ARRAYS, None): ("train_validation_split",),
 }
 
 # The same of what Keras has on TensorFlow only.
 NAMES_ON_TENSORFLOW: Names = {
-    (_TRAINER, "TensorFlowTrainer"): ("_distribute_strategy",),
+    ("keras", "Model"): ("_distribute_strategy",),
 }
 
 # The same of what Keras has on JAX only.
 NAMES_ON_JAX: Names = {
-    ("keras.src.backend.jax.trainer", "JAXTrainer"): ("_jax_state_synced", "_update_metrics_variables"),
+    ("keras", "Model"): ("_jax_state_synced", "_update_metrics_variables"),
 }
 
 
@@ -202,8 +200,17 @@ def standardized(graph: Graph, inputs: Any) -> list:
 
 
 def with_training(operation: Any, training: bool) -> Callable[..., Any]:
-    """Return a layer, or an operation, as a model calls it in training or outside of it."""
-    return importlib.import_module(_FUNCTIONAL).operation_fn(operation, training=training)
+    """Return a layer, or an operation, as a model calls it in training or outside of it.
+
+    Keras drops the argument where a layer has no use for it. A layer that was given `training` when the model was built
+    keeps that from Keras 3.16 on; before, the model's own counts.
+    """
+    keras = importlib.import_module("keras")
+    if not isinstance(operation, keras.layers.Layer):
+        return operation
+    if release_of(keras.__version__) >= (3, 16):
+        return functools.partial(operation, training=training)
+    return lambda *args, **kwargs: operation(*args, **{**kwargs, "training": training})
 
 
 def added_losses(operation: Any) -> list:

@@ -10,9 +10,15 @@ from typing import Any, TypeAlias
 
 from easyscale.errors import EasyScaleError
 
-__all__ = ["Names", "missing", "require"]
+__all__ = ["Names", "missing", "release_of", "require"]
 
 Names: TypeAlias = Mapping[tuple[str, str | None], Sequence[str]]  # from a module, and a class in it, to what it has
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version, such as `(3, 16)` of `"3.16.0.dev2026"`."""
+    major, minor, *_ = version.split(".")
+    return int(major), int(minor)
 
 
 def require(names: Names) -> None:
