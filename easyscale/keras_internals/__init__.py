@@ -6,15 +6,17 @@ epochs         what goes through the data of a `fit()`
 optimization   losses, variables and optimizers
 deferral       variables that get their values later
 names          whether a library has such names
+table          all of these names: what each is used for, and in which versions it was seen
 
-Another version may have other names. `check` says which is missing, before anything is done with it. Neither library is
-loaded by these modules.
+Another version may have other names. `check` says which are missing, before anything is done with them. Neither library
+is loaded by these modules.
 """
 
 import functools
 import importlib
 
-from easyscale.keras_internals import deferral, epochs, models, optimization
+from easyscale import versions
+from easyscale.keras_internals import models, table
 from easyscale.keras_internals.deferral import in_stateless_scope, initialize, initialized_by, on_disk
 from easyscale.keras_internals.epochs import (
     add_steps_of_pass,
@@ -65,7 +67,7 @@ from easyscale.keras_internals.models import (
     strategy_of,
     with_training,
 )
-from easyscale.keras_internals.names import Names, release_of, require
+from easyscale.keras_internals.names import missing, release_of
 from easyscale.keras_internals.optimization import (
     accumulated_gradients,
     apply_mask,
@@ -89,7 +91,6 @@ __all__ = [
     "LOGS",
     "OF_FIT",
     "Graph",
-    "Names",
     "accumulated_gradients",
     "add_steps_of_pass",
     "added_losses",
@@ -158,20 +159,16 @@ __all__ = [
     "with_training",
 ]
 
-# By module, and class in it: what the functions use.
-_NAMES = {**models.NAMES, **epochs.NAMES, **optimization.NAMES, **deferral.NAMES}
-_ON_TENSORFLOW = (models.NAMES_ON_TENSORFLOW, epochs.NAMES_ON_TENSORFLOW, optimization.NAMES_ON_TENSORFLOW)
-_ON_JAX = (models.NAMES_ON_JAX, epochs.NAMES_ON_JAX)
-_NAMES_ON = {  # what Keras has on one backend only
-    "tensorflow": {key: names for found in _ON_TENSORFLOW for key, names in found.items()},
-    "torch": optimization.NAMES_ON_TORCH,
-    "jax": {key: names for found in _ON_JAX for key, names in found.items()},
-}
-
 
 @functools.cache
 def check() -> None:
-    """Raise `EasyScaleError` if the Keras or TensorFlow that is installed has another name for something."""
-    require(_NAMES)
-    require(_NAMES_ON.get(importlib.import_module("keras").backend.backend(), {}))
+    """Raise `EasyScaleError` if the Keras or TensorFlow that is installed is known not to work, or lacks a name."""
+    versions.check(importlib.import_module("keras").backend.backend())
+    require("keras")
     models.require_datasets()
+
+
+def require(library: str) -> None:
+    """Raise `EasyScaleError` if a library lacks private names of the `TABLE`, for the backend that Keras has."""
+    if lost := table.missing_names(importlib.import_module("keras").backend.backend(), library):
+        raise missing(library, *lost)

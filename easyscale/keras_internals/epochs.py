@@ -5,8 +5,6 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from easyscale.keras_internals.names import Names
-
 if TYPE_CHECKING:
     import keras
 
@@ -28,26 +26,6 @@ __all__ = [
     "steps_of_pass",
     "unstack_batches",
 ]
-
-NAMES: Names = {
-    ("keras.src.trainers.epoch_iterator", "EpochIterator"): (
-        "_current_iterator",
-        "_epoch_iterator",
-        "_get_iterator",
-        "_num_batches",
-        "_steps_seen",
-        "catch_stop_iteration",
-    ),
-}
-
-# The same of what Keras has on TensorFlow only.
-NAMES_ON_TENSORFLOW: Names = {
-    ("keras.src.backend.tensorflow.trainer", "TFEpochIterator"): ("_distributed_dataset", "_get_iterator")
-}
-
-
-# And on JAX only.
-NAMES_ON_JAX: Names = {("keras.src.backend.jax.trainer", "JAXEpochIterator"): ("_get_iterator",)}
 
 
 def set_batches(epoch_iterator: Any, count: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from easyscale.keras_internals.masks import mask_of, masked_before
-from easyscale.keras_internals.names import Names, missing, release_of
+from easyscale.keras_internals.names import missing, release_of
 
 if TYPE_CHECKING:
     import keras
@@ -49,34 +49,10 @@ LOGS = "_get_metrics_result_or_logs"  # the method of a model through which logs
 OF_FIT = "_use_cached_eval_dataset"  # the argument that `fit()` gives `evaluate()`, and nobody else does
 
 _ARRAYS = "keras.src.trainers.data_adapters.array_slicing"  # where `fit()` splits arrays
-_COMPILED = "keras.src.trainers.compile_utils"
 _FUNCTIONAL = "keras.src.models.functional"
 
 _KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps of tf.data that leave batches as they are
 _KEEPING_COUNT = (*_KEEPING, "_MapDataset", "_ParallelMapDataset")  # that have as many elements as their input
-
-NAMES: Names = {
-    ("keras", "Model"): ("_compile_loss", "_compile_metrics", "_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
-    ("keras.callbacks", "ModelCheckpoint"): ("_is_improvement", "_set_monitor_op"),
-    ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
-    ("keras", "Function"): ("_nodes_by_depth",),
-    ("keras", "Sequential"): ("_functional",),
-    ("keras.layers", "BatchNormalization"): ("_moments",),
-    ("keras.layers", "Layer"): ("_get_own_losses", "_losses"),
-    (_COMPILED, "CompileLoss"): ("_flat_losses",),
-    (_FUNCTIONAL, "Functional"): ("_outputs_struct", "_standardize_inputs"),
-    (_ARRAYS, None): ("train_validation_split",),
-}
-
-# The same of what Keras has on TensorFlow only.
-NAMES_ON_TENSORFLOW: Names = {
-    ("keras", "Model"): ("_distribute_strategy",),
-}
-
-# The same of what Keras has on JAX only.
-NAMES_ON_JAX: Names = {
-    ("keras", "Model"): ("_jax_state_synced", "_update_metrics_variables"),
-}
 
 
 # A model in its fit()
@@ -308,4 +284,4 @@ def improves(checkpoint: "keras.callbacks.ModelCheckpoint", value: float) -> boo
     """Return whether a value of what a checkpoint monitors is better than its best."""
     if checkpoint.monitor_op is None:
         checkpoint._set_monitor_op()
-    return bool(checkpoint._is_improvement(value, checkpoint.best))
+    return checkpoint.best is None or bool(checkpoint.monitor_op(value - checkpoint.min_delta, checkpoint.best))
