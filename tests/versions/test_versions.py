@@ -16,10 +16,8 @@ ROOT, HERE = Path(__file__).parents[2], Path(__file__).parent
 LIMIT = 900.0  # seconds, with what is to be downloaded
 
 NAMES = ("tests/test_keras_internals.py", "tests/test_versions.py")
-ON_TENSORFLOW = (
-    "tests/training/test_on_ranks.py::test_ranks_take_the_steps_of_one_process",
-    "tests/training/test_on_ranks.py::test_optimizers_on_devices_take_the_steps_of_one_device",
-)
+ON_TENSORFLOW = ("tests/training/test_on_ranks.py::test_optimizers_on_ranks_take_the_steps_of_one_process",)
+ON_DEVICES = ("tests/training/test_on_ranks.py::test_optimizers_on_devices_take_the_steps_of_one_device",)
 ON_JAX = (
     "tests/backend/jax/test_on_ranks.py::test_jax_gives_what_a_backend_must",
     "tests/backend/jax/test_on_ranks.py::test_what_is_the_backends_own",
@@ -37,6 +35,7 @@ PARTS = {
     "keras-3.13": ("keras-3.13", "tensorflow", (*NAMES, *ON_TENSORFLOW)),
     "keras-3.14": ("keras-3.14", "tensorflow", (*NAMES, *ON_TENSORFLOW)),
     "newest-tensorflow": ("newest", "tensorflow", (*NAMES, *ON_TENSORFLOW)),
+    "newest-devices": ("newest", "tensorflow", ON_DEVICES),
     "newest-jax": ("newest", "jax", ON_JAX),
     "newest-torch": ("newest-torch", "torch", ON_TORCH),
 }
