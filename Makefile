@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.10 to 3.13 and nothing else: no MPI, no compiler.
+# `make demo` and `make test` need Python 3.10 to 3.14 and nothing else: no MPI, no compiler.
 #
 # PYTHON=python3.12   the Python to use; by default the first of the supported ones that is found
 # VENV=.venv          where everything is installed
@@ -19,8 +19,8 @@
 # `make keras-tests` runs Keras's own tests with EasyScale, and what they need, from $(VENV)-keras.
 
 VENV ?= .venv
-SUPPORTED = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
-PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11 python3.10, \
+SUPPORTED = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))
+PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11 python3.10 python3.14, \
 	$(shell $(python) -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $(python))))
 RUN = $(VENV)/bin/
 SEED ?= 0
@@ -89,7 +89,7 @@ clean:
 	rm -rf $(VENV) $(VENV)-bench $(VENV)-keras build *.egg-info
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "No Python 3.10 to 3.13 was found. Install one, or name it: make PYTHON=..." >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "No Python 3.10 to 3.14 was found. Install one, or name it: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c "import ensurepip" 2>/dev/null || \
 		{ echo "This Python cannot make a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
