@@ -1,10 +1,13 @@
-# `make demo` and `make test` need Python 3.10 to 3.13 and nothing else: no MPI, no compiler.
+# `make demo` and `make test` need Python 3.10 to 3.14 and nothing else: no MPI, no compiler.
 #
 # PYTHON=python3.12   the Python to use; by default the first of the supported ones that is found
 # VENV=.venv          where everything is installed
 #
 # `make test-all` also runs what takes long: the tests marked `full`, which are all rows of what `make test` runs some of,
 # and which install EasyScale for each other Python.
+#
+# `make test-versions PART=k` runs one part of what is tested with other releases of Keras, TensorFlow, PyTorch and JAX, for
+# any number k; `make test-all` runs all of them.
 #
 # `make fuzz` draws training scripts at random for MINUTES, from SEED on, and prints those that EasyScale trains otherwise;
 # with BACKEND=torch or BACKEND=jax, of that backend of Keras.
@@ -16,13 +19,14 @@
 # `make keras-tests` runs Keras's own tests with EasyScale, and what they need, from $(VENV)-keras.
 
 VENV ?= .venv
-SUPPORTED = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
-PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11 python3.10, \
+SUPPORTED = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))
+PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11 python3.10 python3.14, \
 	$(shell $(python) -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $(python))))
 RUN = $(VENV)/bin/
 SEED ?= 0
 MINUTES ?= 10
 BACKEND ?= tensorflow
+PART ?= 0
 PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN)python -m pip install --quiet
 
@@ -43,7 +47,7 @@ $(subst $(RUN)python,$(@D)/bin/python,$(PIP)) $(1)
 @touch $@
 endef
 
-.PHONY: demo test test-all lint types docs fuzz bench keras-tests clean
+.PHONY: demo test test-all test-versions lint types docs fuzz bench keras-tests clean
 
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
@@ -54,6 +58,9 @@ test: $(VENV)/.test $(VENV)/docs/.done $(MPIS:%=$(VENV)/mpis/%/.done) $(BACKENDS
 
 test-all: test
 	$(RUN)pytest -m full --numprocesses 3 --dist loadgroup
+
+test-versions: $(VENV)/.test
+	EASYSCALE_TESTS_PART=$(PART) $(RUN)pytest -m full -n 0 -s tests/versions
 
 lint: $(VENV)/.test types
 	$(RUN)ruff check .
@@ -82,7 +89,7 @@ clean:
 	rm -rf $(VENV) $(VENV)-bench $(VENV)-keras build *.egg-info
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "No Python 3.10 to 3.13 was found. Install one, or name it: make PYTHON=..." >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "No Python 3.10 to 3.14 was found. Install one, or name it: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c "import ensurepip" 2>/dev/null || \
 		{ echo "This Python cannot make a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -120,6 +127,13 @@ $(VENV)/mpis/%/.done: $(VENV)/.test
 
 $(VENV)/backends/%/.done: $(VENV)/.test
 	$(call BESIDE,$*)
+
+# One with other releases of what is in $(VENV), which is found behind it. What is there already is not installed again.
+$(VENV)/versions/%/.done: tests/versions/%.txt $(VENV)/.test
+	$(RUN)python -m venv --clear $(@D)
+	@echo "import site; site.addsitedir('$$($(RUN)python $(PACKAGES))')" >"$$($(@D)/bin/python $(PACKAGES))/venv.pth"
+	PIP_CONSTRAINT=/dev/null PIP_DISABLE_PIP_VERSION_CHECK=1 $(@D)/bin/python -m pip install --quiet --requirement $<
+	@touch $@
 
 $(VENV)/kubernetes/.done: $(VENV)/.test
 	$(call BESIDE,$(SCHEMAS))

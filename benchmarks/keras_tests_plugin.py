@@ -28,7 +28,6 @@ import keras
 import pytest
 import tensorflow as tf
 from keras.src import optimizers
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 import easyscale
 from easyscale import communicator
@@ -40,6 +39,11 @@ _folders: list[tuple[str, int]] = []  # which the running test has made, each wi
 _running: list[str] = []  # the parts of the path of the running test
 _wrapped: dict[int, easyscale.DistributedOptimizer] = {}  # by the `id` of the optimizer inside
 _outcomes: list[Path] = []
+
+# Of Keras's private module, where it has another name from 3.16 on.
+TensorFlowTrainer = next(
+    kind for kind in keras.Model.__mro__ if kind.__module__ == "keras.src.backend.tensorflow.trainer"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

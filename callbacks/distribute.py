@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from easyscale import backend
+from easyscale import backend, versions
 from easyscale import communicator as communicators
 from easyscale import compression as compressions
 from easyscale.backend.base import Feature
@@ -190,9 +190,10 @@ class Distribute(keras.callbacks.Callback):
                 "optimizer among its attributes. Call `model.compile(...)`, then `model.fit(callbacks=[Distribute()])`"
             )
         optimizers = [] if self._parallel.pipeline is not None else Distribution.of(self.model).optimizers
-        if (advice := backend.get().advice(optimizers)) is not None:
-            communicator = communicators.get(self._options["communicator"])
-            Console(communicator, bool(self.params.get("verbose"))).say_once(advice)
+        for line in (versions.untried(backend.get().name), backend.get().advice(optimizers)):
+            if line is not None:
+                communicator = communicators.get(self._options["communicator"])
+                Console(communicator, bool(self.params.get("verbose"))).say_once(line)
 
 
 def _interval(every: int | str) -> tuple[int, float]:

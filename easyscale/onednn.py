@@ -16,9 +16,11 @@ import functools
 import platform
 from collections.abc import Collection, Mapping
 
-__all__ = ["ADVICE", "are_off", "are_on", "features", "variables"]
+__all__ = ["ADVICE", "SWITCHED_ON", "are_off", "are_on", "features", "variables", "were_switched_on"]
 
 _VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
+_BY_LAUNCHER = "EASYSCALE_SWITCHED_ONEDNN"
+SWITCHED_ON = "TensorFlow computes with oneDNN's kernels, by `easyscale launch`; not so with --onednn off"
 ADVICE = (
     "TensorFlow does without oneDNN's kernels on this processor, which are up to 2.5 times as fast. Set "
     f"{_VARIABLE}=1 before it is imported, or start by `easyscale launch`; {_VARIABLE}=0 if it is meant so"
@@ -56,6 +58,11 @@ def are_off(environment: Mapping[str, str], has: Collection[str] | None = None) 
     return _VARIABLE not in environment and has >= _FASTER and not _BY_ITSELF & has
 
 
+def were_switched_on(environment: Mapping[str, str]) -> bool:
+    """Return whether it was the launcher that had TensorFlow compute with oneDNN, and nobody has said so."""
+    return environment.get(_BY_LAUNCHER) == "1" and are_on(environment)
+
+
 def are_on(environment: Mapping[str, str]) -> bool:
     """Return whether TensorFlow computes with oneDNN."""
     said = environment.get(_VARIABLE, "").lower()
@@ -73,8 +80,8 @@ def variables(choice: str, environment: Mapping[str, str], has: Collection[str] 
     Example:
 
     >>> variables("auto", {}, ["avx2", "fma"])
-    {'TF_ENABLE_ONEDNN_OPTS': '1'}
+    {'TF_ENABLE_ONEDNN_OPTS': '1', 'EASYSCALE_SWITCHED_ONEDNN': '1'}
     """
     if choice == "auto":
-        return {_VARIABLE: "1"} if are_off(environment, has) else {}
+        return {_VARIABLE: "1", _BY_LAUNCHER: "1"} if are_off(environment, has) else {}
     return {_VARIABLE: "1" if choice == "on" else "0"}

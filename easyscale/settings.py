@@ -193,6 +193,9 @@ class Settings:
     output: str | None = _setting(None, "Name of the launcher's socket; see `streams.py`")
     progress: str = _setting("", "Where a rank writes what it does; see `Progress.of_this_process`")
     spare: int | None = _setting(None, "Descriptor of the socket of a spare; see `standby.py`", _number(0))
+    switched_onednn: int | None = _setting(
+        None, "`1`: the launcher has switched on oneDNN; see `onednn.py`", _number(1)
+    )
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None, names: Iterable[str] | None = None) -> "Settings":

@@ -1,4 +1,7 @@
-"""How ranks are started whose Keras has another backend, each in the environment that `make test` makes for it."""
+"""How ranks are started whose Keras has another backend, each in the environment that `make test` makes for it.
+
+An environment of `make test-versions` has all backends, and no others beside it.
+"""
 
 import sys
 from pathlib import Path
@@ -34,7 +37,8 @@ class Other:
     """
 
     def __init__(self, name: str, **variables: str):
-        self.name, self.python = name, str(Path(sys.prefix, "backends", name, "bin", "python"))
+        beside = Path(sys.prefix, "backends", name, "bin", "python")
+        self.name, self.python = name, str(beside if beside.exists() else sys.executable)
         self._with = ["env", *(f"{key}={value}" for key, value in {"KERAS_BACKEND": name, **variables}.items())]
         self.start = Start(name, (*self._with, *mpirun("{size}"), self.python))
 
@@ -45,7 +49,7 @@ class Other:
     @property
     def easyscale(self) -> list[str]:
         """The command `easyscale`; its own arguments follow."""
-        path = f"PATH={Path(sys.executable).parent}:/usr/bin:/bin"  # where the MPI runtime is
+        path = f"PATH={Path(mpirun(1)[0]).parent}:/usr/bin:/bin"
         return [*self._with, path, self.python, "-m", "easyscale"]
 
 

@@ -35,6 +35,7 @@ SAID = Settings(
     output="easyscale-1",
     progress="1:2:3",
     spare=4,
+    switched_onednn=1,
 )
 
 

@@ -63,9 +63,6 @@ class LaunchPlan:
 
     def run(self) -> int:
         """Start it, and return the exit code. Without MPI this process becomes the only rank."""
-        if self.settings.onednn == "auto" and onednn.are_off(os.environ):
-            line = "easyscale: TensorFlow computes with oneDNN here; not so with --onednn off"
-            tell(line)
         if self.runtime is None:
             told = replace(self, settings=replace(self.settings, launched=os.getpid()))
             environment = {**os.environ, **rendezvous.meeting_place()}

@@ -6,28 +6,35 @@ epochs         what goes through the data of a `fit()`
 optimization   losses, variables and optimizers
 deferral       variables that get their values later
 names          whether a library has such names
+table          all of these names: what each is used for, and in which versions it was seen
 
-Another version may have other names. `check` says which is missing, before anything is done with it. Neither library is
-loaded by these modules.
+Another version may have other names. `check` says which are missing, before anything is done with them. Neither library
+is loaded by these modules.
 """
 
 import functools
 import importlib
 
-from easyscale.keras_internals import deferral, epochs, models, optimization
+from easyscale import versions
+from easyscale.keras_internals import models, table
 from easyscale.keras_internals.deferral import in_stateless_scope, initialize, initialized_by, on_disk
 from easyscale.keras_internals.epochs import (
     add_steps_of_pass,
     another_iterator,
+    batch_by_batch,
     batches_of,
     begin_pass,
     dataset_of,
     end_epoch,
     has_ended,
+    order_of_shuffling,
     replace_datasets,
     replace_iterators,
     set_batches,
+    set_order_of_shuffling,
+    shuffled_by,
     steps_of_pass,
+    unstack_batches,
 )
 from easyscale.keras_internals.masks import mask_of, set_mask
 from easyscale.keras_internals.models import (
@@ -60,7 +67,7 @@ from easyscale.keras_internals.models import (
     strategy_of,
     with_training,
 )
-from easyscale.keras_internals.names import Names, require
+from easyscale.keras_internals.names import missing, release_of
 from easyscale.keras_internals.optimization import (
     accumulated_gradients,
     apply_mask,
@@ -84,12 +91,12 @@ __all__ = [
     "LOGS",
     "OF_FIT",
     "Graph",
-    "Names",
     "accumulated_gradients",
     "add_steps_of_pass",
     "added_losses",
     "another_iterator",
     "apply_mask",
+    "batch_by_batch",
     "batch_size_of",
     "batches_of",
     "begin_pass",
@@ -125,6 +132,8 @@ __all__ = [
     "mask_of",
     "native_of",
     "on_disk",
+    "order_of_shuffling",
+    "release_of",
     "replace_datasets",
     "replace_in_losses",
     "replace_iterators",
@@ -136,7 +145,9 @@ __all__ = [
     "set_initial_epoch",
     "set_mask",
     "set_native",
+    "set_order_of_shuffling",
     "set_step",
+    "shuffled_by",
     "shuffles",
     "slots_of",
     "standardized",
@@ -144,22 +155,20 @@ __all__ = [
     "strategy_of",
     "take_general_steps",
     "trained_by",
+    "unstack_batches",
     "with_training",
 ]
-
-# By module, and class in it: what the functions use.
-_NAMES = {**models.NAMES, **epochs.NAMES, **optimization.NAMES, **deferral.NAMES}
-_ON_TENSORFLOW = (models.NAMES_ON_TENSORFLOW, epochs.NAMES_ON_TENSORFLOW, optimization.NAMES_ON_TENSORFLOW)
-_NAMES_ON = {  # what Keras has on one backend only
-    "tensorflow": {key: names for found in _ON_TENSORFLOW for key, names in found.items()},
-    "torch": optimization.NAMES_ON_TORCH,
-    "jax": models.NAMES_ON_JAX,
-}
 
 
 @functools.cache
 def check() -> None:
-    """Raise `EasyScaleError` if the Keras or TensorFlow that is installed has another name for something."""
-    require(_NAMES)
-    require(_NAMES_ON.get(importlib.import_module("keras").backend.backend(), {}))
+    """Raise `EasyScaleError` if the Keras or TensorFlow that is installed is known not to work, or lacks a name."""
+    versions.check(importlib.import_module("keras").backend.backend())
+    require("keras")
     models.require_datasets()
+
+
+def require(library: str) -> None:
+    """Raise `EasyScaleError` if a library lacks private names of the `TABLE`, for the backend that Keras has."""
+    if lost := table.missing_names(importlib.import_module("keras").backend.backend(), library):
+        raise missing(library, *lost)

@@ -5,8 +5,6 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from easyscale.keras_internals.names import Names
-
 if TYPE_CHECKING:
     import keras
 
@@ -15,13 +13,6 @@ __all__ = ["in_stateless_scope", "initialize", "initialized_by", "on_disk"]
 _BACKEND = "keras.src.backend"
 _SCOPE = "keras.src.backend.common.stateless_scope"
 _SAVING = "keras.src.saving.saving_lib"
-
-# Beside what the functions below use, what `parallel.pipeline.deferred` inherits.
-NAMES: Names = {
-    (_BACKEND, "Variable"): ("_direct_assign", "_initialize", "_initialize_with_initializer", "_maybe_autocast"),
-    (_SCOPE, None): ("in_stateless_scope",),
-    (_SAVING, None): ("is_memory_sufficient",),
-}
 
 
 def in_stateless_scope() -> bool:

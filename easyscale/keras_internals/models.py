@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from easyscale.keras_internals.masks import mask_of, masked_before
-from easyscale.keras_internals.names import Names, missing
+from easyscale.keras_internals.names import missing, release_of
 
 if TYPE_CHECKING:
     import keras
@@ -49,36 +49,10 @@ LOGS = "_get_metrics_result_or_logs"  # the method of a model through which logs
 OF_FIT = "_use_cached_eval_dataset"  # the argument that `fit()` gives `evaluate()`, and nobody else does
 
 _ARRAYS = "keras.src.trainers.data_adapters.array_slicing"  # where `fit()` splits arrays
-_COMPILED = "keras.src.trainers.compile_utils"
-_TRAINER = "keras.src.backend.tensorflow.trainer"
 _FUNCTIONAL = "keras.src.models.functional"
 
 _KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps of tf.data that leave batches as they are
 _KEEPING_COUNT = (*_KEEPING, "_MapDataset", "_ParallelMapDataset")  # that have as many elements as their input
-
-NAMES: Names = {
-    ("keras", "Model"): ("_compile_loss", "_compile_metrics", "_flatten_layers", "_initial_epoch", LOGS, OF_FIT),
-    ("keras.callbacks", "ModelCheckpoint"): ("_is_improvement", "_set_monitor_op"),
-    ("keras.callbacks", "TensorBoard"): ("_global_train_batch",),
-    ("keras", "Function"): ("_nodes_by_depth",),
-    ("keras", "Sequential"): ("_functional",),
-    ("keras.layers", "BatchNormalization"): ("_moments",),
-    ("keras.layers", "Layer"): ("_get_own_losses", "_losses"),
-    (_COMPILED, "CompileLoss"): ("_flat_losses",),
-    (_FUNCTIONAL, None): ("operation_fn",),
-    (_FUNCTIONAL, "Functional"): ("_outputs_struct", "_standardize_inputs"),
-    (_ARRAYS, None): ("train_validation_split",),
-}
-
-# The same of what Keras has on TensorFlow only.
-NAMES_ON_TENSORFLOW: Names = {
-    (_TRAINER, "TensorFlowTrainer"): ("_distribute_strategy",),
-}
-
-# The same of what Keras has on JAX only.
-NAMES_ON_JAX: Names = {
-    ("keras.src.backend.jax.trainer", "JAXTrainer"): ("_jax_state_synced", "_update_metrics_variables"),
-}
 
 
 # A model in its fit()
@@ -202,8 +176,17 @@ def standardized(graph: Graph, inputs: Any) -> list:
 
 
 def with_training(operation: Any, training: bool) -> Callable[..., Any]:
-    """Return a layer, or an operation, as a model calls it in training or outside of it."""
-    return importlib.import_module(_FUNCTIONAL).operation_fn(operation, training=training)
+    """Return a layer, or an operation, as a model calls it in training or outside of it.
+
+    Keras drops the argument where a layer has no use for it. A layer that was given `training` when the model was built
+    keeps that from Keras 3.16 on; before, the model's own counts.
+    """
+    keras = importlib.import_module("keras")
+    if not isinstance(operation, keras.layers.Layer):
+        return operation
+    if release_of(keras.__version__) >= (3, 16):
+        return functools.partial(operation, training=training)
+    return lambda *args, **kwargs: operation(*args, **{**kwargs, "training": training})
 
 
 def added_losses(operation: Any) -> list:
@@ -301,4 +284,4 @@ def improves(checkpoint: "keras.callbacks.ModelCheckpoint", value: float) -> boo
     """Return whether a value of what a checkpoint monitors is better than its best."""
     if checkpoint.monitor_op is None:
         checkpoint._set_monitor_op()
-    return bool(checkpoint._is_improvement(value, checkpoint.best))
+    return checkpoint.best is None or bool(checkpoint.monitor_op(value - checkpoint.min_delta, checkpoint.best))

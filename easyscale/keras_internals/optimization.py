@@ -5,8 +5,6 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from easyscale.keras_internals.names import Names
-
 if TYPE_CHECKING:
     import keras
 
@@ -39,51 +37,10 @@ _FOR_EACH_COPY = (  # the steps of an optimizer that TensorFlow's makes for each
     "_backend_increment_gradient_accumulators",
     "_backend_update_step",
     "_overwrite_model_variables_with_average_value",
+    "_backend_maybe_overwrite_model_variables",  # from Keras 3.16 on
 )
 
-# What the functions below use, and of optimizers also what those in `optimizers/` inherit.
-NAMES: Names = {
-    ("keras", "Variable"): ("_shape", "_value"),
-    ("keras.optimizers", "Optimizer"): (
-        "_accumulated_gradients",
-        *_EXCLUSIONS,
-        *_FOR_EACH_COPY,
-        "_get_variable_index",
-        "_iterations",
-        "_learning_rate",
-        "_tracker",
-        "_trainable_variables",
-        "_use_weight_decay",
-        "_var_key",
-        "_variables",
-    ),
-    (_OPTIMIZER, "BaseOptimizer"): _FOR_EACH_COPY,
-    (_TYPES, None): (_NARROWER,),
-    (_LOSSES, None): (
-        "apply_mask",
-        "reduce_weighted_values",
-        "scale_loss_for_distribution",
-        "unscale_loss_for_distribution",
-    ),
-}
-
-# The same of what Keras has on TensorFlow only.
-NAMES_ON_TENSORFLOW: Names = {
-    ("keras.src.backend.tensorflow.optimizer", "TFOptimizer"): ("_distribution_strategy",),
-}
-
 _TORCH_OPTIMIZERS = "keras.src.backend.torch.optimizers.torch_{}"  # by its name in lower case, with a class of its name
-
-# And on PyTorch only.
-NAMES_ON_TORCH: Names = {
-    (_TORCH_OPTIMIZERS.format("adam"), "Adam"): (
-        "_momentums",
-        "_parallel_update_step",
-        "_velocities",
-        "_velocity_hats",
-    ),
-    (_TORCH_OPTIMIZERS.format("sgd"), "SGD"): ("_parallel_update_step", "momentums"),
-}
 
 
 # Losses and variables
@@ -155,13 +112,17 @@ def accumulated_gradients(optimizer: "keras.optimizers.Optimizer", variables: Se
     """Return what an optimizer has summed up for each of `variables`, by default for all; some may be `None`."""
     if variables is None:
         return optimizer._accumulated_gradients
-    return [optimizer._accumulated_gradients[optimizer._get_variable_index(variable)] for variable in variables]
+    return _of_variables(optimizer, optimizer._accumulated_gradients, variables)
 
 
 def slots_of(optimizer: "keras.optimizers.Optimizer", name: str, variables: Sequence["keras.Variable"]) -> list:
     """Return, for each of `variables`, the framework's variable of one of an optimizer's lists of states."""
-    slots = getattr(optimizer, name)
-    return [slots[optimizer._get_variable_index(variable)].value for variable in variables]
+    return [slot.value for slot in _of_variables(optimizer, getattr(optimizer, name), variables)]
+
+
+def _of_variables(optimizer: "keras.optimizers.Optimizer", slots: Sequence, variables: Sequence) -> list:
+    of_all = {id(variable): slot for variable, slot in zip(trained_by(optimizer), slots, strict=True)}
+    return [of_all[id(variable)] for variable in variables]
 
 
 def replace_parallel_step(name: str, replace: Callable[[Callable], Callable]) -> None:
@@ -197,7 +158,7 @@ def take_general_steps(optimizer: "keras.optimizers.Optimizer", in_strategy: Cal
     stock = importlib.import_module("keras").optimizers.Optimizer
     object.__setattr__(optimizer, "_distribution_strategy", in_strategy(optimizer._distribution_strategy))
     for name in _FOR_EACH_COPY:
-        if getattr(type(optimizer), name) is getattr(stock, name):  # not an optimizer's own way
+        if getattr(type(optimizer), name, None) is getattr(stock, name, general):  # not an optimizer's own way
             object.__setattr__(optimizer, name, functools.partial(getattr(general, name), optimizer))
 
 

@@ -32,7 +32,14 @@ class DataPosition:
 
     def state(self) -> State:
         """Return the position."""
-        counts = {"iterators": self._iterators, "batches": self._batches, "calls": self._calls, "batch": self.batch}
+        counts: dict[str, Any] = {
+            "iterators": self._iterators,
+            "batches": self._batches,
+            "calls": self._calls,
+            "batch": self.batch,
+        }
+        if self._pass is not None and self._pass.order is not None:
+            counts["shuffling"] = self._pass.order
         backend = backends.get()
         order = None if self._seen is None else backend.order_of(self._seen)
         return State(counts if order is None else counts | {"order": {backend.name: order}})
@@ -45,6 +52,8 @@ class DataPosition:
         """
         self._goal = {name: state.about[name] for name in ("iterators", "batches", "calls", "steps")}
         self._order = state.about.get("order", {}).get(backends.get().name)
+        if self._pass is not None and "shuffling" in state.about:
+            self._pass.set_order(int(state.about["shuffling"]))
 
     def begin_epoch(self) -> None:
         """Take in that an epoch begins."""

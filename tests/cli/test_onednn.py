@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 
+import other_backends
 import pytest
 
 from easyscale import onednn
@@ -17,7 +18,15 @@ pytestmark = pytest.mark.timeout(120)
 
 OLDER, NEWER = "fpu sse4_2 avx avx2 fma", "fpu avx2 fma avx512f avx512_vnni"
 SHOW = "import os, sys; sys.stdout.write(os.environ.get('TF_ENABLE_ONEDNN_OPTS', 'none') + '\\n')"
-SAYS = "easyscale: TensorFlow computes with oneDNN here; not so with --onednn off\n"
+SWITCHED = {"TF_ENABLE_ONEDNN_OPTS": "1", "EASYSCALE_SWITCHED_ONEDNN": "1"}
+FIT = """
+import keras, numpy as np
+import easyscale
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+for verbose in (0, 2, 2):
+    model.fit(np.ones((4, 2)), np.ones(4), verbose=verbose, callbacks=[easyscale.callbacks.Distribute()])
+"""
 MAY_MOUNT = subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
 needs_mount = pytest.mark.skipif(not MAY_MOUNT, reason="needs root, and util-linux")
 
@@ -42,7 +51,7 @@ def python_on(tmp_path):
 @pytest.mark.parametrize("features", [OLDER, NEWER])
 def test_it_is_switched_on_where_tensorflow_would_not_and_it_is_faster(features):
     has = features.split()
-    expected = {"TF_ENABLE_ONEDNN_OPTS": "1"} if features == OLDER else {}
+    expected = SWITCHED if features == OLDER else {}
     assert onednn.variables("auto", {}, has) == expected
     assert onednn.variables("auto", {}, ["fpu", "sse4_2", "avx"]) == {}  # not known to be faster
     assert onednn.variables("auto", {"TF_ENABLE_ONEDNN_OPTS": "0"}, has) == {}
@@ -53,21 +62,23 @@ def test_it_is_switched_on_where_tensorflow_would_not_and_it_is_faster(features)
 @needs_mount
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
-    ("features", "options", "variables", "seen", "said"),
+    ("features", "options", "variables", "seen"),
     [
-        (OLDER, [], {}, "1", SAYS),
-        (NEWER, [], {}, "none", ""),
-        (OLDER, ["--onednn", "off"], {}, "0", ""),
-        (NEWER, ["--onednn", "on"], {}, "1", ""),
-        (OLDER, [], {"TF_ENABLE_ONEDNN_OPTS": "0"}, "0", ""),
-        (OLDER, [], {"EASYSCALE_ONEDNN": "off"}, "0", ""),
-        (OLDER, ["--onednn", "auto"], {"EASYSCALE_ONEDNN": "off"}, "1", SAYS),
+        (OLDER, [], {}, "1"),
+        (NEWER, [], {}, "none"),
+        (OLDER, ["--onednn", "off"], {}, "0"),
+        (NEWER, ["--onednn", "on"], {}, "1"),
+        (OLDER, [], {"TF_ENABLE_ONEDNN_OPTS": "0"}, "0"),
+        (OLDER, [], {"EASYSCALE_ONEDNN": "off"}, "0"),
+        (OLDER, ["--onednn", "auto"], {"EASYSCALE_ONEDNN": "off"}, "1"),
     ],
 )
-def test_ranks_start_with_what_was_chosen(python_on, script, ranks, features, options, variables, seen, said):
+def test_ranks_start_with_what_was_chosen_and_nothing_is_said_of_it_where_nothing_computes(
+    python_on, script, ranks, features, options, variables, seen
+):
     launch = ["-m", "easyscale", "launch", "-n", ranks, *options, script(SHOW)]
     done = python_on(features, *launch, **variables)
-    assert (done.returncode, done.stderr) == (0, said)
+    assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.split()) == sorted([seen, "[1]", seen][: 2 * ranks - 1])
 
 
@@ -84,20 +95,28 @@ def test_another_word_is_refused(cli, script):
 
 @needs_mount
 def test_without_the_launcher_a_fit_says_once_what_it_would_bring(python_on, script):
-    path = script(
-        """
-        import keras, numpy as np
-        import easyscale
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        for verbose in (0, 2, 2):
-            model.fit(np.ones((4, 2)), np.ones(4), verbose=verbose, callbacks=[easyscale.callbacks.Distribute()])
-        """
-    )
+    path = script(FIT)
     done = python_on(OLDER, path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"EasyScale: {onednn.ADVICE}\n") == done.stdout.count("oneDNN's kernels") == 1
     assert "oneDNN's kernels" not in python_on(OLDER, path, TF_ENABLE_ONEDNN_OPTS="0").stdout
+
+
+@needs_mount
+def test_a_fit_on_tensorflow_says_once_that_the_launcher_has_switched_it_on(python_on, script):
+    launch = ["-m", "easyscale", "launch", "-n", 2]
+    done = python_on(OLDER, *launch, script(FIT))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"EasyScale: {onednn.SWITCHED_ON}\n") == done.stdout.count("oneDNN's kernels") == 1
+    assert "oneDNN's kernels" not in python_on(OLDER, *launch, script(FIT), TF_ENABLE_ONEDNN_OPTS="1").stdout
+
+
+@pytest.mark.parametrize("other", other_backends.OTHERS.values(), ids=other_backends.OTHERS)
+def test_nothing_is_said_of_it_on_another_backend(other, script):
+    command = [*other.easyscale, "launch", "-n", "1", script(FIT)]
+    done = subprocess.run(command, env={**os.environ, **SWITCHED}, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "oneDNN's kernels" not in done.stdout and "easyscale:" not in done.stderr
 
 
 @pytest.mark.parametrize(("choice", "is_on"), [("on", True), ("off", False)])

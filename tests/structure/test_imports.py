@@ -17,7 +17,7 @@ import easyscale
 LAYERS = [
     {"quantities", "run_module", "unbuffered"},
     {"as_main", "errors", "layout", "onednn", "settings", "progress", "timeline", "when_imported"},
-    {"discovery", "keras_backend", "launchers"},
+    {"discovery", "keras_backend", "launchers", "versions"},
     {"logical_devices", "visible_gpus"},
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},

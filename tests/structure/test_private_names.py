@@ -6,6 +6,8 @@ import re
 import pytest
 from structure.package import MODULES, TREES
 
+from easyscale.keras_internals.table import TABLE
+
 OF_OTHERS = {
     "easyscale.backend.tensorflow.internals",
     "easyscale.keras_internals.deferral",
@@ -14,6 +16,9 @@ OF_OTHERS = {
     "easyscale.keras_internals.models",
     "easyscale.keras_internals.optimization",
 }
+# Of tensors and datasets, which are objects of many classes. `models.require_datasets` looks at some, and what is not
+# there of the others is `None`.
+OF_OBJECTS = {"_batch_size", "_dataset", "_inputs", "_keras_mask"}
 # Begin with an underscore and are documented: Python's own.
 DOCUMENTED = {"_asdict", "_exit", "_fields", "_getframe", "_replace"}
 ACCESS = {"delattr", "getattr", "hasattr", "object.__setattr__", "setattr"}
@@ -69,6 +74,19 @@ def test_private_names_of_others_stand_in_few_files():
     """
     assert {module: found for module in {*MODULES} - OF_OTHERS if (found := {*_foreign(TREES[module])})} == {}
     assert all({*_foreign(TREES[module])} for module in OF_OTHERS)
+
+
+def test_each_private_name_has_a_row_in_the_table():
+    named = {name for row in TABLE for name in row.names}
+    named |= {part for row in TABLE for part in row.owner.replace(":", ".").split(".")}
+    used = {name for module in OF_OTHERS for name in _foreign(TREES[module])} - OF_OBJECTS
+    assert {name for name in used if name not in named and "." not in name} == set()
+
+
+def test_each_row_of_the_table_is_used():
+    text = "\n".join(file.read_text() for name, file in MODULES.items() if not name.endswith("internals.table"))
+    assert [name for row in TABLE for name in row.names if not re.search(rf"\b{name}\b", text)] == []
+    assert all(row.use and row.seen[0] <= row.seen[1] for row in TABLE)
 
 
 @pytest.mark.parametrize(

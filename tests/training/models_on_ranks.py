@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from models import (
     assert_equal_ranks,
     classify,
@@ -21,6 +20,10 @@ import easyscale
 from easyscale.callbacks import Distribute
 
 GLOBAL_BATCH = 24
+# Of Keras's private module, where it has another name from 3.16 on.
+TensorFlowTrainer = next(
+    kind for kind in keras.Model.__mro__ if kind.__module__ == "keras.src.backend.tensorflow.trainer"
+)
 
 
 def _sgd(rate=0.1):

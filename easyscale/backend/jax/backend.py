@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from easyscale import keras_internals
 from easyscale.backend.base import Backend, Feature
 from easyscale.backend.jax import data, on_gpus, variables
 from easyscale.backend.jax.between_graph import BetweenGraph
@@ -31,6 +32,9 @@ class Jax(Backend):
         Feature.IN_GRAPH: "Use 'between_graph'",
         Feature.PIPELINE: "Leave `model_parallel` out",
     }
+
+    def __init__(self) -> None:
+        keras_internals.unstack_batches()
 
     def computes_on_gpus(self) -> bool:
         return on_gpus.is_gpu()

@@ -1,6 +1,7 @@
 """What Keras calls for each step on JAX: with a state that it takes out of the model before."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,12 +82,9 @@ def _of_iterator(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[It
     """Return a function of an iterator over batches that makes `steps_per_execution` steps of a model."""
 
     def steps(iterator: Iterator) -> Any:
-        logs = step(next(iterator))
-        for _ in range(model.steps_per_execution - 1):
-            try:
-                data = next(iterator)
-            except StopIteration:
-                break
+        batches = keras_internals.batch_by_batch(iterator)
+        logs = step(next(batches))
+        for data in itertools.islice(batches, model.steps_per_execution - 1):
             logs = step(data)
         return logs
 

@@ -36,8 +36,11 @@ class TensorFlow(Backend):
         keras_internals.replace_datasets(data.end_at_once)
 
     def advice(self, optimizers: Sequence[Any]) -> str | None:
-        slow = onednn.are_off(os.environ) and not tf.config.list_logical_devices("GPU")
-        return onednn.ADVICE if slow else None
+        if tf.config.list_logical_devices("GPU"):
+            return None
+        if onednn.were_switched_on(os.environ):
+            return onednn.SWITCHED_ON
+        return onednn.ADVICE if onednn.are_off(os.environ) else None
 
     def host_calls(self) -> HostCalls:
         return HostCalls()

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from easyscale.keras_internals import Names, require
+from easyscale.keras_internals import require
 
 __all__ = ["NO_INLINE", "Halves", "check", "mirrored", "of_replicas", "outside"]
 
@@ -17,21 +17,12 @@ NO_INLINE = {"_noinline": True}  # the attributes of a function that stays a gra
 _LIBRARY = "tensorflow.python.distribute.distribute_lib"
 _UTILS = "tensorflow.python.distribute.distribute_utils"
 _VALUES = "tensorflow.python.distribute.values"
-_FUNCTIONS = "tensorflow.python.eager.polymorphic_function"
-_NAMES: Names = {
-    (_LIBRARY, None): ("_get_default_replica_mode", "_pop_per_thread_mode", "_push_per_thread_mode"),
-    (_UTILS, None): ("regroup",),
-    (_VALUES, None): ("Mirrored", "PerReplica"),
-    (f"{_FUNCTIONS}.concrete_function", "ConcreteFunction"): ("_delayed_rewrite_functions", "_inference_function"),
-    (f"{_FUNCTIONS}.concrete_function", "_DelayedRewriteGradientFunctions"): ("forward_backward",),
-    (f"{_FUNCTIONS}.atomic_function", "AtomicFunction"): ("call_flat",),
-}
 
 
 @functools.cache
 def check() -> None:
     """Raise `EasyScaleError` if the TensorFlow that is installed has another name for something."""
-    require(_NAMES)
+    require("tensorflow")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
-from easyscale.keras_internals import end_epoch, replace_iterators, shuffles
+from easyscale.keras_internals import end_epoch, order_of_shuffling, replace_iterators, shuffled_by, shuffles
 
 __all__ = ["Batches", "are_rows", "by_iterator", "give_iterators", "iterator_of", "keep_in_order"]
 
@@ -28,9 +28,11 @@ class Batches(Iterator):
         self._epoch_iterator, self._loader = epoch_iterator, loader
         self._iterator: Iterator | None = None
         self._state: torch.Tensor | None = None  # of PyTorch's generator when the pass began
+        self._number: int | None = None  # by which Keras shuffles the pass, from 3.16 on
 
     def __next__(self) -> Any:
         if self._iterator is None:
+            self._number = order_of_shuffling(self._epoch_iterator)
             self._state, self._iterator = torch.get_rng_state(), iter(self._loader)
         return next(self._iterator)
 
@@ -52,11 +54,13 @@ class Batches(Iterator):
         """End the epoch that is under way: no step of it has data."""
         end_epoch(self._epoch_iterator)
 
-    def order(self) -> list[int] | None:
-        """Return the state of PyTorch's generator by which the pass began; `None` if it has not."""
-        return None if self._state is None else self._state.tolist()
+    def order(self) -> list | None:
+        """Return the state of PyTorch's generator when the pass began, with Keras's number; `None` if it has not."""
+        if self._state is None:
+            return None
+        return self._state.tolist() if self._number is None else [self._state.tolist(), self._number]
 
-    def go_on(self, passes: int, order: Sequence[int] | None) -> None:
+    def go_on(self, passes: int, order: Any) -> None:
         """Begin as a pass of another process did, of which `order` is, behind `passes` others."""
         dataset: Any = getattr(getattr(self._loader, "dataset", None), "iterable", None)  # of tf.data, in Keras's own
         if passes and shuffles(dataset):
@@ -64,11 +68,13 @@ class Batches(Iterator):
                 iter(dataset)
             self._iterator = None
         if order is not None and self._iterator is None:
-            own, self._state = torch.get_rng_state(), torch.tensor(order, dtype=torch.uint8)
+            state, self._number = order if len(order) == 2 else (order, None)  # before Keras 3.16 the state alone
+            own, self._state = torch.get_rng_state(), torch.tensor(state, dtype=torch.uint8)
             try:
-                torch.set_rng_state(self._state)
-                begun = iter(self._loader)
-                self._iterator = itertools.chain([*itertools.islice(begun, 1)], begun)
+                with shuffled_by(self._epoch_iterator, self._number):
+                    torch.set_rng_state(self._state)
+                    begun = iter(self._loader)
+                    self._iterator = itertools.chain([*itertools.islice(begun, 1)], begun)
             finally:
                 torch.set_rng_state(own)
 
@@ -83,9 +89,14 @@ def iterator_of(given: Sequence[Any]) -> Iterator:
     return given[0] if isinstance(given[0], Batches) else iter(given)
 
 
-def by_iterator(train_function: Callable[[list], Any]) -> Callable[[Iterator], Any]:
-    """Return a function that takes an iterator, for one of Keras's that takes a list of one batch."""
-    return lambda iterator: train_function([next(iterator)])
+def by_iterator(train_function: Callable[[list], Any], steps_per_execution: int) -> Callable[[Iterator], Any]:
+    """Return a function that takes an iterator, for one of Keras's that takes a list of batches and steps on each."""
+
+    def steps(iterator: Iterator) -> Any:
+        first = next(iterator)
+        return train_function([first, *itertools.islice(iterator, steps_per_execution - 1)])
+
+    return steps
 
 
 def are_rows(tensors: Sequence[Any]) -> bool:

@@ -13,7 +13,7 @@ class KerasSteps(keras_steps.KerasSteps):
     """Steps that make an iterator of what Keras gives them."""
 
     def train_function(self, model: Any) -> Callable[[Iterator], Any]:
-        return data.by_iterator(model.train_function)
+        return data.by_iterator(model.train_function, model.steps_per_execution)
 
     def called_by_keras(self, model: Any, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
         return lambda given: function(data.iterator_of(given))

@@ -6,7 +6,15 @@ import keras
 
 from easyscale.communicator import Communicator
 from easyscale.data import division
-from easyscale.keras_internals import add_steps_of_pass, batches_of, has_ended, set_batches, steps_of_pass
+from easyscale.keras_internals import (
+    add_steps_of_pass,
+    batches_of,
+    has_ended,
+    order_of_shuffling,
+    set_batches,
+    set_order_of_shuffling,
+    steps_of_pass,
+)
 from easyscale.training.keras_fit import locals_of_fit
 
 __all__ = ["DataPass"]
@@ -28,7 +36,8 @@ class DataPass:
 
     def __init__(self, model: keras.Model, communicator: Communicator):
         self._communicator, given = communicator, locals_of_fit(model)
-        self._iterator = given["epoch_iterator"] if given.get("steps_per_epoch") is not None else None
+        self._any = given.get("epoch_iterator")
+        self._iterator = self._any if given.get("steps_per_epoch") is not None else None
         self._data = given.get("x")
         self._waits = False
         self._own: int | None = None  # so many batches a pass has for this worker, if that is known
@@ -65,9 +74,19 @@ class DataPass:
         if self._iterator is not None:
             add_steps_of_pass(self._iterator, steps)
 
+    @property
+    def order(self) -> int | None:
+        """The number by which Keras shuffles the pass under way, or the next one; `None` if it has no such number."""
+        return None if self._any is None else order_of_shuffling(self._any)
+
+    def set_order(self, order: int) -> None:
+        """Give the next pass the order that it had in an earlier run."""
+        if self._any is not None:
+            set_order_of_shuffling(self._any, order)
+
     def release(self) -> None:
         """Let go of the data, whose threads may go on as long as there is an iterator over them."""
-        self._iterator = self._data = None
+        self._any = self._iterator = self._data = None
 
     def end_epoch(self, all_have_ended: bool) -> None:
         """Begin a new pass, or wait for it.

@@ -12,11 +12,12 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from keras.src.backend.jax import trainer
 from structure import test_classes, test_public_names
 from structure.package import MODULES
 
 import easyscale
-from easyscale import backend, exchange
+from easyscale import backend, exchange, keras_internals
 from easyscale.backend.base import Feature
 from easyscale.backend.jax import questions
 from easyscale.communicator import run_ranks
@@ -32,6 +33,18 @@ FLOAT32 = np.dtype("float32")
 
 def check_the_backend_is_keras_own():
     assert backend.get().name == keras.backend.backend() == "jax"
+
+
+def check_batches_are_taken_one_by_one_where_keras_would_stack_them():
+    assert backend.get().name == "jax"  # which has it so
+    x = np.arange(14.0, dtype="float32").reshape(7, 2)
+    passes = trainer.JAXEpochIterator(x, batch_size=2, steps_per_execution=2)
+    batches = [keras.tree.flatten(taken)[0] for taken in keras_internals.batch_by_batch(passes._get_iterator())]
+    assert [len(batch) for batch in batches] == [2, 2, 2, 1]
+    np.testing.assert_array_equal(np.concatenate(batches), x)
+    stacks = keras_internals.release_of(keras.__version__) >= (3, 16)
+    first = keras.tree.flatten(next(passes._get_iterator()))[0]  # as Keras's own steps take it
+    assert first.shape == ((2, 2, 2) if stacks else (2, 2))
 
 
 def check_a_view_stays_what_it_is_when_the_variable_changes():

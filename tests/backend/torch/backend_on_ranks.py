@@ -19,7 +19,7 @@ from structure.package import MODULES
 import easyscale
 from easyscale import backend, exchange
 from easyscale.backend.base import Feature
-from easyscale.backend.torch import fused
+from easyscale.backend.torch import data, fused
 from easyscale.communicator import run_ranks
 from easyscale.layout.specs import specs_of
 from easyscale.step.accumulation import Accumulation
@@ -34,6 +34,17 @@ FLOAT32 = np.dtype("float32")
 
 def check_the_backend_is_keras_own():
     assert backend.get().name == keras.backend.backend() == "torch"
+
+
+def check_an_execution_takes_as_many_batches_as_keras_counts():
+    taken = []
+    step = data.by_iterator(taken.append, steps_per_execution=3)
+    batches = iter(range(7))
+    for _ in range(3):
+        step(batches)
+    assert taken == [[0, 1, 2], [3, 4, 5], [6]]
+    with pytest.raises(StopIteration):
+        step(batches)
 
 
 def check_a_view_stays_what_it_is_when_the_variable_changes():

@@ -16,6 +16,7 @@ from precision_on_ranks import check_overflow_on_one_rank_with_the_optimizer_tha
 
 import easyscale  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
+from easyscale.keras_internals import release_of  # noqa: E402
 
 comm = easyscale.communicator.get()
 
@@ -52,6 +53,14 @@ class OwnStep(keras.Model):
     @property
     def metrics(self):
         return [self.mean_loss]
+
+
+def check_several_steps_in_one_execution():
+    """As of Keras 3.16, which trains on several batches in one call."""
+    if release_of(keras.__version__) >= (3, 16):
+        return max(equal(dense(sgd, steps_per_execution=steps), epochs=3, validates=True) for steps in (2, 3))
+    with pytest.raises(ValueError, match="`steps_per_execution` must be 1 with the PyTorch backend"):
+        common.fit_a_little(dense(sgd, steps_per_execution=2)())
 
 
 def check_a_train_step_of_ones_own():
