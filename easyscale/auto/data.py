@@ -54,12 +54,12 @@ class Divided(NamedTuple):
     is_same: bool = True
 
 
-def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator) -> Divided:
+def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator, trains: bool = False) -> Divided:
     """Return this worker's part of what each worker has passed. All workers call this together.
 
     Arrays are divided sample by sample, and what yields batches batch by batch: those of all workers together are the
     batch of one process. Data that each worker draws at random for itself are divided in the same way. What cannot be
-    divided stays whole.
+    divided stays whole. If it `trains`, batches of a generator must have a sample for each worker.
     """
     with called.unnoted():
         if tf_dataset.owns(x):
@@ -73,7 +73,7 @@ def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator) -> Di
             about = f"a {type(x).__name__}, batch by batch{'' if is_same else _OWN}"
             return Divided(shard(x), y, sample_weight, about, is_same=is_same)
         if is_generator(x):
-            return _of_generator(x, communicator)
+            return _of_generator(x, communicator, trains)
         if not are_arrays(x, y, sample_weight):
             return whole(x, y, sample_weight, f"a {type(x).__name__}: each worker draws its own batches")
         is_same = _are_same((x, y, sample_weight), communicator)
@@ -87,19 +87,19 @@ def whole(x: Any, y: Any, sample_weight: Any, about: str = "") -> Divided:
     return Divided(x, y, sample_weight, about, is_part=False)
 
 
-def _of_generator(x: Iterator, communicator: Communicator) -> Divided:
+def _of_generator(x: Iterator, communicator: Communicator, trains: bool) -> Divided:
     batches = list(itertools.islice(x, 1))
     is_same = _are_same(batches, communicator)
-    part = _parts(itertools.chain(batches, x), *division.position_of(communicator)())
+    part = _parts(itertools.chain(batches, x), *division.position_of(communicator)(), trains)
     return Divided(part, None, None, f"a generator, batch by batch{'' if is_same else _OWN}", is_same=is_same)
 
 
-def _parts(batches: Iterator, rank: int, size: int) -> Iterator:
+def _parts(batches: Iterator, rank: int, size: int, trains: bool) -> Iterator:
     """Yield this worker's part of each batch: element `i` of all goes to worker `i % size`."""
     before, last = 0, size
     for batch in batches:
         rows = division.count(batch)
-        if max(rows, last) < size:  # one such batch may be the last of an epoch
+        if trains and max(rows, last) < size:  # one such batch may be the last of an epoch
             division.refuse_batches(rows, size)
         last = rows
         start = (rank - before) % size
@@ -138,7 +138,7 @@ def divide_trained(
         ValueError: If a batch has fewer samples than there are workers.
     """
     if not are_arrays(x, y, sample_weight):
-        return divide(x, y, sample_weight, communicator), None
+        return divide(x, y, sample_weight, communicator, trains=True), None
     samples, workers = division.count(x), communicator.workers
     size = batch_of(batch_size, steps, samples)
     arrays.check_samples(size, workers, " of each batch")
@@ -159,10 +159,16 @@ def split_off(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[tuple, 
             f"validation_split={share}"
         )
 
-    def between(start: int, stop: int) -> tuple:
-        return tuple(division.rows(data, np.arange(start, stop)) for data in (x, y, sample_weight))
+    data = x, y, sample_weight
+    return _between(data, 0, trained), _between(data, trained, samples)
 
-    return between(0, trained), between(trained, samples)
+
+def _between(data: tuple, start: int, stop: int) -> tuple:
+    """Return these rows of all arrays."""
+    return tuple(
+        arrays.transform(given, lambda array: (array.iloc if hasattr(array, "iloc") else array)[start:stop])
+        for given in data
+    )
 
 
 def divide_evaluated(
@@ -190,42 +196,53 @@ def seen(x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int 
     size = batch_of(batch_size, steps, samples)
     if not steps or steps * size >= samples:
         return x, y, sample_weight, size
-    x, y, sample_weight = (division.rows(data, np.arange(steps * size)) for data in (x, y, sample_weight))
+    x, y, sample_weight = _between((x, y, sample_weight), 0, steps * size)
     return x, y, sample_weight, size
 
 
 class _Batches(keras.utils.PyDataset):
-    """The batches of arrays, in their order; with `shuffle` in another one in each epoch, the same on all workers."""
+    """The batches of arrays, in their order; with `shuffle` in another one in each pass, the same on all workers.
+
+    They are what Keras makes of arrays: of its `floatx`, and without the index of a data frame.
+    """
 
     def __init__(self, x: Any, y: Any, sample_weight: Any, size: int, shuffle: Any = False):
         super().__init__()
         if sample_weight is not None and keras.tree.is_nested(y) and not keras.tree.is_nested(sample_weight):
             sample_weight = keras.tree.map_structure(lambda _: sample_weight, y)  # as Keras does with arrays
         self._arrays, self._size, self._count = (x, y, sample_weight), size, division.count(x)
-        self._shuffle, self._random = shuffle, np.random.default_rng([Settings.read().auto or 0, next(_shuffles)])
+        self._shuffle, self._seed, self._passes = shuffle, [Settings.read().auto or 0, next(_shuffles)], 0
         self._order = np.arange(self._count)
-        self._shuffle_anew()
 
-    def _shuffle_anew(self) -> None:
+    def _begin_pass(self) -> None:
+        # A thread may ask for the next pass before this one ends, so its number says the order, not when it begins.
+        self._passes += 1
+        random = np.random.default_rng([*self._seed, self._passes])
         if self._shuffle == "batch":
             whole, rest = self._count // self._size, self._count // self._size * self._size
-            batches = self._random.permutation(whole)
-            in_batches = np.arange(rest).reshape(whole, self._size)[batches].reshape(-1)
+            in_batches = np.arange(rest).reshape(whole, self._size)[random.permutation(whole)].reshape(-1)
             self._order = np.concatenate([in_batches, np.arange(rest, self._count)])
         elif self._shuffle:
-            self._order = self._random.permutation(self._count)
+            self._order = random.permutation(self._count)
 
     @property
     def num_batches(self) -> int:
         return -(-self._count // self._size)
 
     def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            self._begin_pass()
         chosen = self._order[index * self._size : (index + 1) * self._size]
-        parts = (None if given is None else division.rows(given, chosen) for given in self._arrays)
+        parts = (arrays.transform(division.rows(given, chosen), _as_keras_has_it) for given in self._arrays)
         return keras.utils.pack_x_y_sample_weight(*parts)
 
-    def on_epoch_end(self) -> None:
-        self._shuffle_anew()
+
+def _as_keras_has_it(rows: Any) -> Any:
+    rows = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
+    kind = rows.dtype.kind if isinstance(rows, np.ndarray) else ""
+    if kind == "f":
+        return rows.astype(keras.config.floatx())
+    return keras.ops.convert_to_tensor(rows.tolist()) if kind and kind in "OSU" else rows
 
 
 def is_generator(data: Any) -> bool:

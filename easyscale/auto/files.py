@@ -1,11 +1,12 @@
-"""Files of a script that all ranks run: the chief writes them, and another rank waits where it reads one.
+"""Files written by a script that every rank runs.
 
-A rank that would write what the chief writes counts the file as skipped. The chief counts what it has written, and
-sends the others a message for each. Ranks need not do this at the same time: a callback of one rank may write as well.
+The chief writes them, and sends the other ranks a message for each. A rank that skipped a write waits for that message
+when it opens the file. Ranks need not do this at the same time: a callback of one rank may write as well.
 """
 
 import builtins
 import collections
+import contextlib
 import functools
 import hashlib
 import io
@@ -13,7 +14,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,25 @@ class Files:
         self._written: collections.Counter[bytes] = collections.Counter()  # by the chief, as far as this rank knows
         self._skipped: collections.Counter[bytes] = collections.Counter()
         self._images: dict[bytes, io.BytesIO] = {}  # the HDF5 files that this rank would have written
+        self._saved: set[bytes] = set()  # what the chief has saved while all ranks waited
+        self._is_told = True  # whether the other ranks are told of each HDF5 file
         self._sent: list[tuple[Request, np.ndarray]] = []
         self._watches, self._lock, self._process = False, threading.Lock(), os.getpid()
         when_imported("h5py", self._replace_hdf5)
+
+    @contextlib.contextmanager
+    def writing(self, path: Any) -> Iterator[None]:
+        """Inside, the chief writes a file, and HDF5 files for it. Then, or when that has failed, it tells the others.
+
+        Args:
+            path: The file; `None` if nobody is told.
+        """
+        before, self._is_told = self._is_told, False
+        try:
+            yield
+        finally:
+            self._is_told = before
+            self.written(path)
 
     def written(self, path: Any) -> None:
         """Tell the other ranks that the chief has written a file, or a folder."""
@@ -57,6 +74,13 @@ class Files:
         for rank in range(1, self._communicator.size):
             note = np.frombuffer(key, np.uint8).copy()
             self._sent.append((self._communicator.isend(note, rank), note))
+
+    def note_saved(self, path: Any) -> None:
+        """Note that the chief has written a file, for which all ranks have waited."""
+        key = _key(path)
+        if key is not None:
+            self._saved.add(key)
+            self._images.pop(key, None)
 
     def skip(self, path: Any) -> None:
         """Note that this rank leaves a file to the chief. Whatever opens it from now on waits for that."""
@@ -109,7 +133,7 @@ class Files:
                     opened = self._image(key, name, mode)
                 (self.skip if writes else self.wait)(name)
             begin(file, *opened, *args, **kwargs)
-            if writes and self._is_chief:
+            if writes and self._is_chief and self._is_told:
                 file._easyscale_path = name
 
         @functools.wraps(close)
@@ -125,8 +149,8 @@ class Files:
         if mode in ("w", "w-", "x"):
             self._images[key] = io.BytesIO()
         elif key not in self._images:
-            was_there = os.path.exists(path) and os.path.getmtime(path) < _begin()
-            self._images[key] = io.BytesIO(Path(path).read_bytes() if was_there else b"")
+            is_whole = os.path.exists(path) and (key in self._saved or os.path.getmtime(path) < _begin())
+            self._images[key] = io.BytesIO(Path(path).read_bytes() if is_whole else b"")
         image = self._images[key]
         return image, "w" if mode in ("a", "w-", "x") and not image.getbuffer().nbytes else mode
 
@@ -142,9 +166,15 @@ def _key(path: Any) -> bytes | None:
     return hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=_DIGEST).digest()
 
 
+@functools.cache
 def _begin() -> float:
-    """Return a time before which no rank of this job was there."""
-    return psutil.Process().create_time() - _PATIENCE
+    """Return a time before which no rank of this job was there: the launcher's start, if it is on this host."""
+    own = psutil.Process()
+    for process in own.parents():
+        with contextlib.suppress(psutil.Error):
+            if "launch" in process.cmdline() and any(word.endswith("easyscale") for word in process.cmdline()):
+                return process.create_time()
+    return own.create_time() - _PATIENCE
 
 
 def forgive_folders_of_others() -> None:

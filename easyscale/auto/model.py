@@ -82,9 +82,8 @@ class AutoModel:
         batch, size = "", given.get("batch_size")
         trained = given.get("x"), given.get("y"), given.get("sample_weight")
         if given.get("validation_split") and given.get("validation_data") is None and data.are_arrays(*trained):
-            trained, held_out = data.split_off(*trained, given["validation_split"])
+            trained, held_out = data.split_off(*trained, given.pop("validation_split"))
             given["validation_data"] = held_out
-        given.pop("validation_split", None)
         steps, shuffle = given.get("steps_per_epoch"), given.get("shuffle", True)
         divided, local = data.divide_trained(*trained, size, steps, shuffle, self._communicator)
         if local is not None:
@@ -159,22 +158,24 @@ class AutoModel:
         if self._is_scripts(model, None):
             original(model, *args, **kwargs)
             return
+        path = args[0] if args else kwargs.get("filepath")
         if self._depth:
-            path = args[0] if args else kwargs.get("filepath")
             if self._communicator.is_chief:
-                original(model, *args, **kwargs)
-                self._files.written(path)
+                with self._files.writing(path):
+                    original(model, *args, **kwargs)
             else:
                 self._files.skip(path)
             return
         failed: Exception | None = None
         if self._communicator.is_chief:
             try:
-                original(model, *args, **kwargs)
+                with self._files.writing(None):  # for which the others wait below
+                    original(model, *args, **kwargs)
             except Exception as error:
                 failed = error
         told = None if failed is None else [type(failed).__name__, str(failed)]
         chiefs = self._communicator.all_gather_object(told)[0]
+        self._files.note_saved(path)
         if failed is not None:
             raise failed
         if chiefs is not None:  # a script that catches it there goes on here as well
@@ -183,9 +184,11 @@ class AutoModel:
     save_weights = export = save
 
     def _save(self, inner: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
-        inner(*args, **kwargs)  # in a `fit()` only the chief, with the others' parts of the optimizer's state
-        if self._depth and not self._is_scripts(model, None):
-            Distribution.of(model).meet_in_hook()
+        try:
+            inner(*args, **kwargs)  # in a `fit()` only the chief, with the others' parts of the optimizer's state
+        finally:
+            if self._depth and not self._is_scripts(model, None):
+                Distribution.of(model).meet_in_hook()
 
     def train_on_batch(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         """Say that a loop of the script's own is not divided."""

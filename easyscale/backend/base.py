@@ -270,10 +270,10 @@ class Backend(abc.ABC):
     def scaled(self, gradient: Any, factor: Any) -> Any:
         """Return a gradient times a number; rows stay rows, also where the same row comes several times."""
 
-    def scale_sums(self, factor: Callable[[], Any]) -> None:
-        """Scale the gradients of losses that are not reduced by `factor()`, unless it returns `None`.
+    def scale_sums(self, samples: Callable[[], Any], factor: Callable[[], Any]) -> None:
+        """Scale the gradients of losses with a row for each of `samples()` by `factor()`, unless it returns `None`.
 
-        Only TensorFlow differentiates a loss that is one number for each sample, as its sum. The others refuse it.
+        Only TensorFlow differentiates a loss with one value per sample, as their sum. The others refuse it.
         """
         return None
 

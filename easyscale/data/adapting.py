@@ -6,6 +6,7 @@ the parts, and each adapts its layer on all of them, as one process does.
 """
 
 import functools
+import inspect
 import itertools
 import json
 import weakref
@@ -26,7 +27,7 @@ __all__ = ["adapted", "install"]
 
 _LAYERS = ("Discretization", "IntegerLookup", "Normalization", "StringLookup", "TextVectorization")
 
-_adapted: list[weakref.ref] = []  # layers, in the order in which they were adapted
+_adapted: list[weakref.ref] = []  # the layer of each call of `adapt`
 
 
 @functools.cache
@@ -35,10 +36,13 @@ def install() -> None:
     when_imported("keras", _replace)
 
 
-def adapted() -> list["keras.layers.Layer"]:
-    """Return the layers that this process has adapted after it had called `shard`, in that order."""
-    layers = {id(layer): layer for layer in (found() for found in _adapted) if layer is not None}
-    return list(layers.values())
+def adapted() -> dict[int, "keras.layers.Layer"]:
+    """Return the layers that `adapt` was called of since the first `shard`, by the numbers of the calls.
+
+    Layers that nobody has any more are left out.
+    """
+    layers = {number: found() for number, found in enumerate(_adapted)}
+    return {number: layer for number, layer in layers.items() if layer is not None}
 
 
 def _replace() -> None:
@@ -50,15 +54,20 @@ def _replace() -> None:
 
 
 def _over_all(original: Callable) -> Callable:
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
     def adapt(layer: Any, data: Any, *args: Any, **kwargs: Any) -> None:
         _adapted.append(weakref.ref(layer))
         communicator = communicators.get()
-        if communicator.membership.is_joining:  # it gets the others' state when they meet
-            pass
+        if communicator.membership.is_joining:  # the others adapted to the parts of all long ago
+            if division.is_part(data) and (known := division.whole_of(data)) is not None:
+                (data,) = known.data
         elif communicator.workers > 1 and division.is_part(data):
             if tf_dataset.owns(data):
-                data = tf_dataset.of_all(data, lambda own: _gathered(own, communicator), kwargs.pop("steps", None))
+                given = signature.bind(layer, data, *args, **kwargs).arguments
+                data = tf_dataset.of_all(data, lambda own: _gathered(own, communicator), given.pop("steps", None))
+                args, kwargs = (), {name: value for name, value in given.items() if name not in ("self", "data")}
             elif keras_dataset.owns(data):
                 batches = [_first(data[index]) for index in range(data.num_batches or 0)]
                 data = np.concatenate(list(itertools.chain(*_gathered(batches, communicator))))
@@ -83,7 +92,10 @@ def _rows_of_all(part: Any, communicator: Communicator) -> np.ndarray:
     """Return all rows of the array that a part was taken from, in their order."""
     array = _array(part)
     parts = [rows for (rows,) in _gathered([array], communicator)]
-    whole = np.empty((sum(map(len, parts)), *array.shape[1:]), array.dtype)
+    total = sum(map(len, parts))
+    if any(len(rows) != len(range(worker, total, len(parts))) for worker, rows in enumerate(parts)):
+        return np.concatenate(parts)  # of a view that has other rows
+    whole = np.empty((total, *array.shape[1:]), array.dtype)
     for worker, rows in enumerate(parts):
         whole[worker :: len(parts)] = rows
     return whole

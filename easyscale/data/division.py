@@ -15,6 +15,7 @@ from easyscale.keras_internals import inputs_of, keeps_count
 
 __all__ = [
     "Whole",
+    "SmallBatches",
     "batches_of_whole",
     "Part",
     "count",
@@ -25,12 +26,14 @@ __all__ = [
     "mark",
     "mark_as_finite",
     "note_part",
+    "note_small_batches",
     "part_of",
     "position_of",
     "ranks_of_worker",
     "remember",
-    "rows",
     "refuse_batches",
+    "rows",
+    "small_batches_of",
     "whole_of",
 ]
 
@@ -78,6 +81,7 @@ class Part(NamedTuple):
 _parts: dict[int, Part | None] = {}  # by the identity of what `shard` has returned
 _wholes: dict[int, Whole] = {}  # by the identity of an array that is a part
 _failures: list[Exception] = []  # raised where batches are made, which TensorFlow shows as one of its own
+_small: weakref.WeakKeyDictionary[Any, "SmallBatches"] = weakref.WeakKeyDictionary()
 _marked: weakref.WeakSet = weakref.WeakSet()
 _finite: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -149,10 +153,45 @@ def rows(whole: Any, indices: np.ndarray) -> Any:
     return arrays.transform(whole, taken)
 
 
+class SmallBatches:
+    """Whether a dataset has batches of fewer samples than there are workers, other than the last one of an epoch.
+
+    Args:
+        size: Int. The number of workers.
+    """
+
+    def __init__(self, size: int):
+        self._size = size
+        self._samples: int | None = None
+
+    def note(self, samples: int) -> Any:
+        """Note that there are batches of so many samples; return this number."""
+        self._samples = int(samples)
+        return np.int64(samples)
+
+    def check(self) -> None:
+        """Raise `ValueError` if there are such batches: a step on one of them leaves some workers without a sample."""
+        if self._samples is not None:
+            arrays.check_samples(self._samples, self._size, " of each batch")
+
+
+def note_small_batches(dataset: Any, small: SmallBatches) -> Any:
+    """Return a dataset after it was noted who knows of its small batches."""
+    _small[dataset] = small
+    return dataset
+
+
+def small_batches_of(dataset: Any) -> list[SmallBatches]:
+    """Return who knows of small batches of a dataset, or of those that it is made of; nobody for other data."""
+    sources = inputs_of(dataset)
+    own = [_small[dataset]] if sources and dataset in _small else []
+    return own + [small for source in sources for small in small_batches_of(source)]
+
+
 def refuse_batches(samples: int, size: int) -> None:
     """Raise `ValueError` unless a batch, one of several, has at least `size` samples.
 
-    For where batches are made, which may be in a graph of TensorFlow's: see `explained`.
+    For where batches are made, which may be on a thread of TensorFlow's: see `explained`.
     """
     try:
         arrays.check_samples(samples, size, " of each batch")
@@ -164,13 +203,14 @@ def refuse_batches(samples: int, size: int) -> None:
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
     """Inside, what `refuse_batches` raises is raised as it was, without TensorFlow's wrapping."""
-    _failures.clear()
     try:
         yield
     except Exception:
         if _failures:
             raise _failures.pop() from None
         raise
+    finally:
+        _failures.clear()
 
 
 def mark(dataset: Any) -> Any:

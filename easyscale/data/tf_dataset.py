@@ -12,7 +12,7 @@ import numpy as np
 from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division
-from easyscale.keras_internals import batch_size_of, inputs_of, keeps_batches, last_batch_of
+from easyscale.keras_internals import batch_size_of, inputs_of, keeps_batches
 from easyscale.when_imported import when_imported
 
 if TYPE_CHECKING:
@@ -105,8 +105,9 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
         if static % size == 0:  # no part is ever empty, so the cardinality stays known, and shapes if parts stay equal
             return marked(dataset.map(lambda *batch: local(batch, *position_now())))
 
-    if (batch := last_batch_of(dataset)) is not None and int(dataset.cardinality()) != 1:
-        arrays.check_samples(batch, size, " of each batch")
+    small = division.SmallBatches(size)
+    if (batch := _batch_of(dataset)) is not None and batch < size and int(dataset.cardinality()) != 1:
+        small.note(batch)
 
     def rows(before: tuple, batch: Any) -> tuple:
         samples, last = before
@@ -115,14 +116,14 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
         count = tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
         if static is None:  # one batch that leaves nothing to some workers may be the last of an epoch; two are not
 
-            def refuse() -> tf.Tensor:
-                return tf.numpy_function(_refuse, [count, size], tf.int64, stateful=True)
+            def note() -> tf.Tensor:
+                return tf.numpy_function(small.note, [count], tf.int64, stateful=True)
 
-            count = tf.cond(tf.maximum(count, last) < size, refuse, lambda: count)
+            count = tf.cond(tf.maximum(count, last) < size, note, lambda: count)
         return (samples + count, count), local(batch, start, size)
 
     first = tf.constant(0, tf.int64), tf.constant(np.iinfo(np.int64).max, tf.int64)
-    shards = dataset.scan(first, rows)
+    shards = division.note_small_batches(dataset.scan(first, rows), small)
     if static is not None:  # no part is empty
         return marked(shards)
     # A batch of fewer elements than workers leaves nothing for some of them.
@@ -161,11 +162,6 @@ def of_all(
     return whole.map(lambda *tensors: tf.nest.pack_sequence_as(dataset.element_spec, tensors))
 
 
-def _refuse(samples: np.int64, size: np.int64) -> np.int64:
-    division.refuse_batches(int(samples), int(size))
-    return samples
-
-
 def _count(dataset: "tf.data.Dataset", rank: int, size: int) -> int | None:
     """Return how many batches leave something for a worker; `None` if it is not known how large the last one is."""
     while keeps_batches(dataset):
@@ -174,9 +170,21 @@ def _count(dataset: "tf.data.Dataset", rank: int, size: int) -> int | None:
     samples = int(inputs_of(dataset)[0].cardinality()) if batch is not None else -1
     if batch is None or samples < 0:
         return None
+    if batch < size:  # no batch has two elements of one worker
+        return len(range(rank, samples, size))
     batches = -(-samples // batch)
     before = (batches - 1) * batch
     return batches if samples - before > (rank - before) % size else batches - 1
+
+
+def _batch_of(dataset: "tf.data.Dataset") -> int | None:
+    """Return the size of the batches of a dataset that makes them, and then changes no sizes; else `None`."""
+    if (size := batch_size_of(dataset)) is not None:
+        return size
+    kind, inputs = type(dataset).__name__.lower(), inputs_of(dataset)
+    if len(inputs) != 1 or any(word in kind for word in ("batch", "flat", "interleave", "window", "group")):
+        return None
+    return _batch_of(inputs[0])
 
 
 def _are_batches(dataset: "tf.data.Dataset", shapes: list) -> bool:

@@ -167,8 +167,10 @@ def attach(
     for callback in callbacks.callbacks:
         if isinstance(callback, WRITERS):
             for name in _HOOKS:
-                method = getattr(callback, name)  # of an earlier fit(), perhaps
-                setattr(callback, name, hooked(None, getattr(method, "__wrapped__", method)))
+                method = getattr(callback, name)
+                own = hooked(None, getattr(method, "_easyscale_original", method))  # of an earlier fit(), perhaps
+                own._easyscale_original = getattr(method, "_easyscale_original", method)  # type: ignore[attr-defined]
+                setattr(callback, name, own)
 
     def replace(name: str, replacement: Callable) -> None:
         original = getattr(callbacks, name)
@@ -322,4 +324,5 @@ def deciding_hooks(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
 
 
 def _has(callback: keras.callbacks.Callback, hook: str) -> bool:
-    return hook in vars(callback) or getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
+    is_own = hook in vars(callback) and not hasattr(vars(callback)[hook], "_easyscale_original")
+    return is_own or getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)

@@ -28,8 +28,8 @@ def step_of(workers: WholeBatch, counts_elements: bool = False) -> Iterator[None
 
     Args:
         workers: The `WholeBatch`.
-        counts_elements: Bool. Whether a loss may be a mean over some elements of the batch only, so that workers have
-            to count them. Defaults to `False`: each sample has as many.
+        counts_elements: Bool. Whether a loss in this step may be averaged over a subset of the elements. Workers then
+            add up their numbers of elements. Defaults to `False`: the loss is weighted by the number of samples.
     """
     before, _inside.step = _step(), _Step(workers, counts_elements)
     try:

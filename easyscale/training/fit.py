@@ -79,6 +79,7 @@ class Fit:
         replication = optimizers[0].workers
         self._model, self._communicator = model, replication.communicator
         self.passes, self._trace_anew = False, trace_anew
+        self._small_batches: list[division.SmallBatches] = []  # of the data that are trained on
         self._train_function: TrainFunction | None = None  # since its first step
         self.data, self._pass = DividedData(model, self._communicator), DataPass(model, self._communicator)
         self.progress, console = FitProgress(replication), Console(self._communicator, verbose)
@@ -136,6 +137,8 @@ class Fit:
             deciding_hooks: The hooks of a step in which a callback of this worker may decide something.
         """
         backends.get().give_iterators(locals_of_fit(self._model).get("epoch_iterator"))
+        self._small_batches = division.small_batches_of(locals_of_fit(self._model).get("x"))
+        self._check_batches()
         self.progress.begin(epochs)
         self._replicated.unshard(complete=False)  # if an earlier fit() was interrupted
         membership, begin = self._communicator.membership, functools.partial(self._begin, deciding_hooks)
@@ -207,10 +210,15 @@ class Fit:
 
     def step(self, train_function: TrainFunction, iterator: Iterator) -> Any:
         """Do one step, or `steps_per_execution`, by `train_function.function(iterator)`."""
+        self._check_batches()
         if self._train_function is None:
             train_function.begin()
             self._train_function = train_function
         return self._steps.step(train_function, iterator)
+
+    def _check_batches(self) -> None:
+        for small in self._small_batches:
+            small.check()
 
     def has_ended(self, evaluates: bool) -> bool:
         """Return whether the step that ends, of training or an evaluation, has found no more data, and was none."""

@@ -71,30 +71,46 @@ def test_a_batch_that_workers_cannot_divide_evenly_is_divided_sample_by_sample(r
     assert run_ranks(2, on_rank) == [(None, [[0, 2, 4], [6, 8]]), (None, [[1, 3], [5, 7, 9]])]
 
 
-def test_shuffled_batches_are_the_same_on_all_workers_and_others_in_each_epoch(run_ranks):
+def test_shuffled_batches_are_the_same_on_all_workers_and_others_in_each_pass():
     batches = data._Batches(X, Y, None, 3, shuffle=True)
-    epochs = []
-    for _ in range(2):
-        epochs.append(np.concatenate([batches[index][1] for index in range(4)]))
-        batches.on_epoch_end()
-    assert sorted(epochs[0]) == sorted(epochs[1]) == Y.tolist()
-    assert epochs[0].tolist() != epochs[1].tolist()
+    first, second = (np.concatenate([batches[index][1] for index in range(4)]) for _ in range(2))
+    assert sorted(first) == sorted(second) == Y.tolist()
+    assert first.tolist() != second.tolist()
     batches = data._Batches(X, Y, None, 3, shuffle="batch")
     assert sorted(batches[0][1].tolist()) in ([0, 1, 2], [3, 4, 5], [6, 7, 8]) and batches[3][1].tolist() == [9]
+
+
+def test_batches_are_what_keras_makes_of_arrays():
+    words = data._Batches(np.array(["a", "b", "c"], dtype=object), Y[:3], None, 2)[0][0]
+    assert tf.is_tensor(words) and words.numpy().tolist() == [b"a", b"b"]
+    numbers = data._Batches({"a": X}, Y, None, 2)[0][0]["a"]
+    assert numbers.dtype == "float32"
 
 
 def test_batches_smaller_than_the_workers_are_refused_in_one_line(run_ranks):
     rule = "^every worker must get at least one sample of each batch. Received: 1 sample for 2 workers. Start fewer"
     singles = tf.data.Dataset.from_tensor_slices((X, Y)).batch(1)
     generated = tf.data.Dataset.from_generator(lambda: iter([[1.0]] * 4), output_signature=tf.TensorSpec((None,)))
-    for given in (singles, singles.filter(lambda *batch: True), generated, ((X[i : i + 1],) for i in range(10))):
+    for given in (singles, singles.filter(lambda *batch: True), generated):
 
         def on_rank(comm, given=given):
-            with division.explained():
-                return list(data.divide(given, None, None, comm).x)
+            part = data.divide_trained(given, None, None, None, None, False, comm)[0].x
+            rows = len(list(part))  # an evaluation goes through them
+            for small in division.small_batches_of(part.prefetch(1)):
+                small.check()
+            return rows
 
         with pytest.raises(ValueError, match=rule):
             run_ranks(2, on_rank)
+
+    def of_generator(comm, trains=True):
+        batches = ((X[i : i + 1],) for i in range(10))
+        with division.explained():
+            return len(list(data.divide(batches, None, None, comm, trains).x))
+
+    with pytest.raises(ValueError, match=rule):
+        run_ranks(2, of_generator)
+    assert run_ranks(2, lambda comm: of_generator(comm, trains=False)) == [5, 5]
     with pytest.raises(ValueError, match=rule):
         run_ranks(2, lambda comm: data.divide_trained(X, Y, None, 1, None, False, comm))
 

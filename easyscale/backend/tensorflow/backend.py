@@ -83,8 +83,8 @@ class TensorFlow(Backend):
     def scaled(self, gradient: Any, factor: Any) -> Any:
         return rows.scaled(gradient, factor)
 
-    def scale_sums(self, factor: Callable[[], Any]) -> None:
-        unreduced_losses.scale(factor)
+    def scale_sums(self, samples: Callable[[], Any], factor: Callable[[], Any]) -> None:
+        unreduced_losses.scale(samples, factor)
 
     def time_when(self, tensors: Sequence[Any]) -> tf.Tensor:
         with tf.control_dependencies(list(tensors)):

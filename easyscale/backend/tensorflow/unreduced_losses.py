@@ -1,4 +1,4 @@
-"""Gradients of losses that are one number for each sample, which `tf.GradientTape` takes for their sum."""
+"""Gradients of unreduced losses. `tf.GradientTape` differentiates a loss with one value per sample as their sum."""
 
 import functools
 from collections.abc import Callable
@@ -10,13 +10,16 @@ import tensorflow as tf
 __all__ = ["scale"]
 
 
-def scale(factor: Callable[[], Any]) -> None:
-    """Scale the gradients by variables of every loss that is not a scalar. Called once.
+def scale(samples: Callable[[], Any], factor: Callable[[], Any]) -> None:
+    """Scale the gradients, by variables of Keras, of losses with a row for each sample. Called once.
 
-    Gradients by other tensors, such as those of a gradient penalty by its inputs, stay as they are.
+    Gradients by other tensors, such as those of a gradient penalty by its inputs, stay as they are, and so do those of
+    losses whose number of rows is known not to be the batch's, such as a stack of two means.
 
     Args:
-        factor: Function. Returns the number by which gradients are multiplied; `None` if they stay as they are.
+        samples: Function. Returns the number of samples of this worker in the step; `None` outside of a step.
+        factor: Function. Returns the number by which gradients are multiplied; `None` if they stay as they are. All
+            workers call it together.
     """
     original = tf.GradientTape.gradient
 
@@ -24,18 +27,31 @@ def scale(factor: Callable[[], Any]) -> None:
     def gradient(
         tape: tf.GradientTape, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        by_variables = any(isinstance(source, (tf.Variable, keras.Variable)) for source in tf.nest.flatten(sources))
-        if output_gradients is None and by_variables and any(map(_is_unreduced, tf.nest.flatten(target))):
-            scaled_by = factor()
-            if scaled_by is not None:
-                output_gradients = tf.nest.map_structure(
-                    lambda loss: tf.ones_like(loss) * (tf.cast(scaled_by, loss.dtype) if _is_unreduced(loss) else 1),
-                    target,
-                )
+        rows, by_weights = samples(), any(isinstance(source, keras.Variable) for source in tf.nest.flatten(sources))
+        losses = tf.nest.flatten(target)
+        if rows is not None and by_weights and output_gradients is None:
+            unreduced = [_has_rows(loss, rows) for loss in losses]
+            # Without a graph the numbers of rows differ between workers, which must call `factor` together.
+            if any(map(_is_vector, losses)) if tf.executing_eagerly() else any(unreduced):
+                scaled_by = factor()
+                if scaled_by is not None:
+                    ones = [
+                        tf.ones_like(loss) * (tf.cast(scaled_by, loss.dtype) if is_unreduced else 1)
+                        for loss, is_unreduced in zip(losses, unreduced, strict=True)
+                    ]
+                    output_gradients = tf.nest.pack_sequence_as(target, ones)
         return original(tape, target, sources, output_gradients, *args, **kwargs)
 
     tf.GradientTape.gradient = gradient
 
 
-def _is_unreduced(loss: Any) -> bool:
-    return isinstance(loss, tf.Tensor) and loss.shape.rank != 0
+def _is_vector(loss: Any) -> bool:
+    return isinstance(loss, tf.Tensor) and loss.shape.rank is not None and loss.shape.rank > 0
+
+
+def _has_rows(loss: Any, samples: Any) -> bool:
+    """Whether a loss has, as far as is known, a row for each sample."""
+    if not _is_vector(loss):
+        return False
+    known = tf.get_static_value(samples) if isinstance(samples, tf.Tensor) else samples
+    return loss.shape[0] is None or (known is not None and int(known) == loss.shape[0])

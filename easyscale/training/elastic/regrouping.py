@@ -14,6 +14,7 @@ from easyscale.training.fit_progress import FitProgress
 from easyscale.training.meetings import Meetings
 from easyscale.training.parts import metrics
 from easyscale.training.parts.divided_data import DividedData
+from easyscale.training.parts.layer_states import LayerStates
 from easyscale.training.replicated_model import ReplicatedModel
 from easyscale.training.training_state import TrainingState
 
@@ -180,6 +181,8 @@ class Regrouping:
         """Give newcomers what they need beside the variables: of the chief, or who comes next if it has failed."""
         communicator, progress = self._communicator, self._progress
         joining.give_state(self._state, communicator, root, has_joined)
+        if has_joined and LayerStates(self._model).layers:  # of which a step was traced with other state
+            self._is_stale, self._model.test_function, self._model.predict_function = True, None, None
         own = communicator.membership.initial_ranks[communicator.rank] if has_joined else None
         numbers = communicator.all_gather_object(own)
         if has_joined:

@@ -62,36 +62,39 @@ def start_with_equal_layers(model: keras.Model, communicator: Communicator) -> b
     """
     states = LayerStates(model)
     in_model = {*map(id, states.layers)}
-    beside = [layer for layer in adapting.adapted() if id(layer) not in in_model]
-    digests = [list(map(_digest, layers)) for layers in (states.layers, beside)]
-    of_model, of_others = zip(*communicator.all_gather_object(digests), strict=True)
-    if (found := _first_different(of_others)) is not None and communicator.is_chief:
-        _warn(beside, *found, "It is no layer of the model, so data that it has prepared differ")
-    found = _first_different(of_model)
+    beside = {str(number): layer for number, layer in adapting.adapted().items() if id(layer) not in in_model}
+    of_model = {str(index): layer for index, layer in enumerate(states.layers)}
+    own = [{name: _digest(layer) for name, layer in layers.items()} for layers in (of_model, beside)]
+    all_ranks = communicator.all_gather_object(own)
+    found = _first_different([digests for _, digests in all_ranks])
+    if found is not None and communicator.is_chief:
+        _warn(beside[found[0]], found[1], "It is no layer of the model, so data that it has prepared differ")
+    found = _first_different([digests for digests, _ in all_ranks])
     if found is None:
         return False
     if communicator.is_chief:
-        _warn(states.layers, *found, "All ranks have the chief's now")
+        _warn(of_model[found[0]], found[1], "All ranks have the chief's now")
     chiefs = states.state() if communicator.is_chief else State(None)
     about = communicator.all_gather_object(chiefs.about)[0]
     states.load(State(about, broadcast_arrays(communicator, chiefs.arrays, 0)))
+    model.train_function = model.test_function = model.predict_function = None  # traced with what layers had
     return True
 
 
-def _first_different(digests: Sequence[Sequence[str]]) -> tuple[int, int] | None:
-    """Return the number of the first layer whose state differs from the chief's, and the rank; or `None`."""
+def _first_different(digests: Sequence[dict[str, str]]) -> tuple[str, int] | None:
+    """Return which layer's state is the first that differs from the chief's, and the rank; or `None`."""
     for rank, own in enumerate(digests):
-        for index, (digest, chiefs) in enumerate(zip(own, digests[0], strict=False)):
-            if digest != chiefs:
-                return index, rank
+        for name, chiefs in digests[0].items():
+            if own.get(name, chiefs) != chiefs:
+                return name, rank
     return None
 
 
-def _warn(layers: Sequence[keras.layers.Layer], index: int, rank: int, consequence: str) -> None:
+def _warn(layer: keras.layers.Layer, rank: int, consequence: str) -> None:
     warnings.warn(
-        f"layers must have the same state on all ranks. Received: {type(layers[index]).__name__} "
-        f"'{layers[index].name}', which is adapted to other data on rank {rank} than on rank 0. {consequence}. Call "
-        "`adapt` before `easyscale.shard`, or with what `shard` returns: all ranks then adapt to all of it",
+        f"layers must have the same state on all ranks. Received: {type(layer).__name__} '{layer.name}', which is "
+        f"adapted to other data on rank {rank} than on rank 0. {consequence}. Call `adapt` before `easyscale.shard`, "
+        "or with what `shard` returns: all ranks then adapt to all of it",
         EasyScaleWarning,
         stacklevel=2,
     )
@@ -122,13 +125,19 @@ def _state(layer: keras.layers.Layer) -> tuple[dict[str, Any], dict[str, np.ndar
             if path.is_file():
                 files[str(path.relative_to(folder))] = path.read_bytes().decode("latin-1")
     bins = getattr(layer, "bin_boundaries", None)
-    about = {"bins": None if bins is None else [float(bound) for bound in bins], "files": files}
+    about = {
+        "bins": None if bins is None else [float(bound) for bound in bins],
+        "files": files,
+        "built": layer.get_build_config() if layer.built and store else None,
+    }
     return about, {name: np.asarray(keras.ops.convert_to_numpy(value)) for name, value in store.items()}
 
 
 def _load(layer: keras.layers.Layer, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     if about["bins"] is not None:
         layer.bin_boundaries = about["bins"]
+    if about["built"] and not layer.built:
+        layer.build_from_config(about["built"])
     if arrays:
         layer.load_own_variables(arrays)
     if about["files"]:

@@ -43,7 +43,7 @@ def install() -> None:
         _replace("scale_loss_for_distribution", _as_it_is)
         _replace("unscale_loss_for_distribution", _as_it_is)
         keras.metrics.Mean.update_state = _weigh_numbers(keras.metrics.Mean.update_state)
-        backends.get().scale_sums(_factor_of_sums)
+        backends.get().scale_sums(_samples, _factor_of_sums)
 
 
 def may_choose_elements(model: keras.Model) -> bool:
@@ -124,19 +124,23 @@ def _as_it_is(original: Callable, workers: WholeBatch, value: Any) -> Any:
     return value
 
 
+def _samples() -> Any:
+    """Return the number of this worker's samples in a step of several workers; `None` outside of one."""
+    workers = workers_of_step()
+    return None if workers is None or workers.size == 1 else workers.context.weight
+
+
 def _factor_of_sums() -> Any:
-    """Return what the gradient of a sum over this worker's samples is multiplied by; `None` outside of a step.
+    """Return what the gradient of a sum over this worker's samples is multiplied by.
 
     Raises:
         ValueError: If it is differentiated in a graph of its own inside of the step, where workers cannot meet.
     """
-    if workers_of_step() is None:
-        return None
     if workers_of_graph() is None:
         raise ValueError(
-            "a loss that several workers train by must be one number where it is differentiated in a `tf.function` or "
-            "a branch of `train_step`. Received: one number for each sample. Use `keras.ops.mean(loss)`, or "
-            "differentiate it in `train_step` itself"
+            "a loss with one value per sample cannot be differentiated inside of a `tf.function` or a branch of "
+            "`train_step`, where workers cannot communicate. Received: such a loss. Reduce it by "
+            "`keras.ops.mean(loss)`, or call `tape.gradient` in `train_step` itself"
         )
     of_step = samples_of_step()
     return None if of_step is None else keras.ops.divide_no_nan(of_step[1], of_step[0])
@@ -150,8 +154,8 @@ def _divisor(values: Any, sample_weight: Any, mask: Any, reduction: str | None) 
         return keras.ops.sum(keras_internals.apply_mask(sample_weight, mask, keras.config.floatx(), reduction))
     if reduction in ("mean", "sum_over_batch_size") and mask is not None:
         return keras.ops.sum(keras.ops.cast(mask, keras.config.floatx()))
-    if reduction not in (None, "none") and counts_elements():
-        return keras.ops.size(values)
+    if reduction not in (None, "none") and counts_elements() and workers_of_graph() is not None:
+        return keras.ops.size(values)  # in a branch, which perhaps not all workers take, by samples
     return None
 
 

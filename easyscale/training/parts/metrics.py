@@ -1,5 +1,6 @@
 """Metrics of all workers together: their states are merged, not their results."""
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -80,15 +81,20 @@ def _merge(
 
 
 def _results_of_own(metrics: Sequence[keras.metrics.Metric]) -> dict[keras.metrics.Metric, float]:
-    """Return the results, if they are numbers, of metrics of the user's own whose states are added up."""
+    """Return the results of metrics of the user's own whose states are added up; NaN for one that is no number."""
     found = {}
     for metric in metrics:
         (updates, *_) = [kind for kind in type(metric).__mro__ if "update_state" in vars(kind)]
         if not updates.__module__.startswith("keras.") and not hasattr(metric, "merge_state"):
-            result = metric.result()
-            if not isinstance(result, dict) and np.ndim(keras.ops.convert_to_numpy(result)) == 0:
-                found[metric] = float(_number(result))
+            found[metric] = _scalar(metric.result())
     return found
+
+
+def _scalar(result: Any) -> float:
+    """Return a result as a number; NaN for what is none."""
+    if isinstance(result, dict) or np.ndim(keras.ops.convert_to_numpy(result)):
+        return math.nan
+    return float(_number(result))
 
 
 _warned: set[str] = set()
@@ -98,15 +104,15 @@ def _check_sums(own: Mapping[keras.metrics.Metric, float], communicator: Communi
     """Warn if a result of all workers is far from those of each: what it was computed from may be no sum."""
     rows = communicator.all_gather_rows(np.array(list(own.values())))[: communicator.workers]
     for metric, results in zip(own, rows.T, strict=True):
-        merged, margin = float(_number(metric.result())), 0.1 * np.abs(results).max()
+        merged, margin = _scalar(metric.result()), 0.1 * np.abs(results).max()
         is_far = not (results.min() - margin <= merged <= results.max() + margin)
-        if is_far and np.isfinite(results).all() and communicator.is_chief and metric.name not in _warned:
+        if is_far and np.isfinite([merged, *results]).all() and communicator.is_chief and metric.name not in _warned:
             _warned.add(metric.name)
             warnings.warn(
-                "the state of a metric must be a sum, as workers add up theirs. Received: "
-                f"'{metric.name}' of {type(metric).__name__}, {merged:.4g} of all from "
-                f"{', '.join(f'{result:.4g}' for result in results)} of each. If its state is a maximum or a running "
-                "mean, give the class a method `merge_state(metrics)`; if it is a count, this is its sum",
+                "the state of a metric must be a sum: workers add up its variables. Received: "
+                f"'{metric.name}' of {type(metric).__name__}, merged to {merged:.4g} from the workers' "
+                f"{', '.join(f'{result:.4g}' for result in results)}. This is expected of a count. For a maximum or a "
+                "running mean define `merge_state(metrics)` in the class",
                 EasyScaleWarning,
                 stacklevel=2,
             )

@@ -14,6 +14,7 @@ from easyscale import backend as backends
 from easyscale.communicator import Communicator
 from easyscale.errors import EasyScaleWarning
 from easyscale.step.equality import fingerprint, name_of
+from easyscale.training.parts.metrics import average
 
 __all__ = ["OwnState", "averaged_in_steps"]
 
@@ -40,7 +41,7 @@ class OwnState:
         self._told: set[str] = set()
 
     def end_epoch(self) -> None:
-        """Overwrite what differs by the chief's. All workers call this together."""
+        """Overwrite what differs by the mean, or by the chief's. All workers call this together."""
         variables = [
             variable
             for variable in self._model.non_trainable_variables
@@ -49,10 +50,14 @@ class OwnState:
         prints = self._communicator.all_gather_rows(fingerprint(backends.get(), variables))
         workers = prints[: self._communicator.workers]
         different = [variables[index] for index in np.flatnonzero((workers != workers[0]).any(axis=0))]
+        means = [variable for variable in different if variable.aggregation == "mean"]
+        for variable, mean in zip(means, average(means, self._communicator), strict=True):
+            variable.assign(mean.astype(np.array(backends.view_of(variable)).dtype))
         for variable in different:
-            value = np.array(backends.view_of(variable), order="C")
-            self._communicator.broadcast(value.reshape(-1).view(np.uint8))
-            variable.assign(value)
+            if variable.aggregation != "mean":
+                value = np.array(backends.view_of(variable), order="C")
+                self._communicator.broadcast(value.reshape(-1).view(np.uint8))
+                variable.assign(value)
         undeclared = [name_of(variable) for variable in different if variable.aggregation == "none"]
         if self._communicator.is_chief and not self._told.issuperset(undeclared):
             self._told.update(undeclared)
@@ -61,10 +66,10 @@ class OwnState:
     def _warn(self, names: list[str]) -> None:
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         warnings.warn(
-            "each worker assigns a non-trainable weight by its own part of a batch. Received: "
-            f"`{names[0]}`{others}, of which all workers get the chief's at the end of each epoch. Make it by "
-            "`add_weight(..., aggregation='mean')` if workers should average it in each step, or with "
-            "aggregation='only_first_replica' if the chief's is meant",
+            "non-trainable weights must be the same on all workers. Received: "
+            f"`{names[0]}`{others}, which a layer assigns from each worker's own samples. At the end of each epoch all "
+            "workers get the chief's value. Create it by `add_weight(..., aggregation='mean')` to average it in each "
+            "step, or with aggregation='only_first_replica' to keep the chief's value without this warning",
             EasyScaleWarning,
             stacklevel=2,
         )

@@ -12,7 +12,6 @@ from easyscale.communicator import Communicator
 from easyscale.parallel.pipeline.forward_pass import call, outputs_of
 from easyscale.step.interfaces import WholeBatch
 from easyscale.training.current_step import step_of
-from easyscale.training.parts.losses import may_choose_elements
 from easyscale.training.pipelined.loss import Labels
 from easyscale.training.pipelined.part_of_batch import PartOfBatch
 
@@ -74,7 +73,7 @@ class Divisors:
             known[id(tensor)] = keras.ops.zeros((samples, *(size or 1 for size in tensor.shape[1:])), tensor.dtype)
         y, sample_weight = self._labels.packed(labels)
         counting = _Counting(self._batch, samples)
-        with step_of(counting, may_choose_elements(self._model)):
+        with step_of(counting):
             keras_internals.compiled_loss(self._model, y, outputs_of(self._graph, known), sample_weight)
         return keras.ops.stack(counting.asked) if counting.asked else keras.ops.zeros((0,))
 

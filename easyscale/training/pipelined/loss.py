@@ -16,7 +16,6 @@ from easyscale import keras_internals
 from easyscale.parallel.pipeline.batch import Form
 from easyscale.step.interfaces import WholeBatch
 from easyscale.training.current_step import step_of
-from easyscale.training.parts.losses import may_choose_elements
 from easyscale.training.pipelined.part_of_batch import PartOfBatch
 
 __all__ = ["Labels", "LossOfStage"]
@@ -71,7 +70,7 @@ class LossOfStage:
     def __call__(self, outputs: Any, labels: list, numbers: Any, added: list) -> Any:
         model, samples = self._model, numbers[0]
         y, sample_weight = self._labels.packed(labels)
-        with step_of(_MicroBatch(self._batch, numbers), may_choose_elements(self._model)):
+        with step_of(_MicroBatch(self._batch, numbers)):
             losses = [keras_internals.compiled_loss(model, y, outputs, sample_weight), *added]
             losses = [loss for loss in losses if loss is not None]
             if not losses:
