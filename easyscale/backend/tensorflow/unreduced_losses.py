@@ -31,8 +31,8 @@ def scale(samples: Callable[[], Any], factor: Callable[[], Any]) -> None:
         losses = tf.nest.flatten(target)
         if rows is not None and by_weights and output_gradients is None:
             unreduced = [_has_rows(loss, rows) for loss in losses]
-            # Without a graph the numbers of rows differ between workers, which must call `factor` together.
-            if any(map(_is_vector, losses)) if tf.executing_eagerly() else any(unreduced):
+            # What is known of shapes differs between workers, which must call `factor` together.
+            if any(_is_vector(loss) and (loss.shape != (1,) or _known(rows) == 1) for loss in losses):
                 scaled_by = factor()
                 if scaled_by is not None:
                     ones = [
@@ -53,5 +53,16 @@ def _has_rows(loss: Any, samples: Any) -> bool:
     """Whether a loss has, as far as is known, a row for each sample."""
     if not _is_vector(loss):
         return False
-    known = tf.get_static_value(samples) if isinstance(samples, tf.Tensor) else samples
-    return loss.shape[0] is None or (known is not None and int(known) == loss.shape[0])
+    return loss.shape[0] is None or loss.shape[0] == _known(samples)
+
+
+def _known(samples: Any) -> int | None:
+    """Return a number of samples; `None` if it is not known before the step."""
+    if tf.is_symbolic_tensor(samples) and samples.op.type == "StridedSlice":  # of the shape of the batch
+        (shape, *_) = samples.op.inputs
+        if shape.op.type == "Shape":
+            return shape.op.inputs[0].shape[0]
+        samples = tf.get_static_value(shape)
+        return None if samples is None else int(samples[0])
+    value = tf.get_static_value(samples) if isinstance(samples, tf.Tensor) else samples
+    return None if value is None else int(value)
