@@ -48,9 +48,9 @@ def adapted() -> dict[int, "keras.layers.Layer"]:
 def _replace() -> None:
     import keras
 
-    for name in _LAYERS:
-        layer_class = getattr(keras.layers, name)
-        layer_class.adapt = _over_all(layer_class.adapt)
+    for layer_class in (getattr(getattr(keras, "layers", None), name, None) for name in _LAYERS):
+        if layer_class is not None:
+            layer_class.adapt = _over_all(layer_class.adapt)
 
 
 def _over_all(original: Callable) -> Callable:
