@@ -22,7 +22,7 @@ _warned: set[int] = set()
 
 
 class LocalBatch(int):
-    """What `local_batch` returns: an integer that knows what it is a part of.
+    """The integer that `local_batch` returns, with the global batch it was divided from.
 
     Attributes:
         global_batch: Int. The samples in a batch of all workers.

@@ -45,7 +45,7 @@ class Files:
         self._skipped: collections.Counter[bytes] = collections.Counter()
         self._images: dict[bytes, io.BytesIO] = {}  # the HDF5 files that this rank would have written
         self._saved: set[bytes] = set()  # what the chief has saved while all ranks waited
-        self._is_told = True  # whether the other ranks are told of each HDF5 file
+        self._is_told = True  # False while a write that sends its own message is under way
         self._sent: list[tuple[Request, np.ndarray]] = []
         self._watches, self._lock, self._process = False, threading.Lock(), os.getpid()
         when_imported("h5py", self._replace_hdf5)

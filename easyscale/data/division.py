@@ -154,7 +154,7 @@ def rows(whole: Any, indices: np.ndarray) -> Any:
 
 
 class SmallBatches:
-    """Whether a dataset has batches of fewer samples than there are workers, other than the last one of an epoch.
+    """Records batches of a dataset that have fewer samples than there are workers, except the last of an epoch.
 
     Args:
         size: Int. The number of workers.

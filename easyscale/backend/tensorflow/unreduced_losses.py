@@ -50,7 +50,7 @@ def _is_vector(loss: Any) -> bool:
 
 
 def _has_rows(loss: Any, samples: Any) -> bool:
-    """Whether a loss has, as far as is known, a row for each sample."""
+    """Return whether a loss is taken to have one row for each sample."""
     if not _is_vector(loss):
         return False
     return loss.shape[0] is None or loss.shape[0] == _known(samples)

@@ -52,7 +52,7 @@ class OwnState:
         different = [variables[index] for index in np.flatnonzero((workers != workers[0]).any(axis=0))]
         means = [variable for variable in different if variable.aggregation == "mean"]
         for variable, mean in zip(means, average(means, self._communicator), strict=True):
-            variable.assign(mean.astype(np.array(backends.view_of(variable)).dtype))
+            variable.assign(mean.astype(backends.view_of(variable).dtype))
         for variable in different:
             if variable.aggregation != "mean":
                 value = np.array(backends.view_of(variable), order="C")
