@@ -114,8 +114,14 @@ class Group:
                 print(json.dumps(order), file=file, flush=True)
             answers = [file.readline() for file in files]
             if not all(answers):
+                self._await_an_end()  # its last words come after its connection is closed
                 raise RuntimeError(f"{self._name}: a process ended in {order}\n{self._tail()}")
         return [json.loads(answer) for answer in answers]
+
+    def _await_an_end(self) -> None:
+        end = time.monotonic() + 5
+        while all(process.poll() is None for process in self._processes) and time.monotonic() < end:
+            time.sleep(0.01)
 
     def _tail(self) -> str:
         return "\n".join(self._said.read_text(errors="replace").splitlines()[-20:])

@@ -23,9 +23,9 @@ def when_imported(name: str, act: Callable[[], None], through: Collection[str] =
     >>> when_imported("json", lambda: print("here"))
     here
     """
-    if name in sys.modules:
+    if sys.modules.get(name) is not None:
         act()
-    else:
+    elif name not in sys.modules:  # `None` there says that it must not be imported
         sys.meta_path.insert(0, _Watching({name, *through}, frozenset(through), act))
 
 

@@ -18,7 +18,6 @@ print(total, len(tf.config.list_logical_devices("CPU")), easyscale.size())
 """
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     "begin", ["import easyscale, keras, tensorflow as tf", "import tensorflow as tf, keras, easyscale"]
 )
@@ -30,7 +29,6 @@ def test_devices_are_made_before_tensorflow_computes(begin):
     assert done.stderr.count("EasyScale: 2 logical CPU devices in each process: there are 0 GPUs.") == 1
 
 
-@pytest.mark.timeout(90)
 def test_devices_that_come_too_late_are_told_of_in_one_line():
     begin = "import tensorflow as tf, keras; keras.ops.ones(3); import easyscale"
     env = environment(EASYSCALE_DEVICES="2", EASYSCALE_LAUNCHED="")

@@ -12,8 +12,6 @@ from easyscale.cli.launch.stalls import Stalls
 from easyscale.cli.launch.watch import Watch
 from easyscale.progress import Activity, Progress
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_two_processes_see_one_record():
     written, file = Progress.open()

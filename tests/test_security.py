@@ -63,7 +63,6 @@ if int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]) == 1:
 """
 
 
-@pytest.mark.timeout(60)
 def test_arguments_and_environment_pass_through_no_shell(tmp_path):
     script, canary = tmp_path / "a script; touch x.py", tmp_path / "canary"
     script.write_text(SCRIPT)

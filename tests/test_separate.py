@@ -62,7 +62,6 @@ def _said(folder, script, real=False, **variables):
     ],
     ids=["nothing else called", "data divided"],
 )
-@pytest.mark.timeout(150)
 def test_a_forgotten_callback_is_said_once(tmp_path, script):
     (line,), output = _said(tmp_path, script)
     assert output.count("trained") >= 2
@@ -88,14 +87,12 @@ def test_a_forgotten_callback_is_said_once(tmp_path, script):
     ],
     ids=["only the chief", "a search", "MPI of its own", "filtered"],
 )
-@pytest.mark.timeout(150)
 def test_what_is_meant_so_is_left_alone(tmp_path, script):
     lines, output = _said(tmp_path, script)
     assert "trained" in output
     assert not lines
 
 
-@pytest.mark.timeout(150)
 def test_a_model_that_keras_trains_apart_after_a_fit_of_all_is_said(tmp_path):
     (line,), output = _said(tmp_path, REAL, real=True)
     assert line.startswith("[1] EasyScaleWarning: each of 2 ranks has trained a model of its own")
@@ -109,7 +106,6 @@ def test_a_model_that_keras_trains_apart_after_a_fit_of_all_is_said(tmp_path):
         ("easyscale.shard(None)", "`shard` must be given data. Received: None. Try `x, y = easyscale.shard(x, y)`"),
     ],
 )
-@pytest.mark.timeout(90)
 def test_a_wrong_argument_is_one_line_of_one_rank(tmp_path, line, message):
     script = tmp_path / "train.py"
     script.write_text(f"import easyscale\n{line}\n")
@@ -124,7 +120,6 @@ def test_a_wrong_argument_is_one_line_of_one_rank(tmp_path, line, message):
     [("", True), ("import easyscale; easyscale.rank()", False)],
     ids=["does not know of it", "asks for its rank"],
 )
-@pytest.mark.timeout(120)
 def test_a_script_that_loads_tensorflow_and_does_not_use_easyscale_is_told_of(tmp_path, calls, said):
     library = tmp_path / "libtensorflow_cc.so.2"  # what is looked for is that such a file is in memory
     library.write_bytes(bytes(4096))

@@ -10,8 +10,6 @@ import pytest
 
 from easyscale.unbuffered import _Whole
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_write_that_signals_interrupt_is_whole():
     reader, writer = os.pipe()

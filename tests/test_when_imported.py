@@ -61,6 +61,13 @@ def test_it_waits_for_a_module_through_which_it_is_imported(modules, first, then
     assert seen == [[first == "high"]]
 
 
+def test_it_is_not_done_for_a_module_that_must_not_be_imported(modules, monkeypatch):
+    monkeypatch.setitem(sys.modules, "low", None)
+    when_imported("low", lambda: pytest.fail("called"))
+    with pytest.raises(ModuleNotFoundError, match="low"):
+        importlib.import_module("low")
+
+
 def test_a_module_that_is_not_there_fails_as_ever(modules):
     when_imported("nowhere_to_be_found", lambda: pytest.fail("called"))
     with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent
 EASYSCALE = str(Path(sys.executable).with_name("easyscale"))
 EQUAL = ["conv_net", "tf_data", "custom_train_step", "text", "fine_tuning", "tuner", "other_data", "sizes", "files"]
 SHUFFLED = ["conv_net:shuffle", "tf_data:shuffle"]
-pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("auto")]
+pytestmark = [pytest.mark.xdist_group("auto")]
 
 
 class Outcome(NamedTuple):

@@ -2,10 +2,9 @@
 
 import pytest
 from losses import LOSING_CHIEFS, lose
-from other_backends import LIMIT, OTHERS
+from other_backends import OTHERS
 
 pytestmark = [
-    pytest.mark.timeout(2 * LIMIT + 60),
     pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS),
 ]
 

@@ -16,7 +16,6 @@ SUMS = Path(__file__).with_name("seconds_of_sums.py")
 EASYSCALE = str(Path(sys.executable).with_name("easyscale"))
 
 
-@pytest.mark.timeout(300)
 def test_rows_run(tmp_path):
     file = tmp_path / "found.json"
     options = ["--quick", "--only", "bytes,pack,1gbit,digits", "--network", "throttle", "--json", str(file)]
@@ -48,7 +47,6 @@ def test_a_table_has_a_row_for_each_way():
     ]
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.skipif(not two_hosts.Hosts.are_possible(), reason="needs root, and namespaces, iproute2 and util-linux")
 def test_a_line_that_is_slowed_down_takes_as_long_as_a_link_of_that_rate():
     """4 MB in each direction at 20 Mbit/s: 1.6 s, of which a bucket of the link's queue takes 0.1 off."""

@@ -6,7 +6,6 @@ import pytest
 
 from easyscale.callbacks import Distribute
 
-pytestmark = pytest.mark.timeout(120)
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 
 

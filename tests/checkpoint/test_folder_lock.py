@@ -11,7 +11,6 @@ import pytest
 from easyscale.checkpoint.folder_lock import FolderLock
 from easyscale.errors import EasyScaleError
 
-pytestmark = pytest.mark.timeout(60)
 HOLDER = """
 import sys
 from pathlib import Path

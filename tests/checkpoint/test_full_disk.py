@@ -111,7 +111,6 @@ write(45)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-@pytest.mark.timeout(100)
 def test_on_a_disk_that_is_really_full(tmp_path):
     mount = 'mount -t tmpfs -o size=1m none "$1" && exec "$2" -c "$3" "$1"'
     command = ["unshare", "-m", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, ON_A_SMALL_DISK]

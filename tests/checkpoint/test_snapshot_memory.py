@@ -1,6 +1,5 @@
 import ml_dtypes
 import numpy as np
-import pytest
 
 from easyscale import exchange
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
@@ -35,7 +34,6 @@ def test_memory_that_is_released_is_not_used_again():
     np.testing.assert_array_equal(first, np.ones(3))
 
 
-@pytest.mark.timeout(60)
 def test_a_rank_that_only_gives_its_part_keeps_no_memory_for_the_whole(run_ranks):
     def on_rank(comm):
         shards, memory = Shards(exchange.get("ring", comm), [((12,), np.float32)]), SnapshotMemory()

@@ -26,7 +26,6 @@ ODD = {
 }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_only_named_like_a_checkpoint_is_passed_over_and_told_of(tmp_path, kind, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
@@ -95,7 +94,6 @@ LONG = "its JSON is longer than"
 MANY = "its JSON must have 67108864 bytes and 4194304 values at most"
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

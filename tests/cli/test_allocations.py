@@ -12,8 +12,6 @@ from easyscale.cli.launch.hosts import Host
 from easyscale.cli.launch.planning import LaunchOptions, plan
 from easyscale.errors import LaunchError
 
-pytestmark = pytest.mark.timeout(60)
-
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-3]", "SLURM_JOB_CPUS_PER_NODE": "4(x2),8"}
 
 

@@ -9,8 +9,6 @@ import pytest
 from easyscale.bench import exchange
 from easyscale.cli.bench import exchange_report
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -7,8 +7,6 @@ import pytest
 from easyscale.bench import fit as bench_fit
 from easyscale.cli.bench import fit_report
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -5,8 +5,6 @@ import subprocess
 
 import pytest
 
-pytestmark = pytest.mark.timeout(90)
-
 FULL = "> /dev/full"
 
 

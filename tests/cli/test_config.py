@@ -3,7 +3,6 @@
 import pytest
 
 tomllib = pytest.importorskip("tomllib")
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture

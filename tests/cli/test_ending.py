@@ -7,8 +7,6 @@ import pytest
 from easyscale.cli.launch.ending import Ending, Endings
 from easyscale.progress import Leave
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def ended(rank, status, when=0, leave=Leave.DONE, missed=0):
     words = {"host": "a", "status": status, "met": True, "leave": leave, "missed": missed}

@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 from launches import RANK
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def read_until(file: int, text: bytes, timeout: float = 20) -> bytes:
     """Read from a file descriptor until `text` has come."""

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from launches import RANK
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def test_a_rank_that_fails_is_named(ranks, script):
     done = ranks.run("launch", "-n", "2", script(RANK + "sys.exit(3) if rank == 1 else time.sleep(60)"))

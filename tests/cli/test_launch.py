@@ -10,8 +10,6 @@ import pytest
 from easyscale import run_module
 from easyscale.cli.launch.containers import ControlGroup
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize(
     ("arguments", "message"),

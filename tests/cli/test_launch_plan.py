@@ -14,8 +14,6 @@ from easyscale.cli.launch.plan import LaunchPlan
 from easyscale.cli.launch.planning import LaunchOptions, plan
 from easyscale.settings import Settings
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):

@@ -7,8 +7,6 @@ import subprocess
 import psutil
 import pytest
 
-pytestmark = pytest.mark.timeout(90)
-
 # Each is in a session of its own: a child, a stubborn one, one without the environment, one whose parent has ended.
 SCRIPT = """
 import os, signal, subprocess, sys, time

@@ -9,8 +9,6 @@ from launches import run
 from easyscale.cli.launch import limits
 from easyscale.errors import LaunchError
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize(("most", "processes", "need"), [(33, 2, 34), (63, 8, 64)])
 def test_too_few_files_are_told_of_with_how_many_are_needed(monkeypatch, most, processes, need):

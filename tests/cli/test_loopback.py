@@ -5,8 +5,6 @@ import subprocess
 import psutil
 import pytest
 
-pytestmark = pytest.mark.timeout(90)
-
 SCRIPT = """
 import numpy as np
 import easyscale

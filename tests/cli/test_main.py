@@ -8,8 +8,6 @@ import pytest
 
 import easyscale
 
-pytestmark = pytest.mark.timeout(60)
-
 HEAVY = ("tensorflow", "keras", "mpi4py", "rich", "matplotlib", "easyscale.exchange")
 
 

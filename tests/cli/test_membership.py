@@ -6,8 +6,6 @@ from easyscale.cli.launch.ending import Ending
 from easyscale.cli.launch.membership import Membership, Process
 from easyscale.progress import Leave
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def killed(rank, **fields):
     return Ending(rank, "a", **{"signal": 9, "leave": Leave.NONE, **fields})

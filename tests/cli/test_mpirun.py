@@ -5,12 +5,8 @@ import os
 import signal
 import sys
 
-import pytest
-
 from easyscale.cli.launch.mpirun import Mpirun
 from easyscale.cli.launch.signals import caught
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def test_signals_to_one_that_has_not_started_do_nothing():

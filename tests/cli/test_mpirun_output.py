@@ -1,13 +1,9 @@
 """Which of the lines that mpirun writes are those of ranks, and which its own."""
 
-import pytest
-
 from easyscale.cli.launch.mpirun_output import MpirunOutput
 from easyscale.cli.launch.runtimes.mpich import Mpich
 from easyscale.cli.launch.runtimes.open_mpi import OpenMpi
 from easyscale.cli.launch.worker import MARK
-
-pytestmark = pytest.mark.timeout(60)
 
 OPEN_MPI = OpenMpi("mpirun", "mpirun (Open MPI) 5.0.11")
 

@@ -14,8 +14,6 @@ import pytest
 
 from easyscale import onednn
 
-pytestmark = pytest.mark.timeout(120)
-
 OLDER, NEWER = "fpu sse4_2 avx avx2 fma", "fpu avx2 fma avx512f avx512_vnni"
 SHOW = "import os, sys; sys.stdout.write(os.environ.get('TF_ENABLE_ONEDNN_OPTS', 'none') + '\\n')"
 SWITCHED = {"TF_ENABLE_ONEDNN_OPTS": "1", "EASYSCALE_SWITCHED_ONEDNN": "1"}

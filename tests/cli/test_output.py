@@ -9,8 +9,6 @@ from easyscale.cli.launch import output
 from easyscale.cli.launch.logs import Logs
 from easyscale.errors import LaunchError
 
-pytestmark = pytest.mark.timeout(60)
-
 FIRST = b'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    ^^^\nValueError: x\n'
 LINK = b"\nThe above exception was the direct cause of the following exception:\n\n"
 

@@ -5,8 +5,6 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
-
 SCRIPT = """
 import keras, numpy as np
 import easyscale

@@ -13,8 +13,6 @@ from easyscale.quantities import (
     parse_seconds,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),

@@ -8,8 +8,6 @@ import pytest
 
 from easyscale.cli.launch import job
 
-pytestmark = pytest.mark.timeout(90)
-
 
 class Fails:
     """Stands for a `Job` that fails."""

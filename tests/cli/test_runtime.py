@@ -8,8 +8,6 @@ from easyscale.cli.launch.runtimes.mpich import Mpich
 from easyscale.cli.launch.runtimes.open_mpi import OpenMpi
 from easyscale.errors import LaunchError
 
-pytestmark = pytest.mark.timeout(60)
-
 OPEN_MPI = OpenMpi("mpirun", "mpirun (Open MPI) 5.0.11")
 OPEN_MPI_4 = OpenMpi("mpirun", "mpirun (Open MPI) 4.1.6")
 MPICH = Mpich("mpirun", "HYDRA build details:\n    Version:                                 5.0.2\n")

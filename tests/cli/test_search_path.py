@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
-
 NAMES = ["json", "easyscale", "runpy", "resource", "select", "selectors", "socket", "subprocess", "tempfile", "click"]
 NAMES += ["numpy", "psutil", "mpi4py", "cloudpickle", "ctypes", "contextlib", "functools", "typing", "dataclasses"]
 

@@ -12,8 +12,6 @@ from launches import environment, run
 from easyscale.cli.launch import shared_memory
 from easyscale.errors import LaunchError
 
-pytestmark = pytest.mark.timeout(120)
-
 SHARED_MEMORY = Path("/dev/shm")
 
 SCRIPT = """

@@ -6,8 +6,6 @@ import pytest
 
 from easyscale.cli.launch.shutdown import Shutdown
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Mpirun:
     has_ended = False

@@ -11,8 +11,6 @@ import pytest
 
 from easyscale.cli.launch import output
 
-pytestmark = pytest.mark.timeout(90)
-
 WRITES = """
 import os, signal, sys, time
 told = []

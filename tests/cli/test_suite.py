@@ -9,8 +9,6 @@ import pytest
 from easyscale.cli.suite import cells, report, running
 from easyscale.cli.suite.cells import OOM, Cell
 
-pytestmark = pytest.mark.timeout(300)
-
 SMALL, LARGE = Cell("cifar10", 4, 1), Cell("cifar10", 4, 2)
 
 

@@ -14,8 +14,6 @@ from easyscale.cli.launch.streams import Rank
 from easyscale.cli.launch.supervisor import Supervisor
 from easyscale.progress import Leave
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Shutdown:
     has_begun = False

@@ -12,8 +12,6 @@ from easyscale.cli.commands import verify
 from easyscale.cli.verify import runs
 from easyscale.settings import Settings
 
-pytestmark = pytest.mark.timeout(180)
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

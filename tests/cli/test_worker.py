@@ -4,8 +4,6 @@ import pytest
 
 from easyscale.cli.launch.worker import cores_of_rank, thread_settings, threads_of_rank
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])

@@ -7,8 +7,6 @@ import pytest
 from easyscale.bench import links
 from easyscale.communicator import clocks
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_all_ranks_know_by_how_much_each_clock_is_ahead_of_the_first_one(run_ranks, size):

@@ -180,7 +180,6 @@ def test_a_deadlock_is_a_timeout_that_names_who_waits_for_what(run_ranks):
     )
 
 
-@pytest.mark.timeout(30)
 def test_ranks_that_all_stand_still_for_a_while_are_not_waited_for_until_the_end(run_ranks, monkeypatch):
     monkeypatch.setattr(local, "_STILL_SECONDS", 0.5)
 

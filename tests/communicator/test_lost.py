@@ -15,8 +15,6 @@ ELASTIC = [name for name in exchange.available() if exchange.get(name).is_elasti
 REPLACED = Path(__file__).with_name("replaced_on_ranks.py")
 ADMITTED = Path(__file__).with_name("admitted_on_ranks.py")
 
-pytestmark = pytest.mark.timeout(150)
-
 
 @pytest.mark.parametrize(
     ("case", "servers"),

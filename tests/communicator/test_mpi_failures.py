@@ -18,8 +18,6 @@ from launches import environment, mpirun, run
 _SCRIPT = Path(__file__).with_name("failing.py")
 _LIMIT = 60.0
 
-pytestmark = pytest.mark.timeout(_LIMIT + 60)
-
 
 def _fail(way, size=3, command=None):
     """Run the script on `size` ranks; return exit code, standard output and standard error of the ranks."""

@@ -52,7 +52,6 @@ def pages(site):
     return {file: Page(file) for file in site.rglob("*.html")}
 
 
-@pytest.mark.timeout(LIMIT + 60)
 def test_nothing_is_loaded_from_other_hosts(pages):
     loaded = {address for page in pages.values() for address in page.loads}
     assert loaded

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import nbclient
 import nbformat
-import pytest
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
@@ -13,7 +12,6 @@ def _texts(cell):
     return "".join(output.get("text", "") for output in cell.outputs)
 
 
-@pytest.mark.timeout(200)
 def test_notebook_trains_on_two_processes_and_shows_what_they_write(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)

@@ -26,7 +26,6 @@ def _compared(lines, script):
     return [re.sub(r"-?\d[\d.,]*(e-?\d+)?", "#", line) for line in lines]
 
 
-@pytest.mark.timeout(260)
 @pytest.mark.parametrize(
     "script",
     [pytest.param(script, id=script.stem, marks=[pytest.mark.full] * (script.stem in LONG)) for script in SCRIPTS],

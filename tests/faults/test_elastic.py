@@ -10,8 +10,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import harness  # noqa: E402
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.mark.parametrize("update", [pytest.param("replicated", marks=pytest.mark.full), "sharded"])
 def test_workers_that_are_killed_are_replaced_until_replacements_fail(tmp_path, update):

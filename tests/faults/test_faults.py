@@ -18,8 +18,6 @@ import harness  # noqa: E402
 SUMS = Path(__file__).with_name("sums.py")
 HOST = os.uname().nodename
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def sums(fault, folder, *options, exchange="ring"):
     done = harness.launch(SUMS, [fault, str(folder), exchange], folder, "-n", "3", *options)

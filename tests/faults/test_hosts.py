@@ -15,7 +15,6 @@ from hosts import Hosts  # noqa: E402
 SUMS, TRAINING = Path(__file__).with_name("sums.py"), Path(__file__).with_name("training.py")
 
 pytestmark = [
-    pytest.mark.timeout(240),
     pytest.mark.skipif(not Hosts.are_possible(), reason="needs root, and Linux's namespaces, iproute2 and util-linux"),
 ]
 

@@ -12,8 +12,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import harness  # noqa: E402
 
-pytestmark = pytest.mark.timeout(900)
-
 
 def train(folder, *options, fault="none", moment="none"):
     folder.mkdir(exist_ok=True)

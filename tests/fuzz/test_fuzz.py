@@ -20,7 +20,7 @@ from fuzz.shrink import shrink
 from fuzz.trial import Trial, Verdict
 from fuzz.worker import Reply, Task
 
-on_ranks = [pytest.mark.xdist_group("fuzz"), pytest.mark.timeout(900)]
+on_ranks = [pytest.mark.xdist_group("fuzz")]
 
 
 def _drawn(seed):

@@ -16,7 +16,7 @@ import easyscale.integrations.ray  # noqa: E402
 from easyscale.errors import LaunchError  # noqa: E402
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'easyscale[ray]'")
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.xdist_group("ray")]
 needs_hosts = pytest.mark.skipif(not Hosts.are_possible(), reason="needs root, for network namespaces")
 
 

@@ -20,7 +20,6 @@ MANIFESTS = ["checkpoints.yaml", "mpijob.yaml", "trainjob.yaml"]
 PAGE = (ROOT / "docs" / "clusters.md").read_text()
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(not PYTHON.exists(), reason="there is no kubeflow-trainer-api here: `make test` installs it"),
 ]
 

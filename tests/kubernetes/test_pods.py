@@ -31,7 +31,6 @@ model.fit(*data, batch_size=easyscale.local_batch(8), epochs=10**6, verbose=0, c
 """
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(not Hosts.are_possible(), reason="needs root, and Linux's namespaces, iproute2 and util-linux"),
 ]
 

@@ -15,8 +15,6 @@ SHARED_MEMORY = Path("/dev/shm")
 FIT = Path(__file__).with_name("fit_on_ranks.py")
 LIMIT = 90.0
 
-pytestmark = pytest.mark.timeout(LIMIT + 60)
-
 
 @over_ranks(TESTS / "communicator" / "communicator_on_ranks.py", sizes=[3], starts=BY_MPIEXEC)
 def test_communicator(check):

@@ -29,7 +29,6 @@ easyscale.communicator.get().barrier()
 """
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user"),
 ]
 

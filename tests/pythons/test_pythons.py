@@ -46,7 +46,7 @@ def _run(command: list[str], limit: float) -> str:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(INSTALL_LIMIT + 2 * LIMIT + 60)
+@pytest.mark.timeout(4 * INSTALL_LIMIT)
 @pytest.mark.parametrize("version", _supported())
 def test_it_installs_and_works(version, tmp_path):
     python = _find(version)

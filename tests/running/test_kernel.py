@@ -50,7 +50,6 @@ def _only_the_kernel_is_left(marked):
     return [line for line in marked.alive() if "ipykernel" not in line] == []
 
 
-@pytest.mark.timeout(150)
 def test_workers_end_when_the_kernel_is_interrupted_and_when_it_is_restarted(kernel):
     manager, client, marked = kernel
     request = client.execute(CELL)

@@ -18,7 +18,7 @@ from processes import Marked
 import easyscale
 from easyscale.errors import EasyScaleError, LaunchError, WorkerError
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("run")]
+pytestmark = [pytest.mark.xdist_group("run")]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a file of tests
 
 

@@ -17,7 +17,6 @@ SBATCH = Path(__file__).parents[2] / "examples" / "slurm.sbatch"
 LAUNCH = f"{shlex.quote(sys.executable)} -m easyscale launch"
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.xdist_group("slurm"),
     pytest.mark.skipif(
         not Cluster.is_possible(), reason="needs root and Slurm: apt-get install slurmctld slurmd slurm-client"

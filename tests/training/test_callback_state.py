@@ -122,7 +122,6 @@ def test_what_keras_callbacks_count_comes_back():
     assert other.history == history.history and other.epoch == [0]
 
 
-@pytest.mark.timeout(60)
 def test_arrays_of_any_type_reach_other_ranks(run_ranks):
     given = {
         "texts": np.array(["a", "bcd"]),

@@ -12,7 +12,6 @@ from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.errors import EasyScaleError, EasyScaleWarning
 from easyscale.training.broadcast_arrays import broadcast_arrays
 
-pytestmark = pytest.mark.timeout(120)
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 

@@ -48,7 +48,7 @@ def _parts():
 
 
 @pytest.mark.full
-@pytest.mark.timeout(2 * LIMIT + 60)
+@pytest.mark.timeout(7 * LIMIT)
 @pytest.mark.parametrize("part", _parts())
 def test_it_works_with_these_releases(part):
     environment, backend, tests = PARTS[part]

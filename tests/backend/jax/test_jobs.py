@@ -1,13 +1,9 @@
 """Jobs of Keras on JAX, started as a user starts them: what they need, and what is refused in one line."""
 
-import pytest
 from backend.shared.benched_jobs import check_a_bench
 from backend.shared.resumed_jobs import check_a_checkpoint_of_tensorflow, check_a_restart
 from backend.shared.verified_jobs import check_a_script_that_does_not_divide_its_batch, check_a_script_that_is_equal
-from other_backends import BEGIN, JAX, LIMIT
-
-pytestmark = pytest.mark.timeout(2 * LIMIT + 60)
-
+from other_backends import BEGIN, JAX
 
 # Here they may be installed. `None` in `sys.modules` would do but for who looks there for what has been imported.
 WITHOUT = """

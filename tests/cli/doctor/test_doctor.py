@@ -14,8 +14,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
 
 from hosts import Hosts  # noqa: E402
 
-pytestmark = pytest.mark.timeout(180)
-
 DOCTOR = [sys.executable, "-m", "easyscale", "doctor"]
 MAY_MOUNT = subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
 on_hosts = pytest.mark.skipif(not Hosts.are_possible(), reason="needs root, and Linux's namespaces")
