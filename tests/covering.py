@@ -6,9 +6,10 @@ array of a product, and `make test-all`, by tests marked `full`, all of it.
 
 import itertools
 import os
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 
-__all__ = ["IS_FULL", "covering"]
+__all__ = ["IS_FULL", "covering", "drawn"]
 
 # Whether a file of checks is to run all rows of its products: a launch of tests that are marked `full` sets it.
 IS_FULL = os.environ.get("EASYSCALE_TESTS_FULL") == "1"
@@ -30,3 +31,44 @@ def covering(**lists: Sequence) -> list[dict]:
 
 def _pairs(row: dict) -> set:
     return {*itertools.combinations(((name, repr(value)) for name, value in row.items()), 2)}
+
+
+_CANDIDATES = 40  # that are drawn for each row
+
+
+def drawn(allowed: Callable[[dict], bool], **lists: Sequence) -> list[dict]:
+    """Return rows of a product that is too large to be looked through, in which each pair of values still meets.
+
+    Rows are drawn at random, from the same seed each time; of each few the one with the most new pairs is taken. Pairs
+    that no allowed row has are left out.
+
+    Args:
+        allowed: Function of a row. Whether it can be.
+        lists: The lists, by name.
+
+    Reference: Cohen et al., "The AETG system", 1997.
+    """
+    generator, rows, met, dull = random.Random(0), [], set(), 0
+    wanted = set()
+    for one, other in itertools.combinations(lists, 2):
+        wanted |= {((one, repr(a)), (other, repr(b))) for a in lists[one] for b in lists[other]}
+    while wanted - met and dull < 500:
+        candidates = []
+        while len(candidates) < _CANDIDATES:
+            row = {name: generator.choice(values) for name, values in lists.items()}
+            if wanted - met and not candidates:  # aim at a pair that has not been met
+                pair = generator.choice(sorted(wanted - met))
+                row |= {name: next(v for v in lists[name] if repr(v) == text) for name, text in pair}
+            if allowed(row):
+                candidates.append(row)
+            else:
+                dull += 1
+                if dull >= 500:
+                    break
+        if candidates:
+            best = max(candidates, key=lambda row: len(_pairs(row) - met))
+            if _pairs(best) - met:
+                rows.append(best)
+                met |= _pairs(best)
+                dull = 0
+    return rows
