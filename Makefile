@@ -54,6 +54,7 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test $(VENV)/docs/.done $(MPIS:%=$(VENV)/mpis/%/.done) $(BACKENDS:%=$(VENV)/backends/%/.done) \
 		$(VENV)/kubernetes/.done lint
+	KERAS_BACKEND=numpy $(VENV)/backends/jax/bin/python -m pytest --numprocesses 2 tests/numpy_backend
 	$(RUN)pytest --numprocesses 3 --dist loadgroup
 
 test-all: test
