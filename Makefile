@@ -12,6 +12,8 @@
 # `make fuzz` draws training scripts at random for MINUTES, from SEED on, and prints those that EasyScale trains otherwise;
 # with BACKEND=torch or BACKEND=jax, of that backend of Keras.
 #
+# `make mutants` plants COUNT faults in EasyScale, one at a time, drawn from SEED on, and says which of them no test finds.
+#
 # `make bench` measures EasyScale beside others, which it installs into $(VENV)-bench.
 #
 # `make docs` makes the site of docs/, in build/site.
@@ -26,6 +28,7 @@ RUN = $(VENV)/bin/
 SEED ?= 0
 MINUTES ?= 10
 BACKEND ?= tensorflow
+COUNT ?= 300
 PART ?= 0
 PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN)python -m pip install --quiet
@@ -47,7 +50,7 @@ $(subst $(RUN)python,$(@D)/bin/python,$(PIP)) $(1)
 @touch $@
 endef
 
-.PHONY: demo test test-all test-versions lint types docs fuzz bench keras-tests clean
+.PHONY: demo test test-all test-versions lint types docs fuzz mutants bench keras-tests clean
 
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
@@ -79,6 +82,10 @@ docs: $(VENV)/docs/.done
 
 fuzz: $(VENV)/.test
 	PYTHONPATH=tests $(RUN)python -m fuzz --seed $(SEED) --minutes $(MINUTES) --backend $(BACKEND)
+
+mutants: $(VENV)/.test $(BACKENDS:%=$(VENV)/backends/%/.done)
+	PYTHONPATH=tests $(RUN)python -m mutants record
+	PYTHONPATH=tests $(RUN)python -m mutants plant --count $(COUNT) --seed $(SEED)
 
 bench: $(VENV)-bench/.done
 	$(VENV)-bench/bin/python benchmarks/compare.py

@@ -39,3 +39,11 @@ def _no_ranks_stay():
 def run_ranks():
     """`run_ranks(size, on_rank)`: call a function on ranks that are threads of this process."""
     return communicator.run_ranks
+
+
+def pytest_runtest_setup(item):
+    """Let what records which test runs which lines know the test; see `tests/mutants`."""
+    if "COVERAGE_PROCESS_START" in os.environ:
+        import coverage
+
+        coverage.Coverage.current().switch_context(item.nodeid)

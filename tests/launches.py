@@ -241,7 +241,7 @@ class Ranks:
         self._number += 1
         begin = self._output.seek(0, os.SEEK_END)
         reports = [self._folder / f"{self._number}-{rank}.json" for rank in range(self.shape.ranks)]
-        self._tell({"checks": str(checks), "limit": limit, "names": names or _checks_in(checks)})
+        self._tell({"checks": str(checks), "limit": limit, "names": _ids(names or _checks_in(checks))})
         end = time.monotonic() + limit + 30
         try:
             while self.is_alive and time.monotonic() < end and not all(map(_is_whole, reports)):
@@ -270,6 +270,14 @@ class Ranks:
         path = self._folder / "task"
         path.write_text(json.dumps(task))
         path.rename(self._folder / f"{self._number}.json")
+
+
+def _ids(names: Sequence[str]) -> dict[str, str]:
+    """Return the id of the test of each check, given that the test of one of them is running."""
+    running = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" (")[0]
+    texts = [name.removeprefix("check_") for name in names]
+    mine = max((text for text in texts if f"[{text}-" in running), key=len, default="")
+    return {name: running.replace(f"[{mine}-", f"[{text}-") for name, text in zip(names, texts, strict=True)}
 
 
 def _is_whole(report: Path) -> bool:

@@ -49,7 +49,7 @@ def write(report, path):
 
 
 def run(path, names, report_path):
-    """Run these checks of a file; end the launch with the first that fails."""
+    """Run these checks of a file, each with the id of its test; end the launch with the first that fails."""
     report = {"measured": {}}  # what checks return, by name
     try:
         checks = runpy.run_path(path)
@@ -61,6 +61,8 @@ def run(path, names, report_path):
         run.is_spared = True
     for name, check in checks.items():
         if name in names:
+            if recorder is not None:
+                recorder.switch_context(names[name])
             try:
                 report["measured"][name] = check()
                 report[name] = "passed"
@@ -97,6 +99,16 @@ def forget():
     gc.collect()
 
 
+def recorder_of_lines():
+    """Return what records which test runs which lines, if something does; see `tests/mutants`."""
+    if "COVERAGE_PROCESS_START" not in os.environ:
+        return None
+    import coverage
+
+    return coverage.Coverage.current()
+
+
+recorder = recorder_of_lines()
 folder, tester = Path(sys.argv[1]), sys.argv[2]
 rank = communicator.get().rank
 before = list(sys.path)  # with the folder of this file

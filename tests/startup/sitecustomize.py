@@ -8,6 +8,7 @@ to look for garbage among them, while it lasts and at the end, is a third of wha
 import functools
 import gc
 import importlib.machinery
+import os
 import sys
 
 _NOT_FOR_KERAS = ("sklearn", "matplotlib")
@@ -70,3 +71,8 @@ class SmallModelsAreDivided:
 
 
 sys.meta_path[:0] = [NotForKeras, WithoutCollecting, SmallModelsAreDivided]
+
+if os.environ.get("COVERAGE_PROCESS_START"):  # see `tests/mutants`
+    import coverage
+
+    coverage.process_startup()
