@@ -6,6 +6,8 @@
 # `make test-all` also runs what takes long: the tests marked `full`, which are all rows of what `make test` runs some of,
 # and which install EasyScale for each other Python.
 #
+# `make test-slice N=k/20` runs the k-th of twenty parts of those.
+#
 # `make test-versions PART=k` runs one part of what is tested with other releases of Keras, TensorFlow, PyTorch and JAX, for
 # any number k; `make test-all` runs all of them.
 #
@@ -28,6 +30,7 @@ RUN = $(VENV)/bin/
 SEED ?= 0
 MINUTES ?= 10
 BACKEND ?= tensorflow
+N ?= 0/20
 COUNT ?= 300
 PART ?= 0
 PIP = PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt \
@@ -50,7 +53,7 @@ $(subst $(RUN)python,$(@D)/bin/python,$(PIP)) $(1)
 @touch $@
 endef
 
-.PHONY: demo test test-all test-versions lint types docs fuzz mutants bench keras-tests clean
+.PHONY: demo test test-all test-slice test-versions lint types docs fuzz mutants bench keras-tests clean
 
 demo: $(VENV)/.demo
 	$(RUN)python examples/demo.py
@@ -62,6 +65,9 @@ test: $(VENV)/.test $(VENV)/docs/.done $(MPIS:%=$(VENV)/mpis/%/.done) $(BACKENDS
 
 test-all: test
 	$(RUN)pytest -m full --numprocesses 3 --dist loadgroup
+
+test-slice: $(VENV)/.test
+	$(RUN)pytest -m full --slice $(N) --numprocesses 3 --dist loadgroup
 
 test-versions: $(VENV)/.test
 	EASYSCALE_TESTS_PART=$(PART) $(RUN)pytest -m full -n 0 -s tests/versions

@@ -47,3 +47,27 @@ def pytest_runtest_setup(item):
         import coverage
 
         coverage.Coverage.current().switch_context(item.nodeid)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slice", help="k/n: of what would be run, the k-th of n parts; k may be larger than n")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keep the tests of one slice. Tests that share a launch stay together."""
+    if not config.getoption("--slice"):
+        return
+    number, _, count = map(str.strip, config.getoption("--slice").partition("/"))
+    if not (number.isdigit() and count.isdigit() and int(count)):
+        raise pytest.UsageError(f"--slice must be k/n, such as 3/20. Received: {config.getoption('--slice')!r}")
+    groups = sorted({_together(item) for item in items})
+    chosen = set(groups[int(number) % int(count) :: int(count)])
+    left_out = [item for item in items if _together(item) not in chosen]
+    items[:] = [item for item in items if _together(item) in chosen]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _together(item):
+    """The name of what a test cannot be parted from: those of one launch, or one test with all its parameters."""
+    group = item.get_closest_marker("xdist_group")
+    return group.args[0] if group else item.nodeid

@@ -123,6 +123,21 @@ def _centred(aggregation):
     return model
 
 
+def check_layers_that_are_given_other_vocabularies_are_refused():
+    words = ["a", "b", "c"] if comm.rank == 0 else ["a", "c", "b"]
+    inputs = keras.Input((1,), dtype="string")
+    ids = keras.layers.StringLookup(vocabulary=words, name="words")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Embedding(4, 2)(ids)[:, 0]))
+    model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((np.array([["a"], ["b"]]), np.ones((2, 1)))).batch(2)
+    try:
+        model.fit(data, verbose=0, callbacks=[Distribute("ring")])
+    except easyscale.errors.DesyncError as error:
+        assert "layers must have the same arguments on all ranks. Received: StringLookup 'words'" in str(error), error
+    else:
+        raise AssertionError("the models differ")
+
+
 def check_own_state_is_the_chiefs_at_the_end_of_an_epoch_and_that_is_said_once():
     x = NUMBERS[:24] + comm.rank
     told = _fit(model := _centred(None), (x, x[:, :1]))

@@ -17,7 +17,7 @@ import numpy as np
 
 from easyscale.communicator import Communicator
 from easyscale.data import adapting
-from easyscale.errors import EasyScaleWarning
+from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.keras_internals import layers_of
 from easyscale.training.broadcast_arrays import broadcast_arrays
 from easyscale.training.stateful import State
@@ -59,8 +59,12 @@ def start_with_equal_layers(model: keras.Model, communicator: Communicator) -> b
 
     Returns:
         Whether a layer of this rank may have another state than before.
+
+    Raises:
+        DesyncError: If such a layer was built with other arguments, such as another vocabulary.
     """
     states = LayerStates(model)
+    _check_arguments(states.layers, communicator)
     in_model = {*map(id, states.layers)}
     beside = {str(number): layer for number, layer in adapting.adapted().items() if id(layer) not in in_model}
     of_model = {str(index): layer for index, layer in enumerate(states.layers)}
@@ -79,6 +83,27 @@ def start_with_equal_layers(model: keras.Model, communicator: Communicator) -> b
     states.load(State(about, broadcast_arrays(communicator, chiefs.arrays, 0)))
     model.train_function = model.test_function = model.predict_function = None  # traced with what layers had
     return True
+
+
+def _check_arguments(layers: Sequence[keras.layers.Layer], communicator: Communicator) -> None:
+    own = {str(index): _digest_of_arguments(layer) for index, layer in enumerate(layers)}
+    if found := _first_different(communicator.all_gather_object(own)):
+        layer = layers[int(found[0])]
+        raise DesyncError(
+            f"layers must have the same arguments on all ranks. Received: {type(layer).__name__} '{layer.name}', which "
+            f"has others on rank {found[1]} than on rank 0, such as the vocabulary of its part of the data. "
+            "Compute them from all data, before `easyscale.shard`"
+        )
+
+
+def _digest_of_arguments(layer: keras.layers.Layer) -> str:
+    try:
+        config = layer.get_config()
+    except NotImplementedError:  # a layer of the user's own, which nobody saves
+        return ""
+    config = {name: value for name, value in config.items() if name not in ("name", "bin_boundaries")}  # which is state
+    text = json.dumps(config, sort_keys=True, default=lambda value: getattr(value, "tolist", lambda: repr(value))())
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _first_different(digests: Sequence[dict[str, str]]) -> tuple[str, int] | None:
