@@ -12,7 +12,7 @@ def test_ranks_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[3], limit=900, turn=(0, 2), group="optimizers")
+@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[3], limit=900, turn=(0, 4), group="optimizers")
 def test_optimizers_on_ranks_take_the_steps_of_one_process(check):
     check()
 
@@ -121,7 +121,7 @@ def test_what_is_sent_is_as_little_as_promised(check):
     check()
 
 
-@over_ranks(HERE / "late_weights_on_ranks.py", sizes=[3], limit=400, full=[2], turn=(0, 2), group="optimizers")
+@over_ranks(HERE / "late_weights_on_ranks.py", sizes=[3], limit=400, full=[2], turn=(0, 4), group="optimizers")
 def test_weights_that_come_in_the_next_step_are_those_of_the_last(check):
     check()
 
