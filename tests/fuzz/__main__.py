@@ -82,7 +82,7 @@ def main(
         drawn = (draw(number, fixed) for number in seeds)
     lock, stopped = threading.Lock(), _stopped()
     with Pool(limit, backend=backend) as pool:
-        search = Search(Trial(pool), console, out, [Case.parse(line) for line in known or () if line.strip()])
+        search = Search(Trial(pool), console, out, [Case.parse(line) for line in known or () if line.strip()], fixed)
 
         def work() -> None:
             while (time.monotonic() < end or cases is not None) and not stopped.is_set():

@@ -2,7 +2,7 @@
 
 import collections
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -25,15 +25,23 @@ class Search:
         console: `rich.console.Console`.
         folder: Path. Where scripts go.
         known: List of cases. What fails and has all their values is not looked into. Defaults to `()`.
+        fixed: Names of dimensions whose values no smaller case changes. Defaults to none.
     """
 
-    def __init__(self, trial: Trial, console: Console, folder: Path, known: Sequence[Case] = ()):
+    def __init__(
+        self,
+        trial: Trial,
+        console: Console,
+        folder: Path,
+        known: Sequence[Case] = (),
+        fixed: Collection[str] = (),
+    ):
         self._trial, self._console, self._folder = trial, console, folder
         self.counts: collections.Counter = collections.Counter()
         self.refusals: collections.Counter = collections.Counter()
         self.values: collections.Counter = collections.Counter()
         self.found: list[tuple[Case, Verdict]] = []
-        self._known = known
+        self._known, self._fixed = known, fixed
         self._lock, self._looks_closer = threading.Lock(), threading.Lock()
 
     @property
@@ -62,7 +70,7 @@ class Search:
             if not alone.fails:
                 self._report_dependent(case, verdict, alone)
                 return verdict
-            small = shrink(case, lambda smaller: self._trial.run(smaller).cause == alone.cause)
+            small = shrink(case, lambda smaller: self._trial.run(smaller).cause == alone.cause, keep=self._fixed)
             last = self._trial.run(small, alone=True)
             if last.cause != alone.cause:
                 small, last = case, alone

@@ -172,6 +172,12 @@ def test_a_case_shrinks_to_what_its_failure_needs():
     assert small.chosen == {"workers": "1", "clip": "norm"}
 
 
+def test_what_a_backend_does_without_stays_in_a_smaller_case():
+    case = Case(3, {"workers": "3", "precision": "float32", "body": "conv", "clip": "norm", "epochs": "3"})
+    small = shrink(case, lambda drawn: drawn["clip"] == "norm", keep=["precision"])
+    assert small.chosen == {"precision": "float32", "clip": "norm"}
+
+
 class Scripted:
     """Fails where `fails(case, alone)` says so."""
 
