@@ -76,6 +76,7 @@ class Job:
             command, ranks = [python, "-m", "fuzz.worker", address], 1
         else:
             environment.pop("EASYSCALE_FUZZ_PLAIN", None)
+            environment |= {"EASYSCALE_FUZZ_AUTO": "1"} if "--auto" in options else {}
             command = [python, "-m", "easyscale", "launch", *options, "--stall-timeout", "0"]
             command += ["-m", "fuzz.worker", address]
             ranks = 1 if "in_graph" in options else int(options[options.index("-n") + 1])

@@ -75,7 +75,7 @@ def main(address: str) -> None:
                 easyscale.mesh.set_ranks_of_worker(1)
                 easyscale.called.names.clear()
             common = None
-            if "EASYSCALE_AUTO" in os.environ:  # all ranks of a script have one folder
+            if "EASYSCALE_FUZZ_AUTO" in os.environ:  # all ranks of a script have one folder
                 common = os.path.join(os.path.dirname(address), f"case{number}")
                 os.makedirs(common, exist_ok=True)
             with around():
