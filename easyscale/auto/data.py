@@ -17,6 +17,7 @@ from easyscale.training.keras_fit import KERAS_BATCH
 __all__ = [
     "Divided",
     "are_arrays",
+    "are_same",
     "batch_of",
     "divide",
     "divide_evaluated",
@@ -69,14 +70,14 @@ def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator, train
                 return whole(x, y, sample_weight, f"a tf.data.Dataset of {_specs(x)}: each worker trains on all of it")
             return Divided(part, y, sample_weight, "a tf.data.Dataset, batch by batch")
         if keras_dataset.owns(x):
-            is_same = _are_same(x[0], communicator)
+            is_same = are_same(x[0], communicator)
             about = f"a {type(x).__name__}, batch by batch{'' if is_same else _OWN}"
             return Divided(shard(x), y, sample_weight, about, is_same=is_same)
         if is_generator(x):
             return _of_generator(x, communicator, trains)
         if not are_arrays(x, y, sample_weight):
             return whole(x, y, sample_weight, f"a {type(x).__name__}: each worker draws its own batches")
-        is_same = _are_same((x, y, sample_weight), communicator)
+        is_same = are_same((x, y, sample_weight), communicator)
         about = f"{division.count(x):,} samples{'' if is_same else _OWN}"
         x, y, sample_weight = shard(x, y, sample_weight)
         return Divided(x, y, sample_weight, about, are_arrays=True, is_same=is_same)
@@ -89,7 +90,7 @@ def whole(x: Any, y: Any, sample_weight: Any, about: str = "") -> Divided:
 
 def _of_generator(x: Iterator, communicator: Communicator, trains: bool) -> Divided:
     batches = list(itertools.islice(x, 1))
-    is_same = _are_same(batches, communicator)
+    is_same = are_same(batches, communicator)
     part = _parts(itertools.chain(batches, x), *division.position_of(communicator)(), trains)
     return Divided(part, None, None, f"a generator, batch by batch{'' if is_same else _OWN}", is_same=is_same)
 
@@ -264,8 +265,8 @@ def are_arrays(*data: Any) -> bool:
     return all(hasattr(leaf, "__len__") and hasattr(leaf, "__getitem__") for leaf in leaves)
 
 
-def _are_same(data: Any, communicator: Communicator) -> bool:
-    """Whether all workers have the same data, as far as some rows tell."""
+def are_same(data: Any, communicator: Communicator) -> bool:
+    """Return whether all workers have the same data, as far as some rows tell."""
     digest = hashlib.blake2b(digest_size=8)
     for leaf in arrays.leaves(data):
         count, rows = division.count(leaf), leaf.iloc if hasattr(leaf, "iloc") else leaf

@@ -20,9 +20,9 @@ from easyscale import called
 from easyscale import communicator as communicators
 from easyscale.auto import data
 from easyscale.auto.files import Files
+from easyscale.auto.predicting import deal
 from easyscale.auto.report import Report
 from easyscale.callbacks import Distribute
-from easyscale.data import division, unshard
 from easyscale.errors import PeerError
 from easyscale.keras_internals import OF_FIT
 from easyscale.optimizer import DistributedOptimizer
@@ -145,13 +145,11 @@ class AutoModel:
             given["x"], *_, given["batch_size"] = data.seen(
                 given["x"], None, None, given.get("batch_size"), given.pop("steps", None)
             )
-            if division.count(given["x"]) < self._workers:
-                return original(model, **given)
-        divided = data.divide(given["x"], None, None, self._communicator)
-        if not (divided.is_part and divided.is_same):
-            return original(model, **given)
-        given["x"] = divided.x
-        return unshard(original(model, **given))
+        dealt = deal(given["x"], given.get("steps"), self._communicator)
+        joined = None
+        if dealt is not None:
+            joined = dealt.join(original(model, **{**given, "x": dealt.x, "steps": dealt.steps}))
+        return original(model, **given) if joined is None else joined
 
     def save(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
         """Save by the chief. The others go on when it has; in callbacks of a `fit()` they wait where they read it."""

@@ -17,6 +17,7 @@ from launches import environment, run
 FOLDER = Path(__file__).parent
 EASYSCALE = str(Path(sys.executable).with_name("easyscale"))
 EQUAL = ["conv_net", "tf_data", "custom_train_step", "text", "fine_tuning", "tuner", "other_data", "sizes", "files"]
+EQUAL += ["predictions"]
 SHUFFLED = ["conv_net:shuffle", "tf_data:shuffle"]
 pytestmark = [pytest.mark.xdist_group("auto")]
 
