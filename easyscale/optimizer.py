@@ -74,6 +74,9 @@ class DistributedOptimizer(AroundAnother):
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
         name: String. The optimizer's name. Defaults to `None`: that of the inner one.
 
+    Attributes:
+        is_by_hand: Bool. Whether a script has made it, and neither `Distribute` nor a file.
+
     Raises:
         ValueError: If an argument is none of those that it can be, or `update="sharded"` and the inner optimizer
             looks at whole weights.
@@ -110,6 +113,7 @@ class DistributedOptimizer(AroundAnother):
         self.update = update if isinstance(update, str) else asked
         self.compression = compressions.given(compression)
         self.bucket_bytes, self.communicator = bucket_bytes, communicator
+        self.is_by_hand = True
         self.starts_equal = True  # at the first step, unless somebody has already seen to it
         self.is_scaled_outside = self.is_clipped_outside = False  # by a `LossScaleOptimizer`; over stages of a pipeline
         self._replication: Replication | None = None
@@ -273,7 +277,9 @@ class DistributedOptimizer(AroundAnother):
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> "DistributedOptimizer":
         inner = keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects=custom_objects)
-        return cls(**(config | {"inner_optimizer": inner}))
+        made = cls(**(config | {"inner_optimizer": inner}))
+        made.is_by_hand = False
+        return made
 
 
 def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:

@@ -52,12 +52,14 @@ def install() -> None:
 
 def _replaced(original: Callable, own: Callable) -> Callable:
     rank_process = os.getpid()
+    first = next(iter(inspect.signature(original).parameters))  # which a script may pass by its name
 
     @functools.wraps(original)
-    def replaced(owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        owner, *others = args or (kwargs.pop(first),)
         if os.getpid() != rank_process:  # a child that the script has forked trains alone
-            return original(owner, *args, **kwargs)
-        return own(original, owner, *args, **kwargs)
+            return original(owner, *others, **kwargs)
+        return own(original, owner, *others, **kwargs)
 
     return replaced
 
@@ -172,8 +174,12 @@ class AutoModel:
             except Exception as error:
                 failed = error
         told = None if failed is None else [type(failed).__name__, str(failed)]
-        chiefs = self._communicator.all_gather_object(told)[0]
-        self._files.note_saved(path)
+        name = os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else None
+        chiefs, chiefs_name = self._communicator.all_gather_object([told, name])[0]
+        if name != chiefs_name and chiefs is None:  # in a folder of its own, or by the time
+            original(model, *args, **kwargs)
+        else:
+            self._files.note_saved(path)
         if failed is not None:
             raise failed
         if chiefs is not None:  # a script that catches it there goes on here as well
@@ -216,7 +222,8 @@ class AutoModel:
         """Whether the script sees to its workers itself."""
         found = any(isinstance(callback, Distribute) for callback in keras.tree.flatten(callbacks))
         optimizer = getattr(model, "optimizer", None)
-        found |= isinstance(optimizer, DistributedOptimizer) and model not in self._adopted
+        is_by_hand = isinstance(optimizer, DistributedOptimizer) and optimizer.is_by_hand
+        found |= is_by_hand and model not in self._adopted
         if found:
             called.note("Distribute")
         if called.names:

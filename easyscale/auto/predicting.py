@@ -48,14 +48,18 @@ class Dealt:
         raise NotImplementedError
 
     def join(self, predictions: Any) -> Any | None:
-        """Return all workers' predictions in the order of the data, or `None` if they are not one or more per sample.
+        """Return all workers' predictions in the order of the data, or `None` if they do not tell which is whose.
+
+        Each sample has as many rows as others, which are numbers.
 
         All workers call this together.
         """
         own = self.blocks()
         samples = sum(count for _, count in own)
-        lengths = [len(array) for array in keras.tree.flatten(predictions)]
-        is_dealt = samples > 0 and all(length % samples == 0 for length in lengths)
+        leaves = [np.asarray(leaf) for leaf in keras.tree.flatten(predictions)]
+        lengths = [len(leaf) for leaf in leaves]
+        is_dealt = samples > 0 and not any(leaf.dtype.hasobject for leaf in leaves)
+        is_dealt &= all(length % samples == 0 for length in lengths)
         all_ranks = self._communicator.all_gather_object(
             [own, [length // samples for length in lengths] if is_dealt else None]
         )[: self._size]
@@ -63,19 +67,13 @@ class Dealt:
         if factors is None or any(other != factors for _, other in all_ranks):
             return None
         numbers = [_numbers([blocks for blocks, _ in all_ranks], factor) for factor in factors]
-        leaves = [
-            self._join(np.asarray(leaf), order)
-            for leaf, order in zip(keras.tree.flatten(predictions), numbers, strict=True)
-        ]
-        return keras.tree.pack_sequence_as(predictions, leaves)
+        joined = [self._join(leaf, order) for leaf, order in zip(leaves, numbers, strict=True)]
+        return keras.tree.pack_sequence_as(predictions, joined)
 
     def _join(self, part: np.ndarray, numbers: list[np.ndarray]) -> np.ndarray:
         counts = [len(own) for own in numbers] + [0] * (self._communicator.size - self._size)
         own = part[: counts[self._communicator.rank]]  # a server has predicted what a worker has
-        if part.dtype.hasobject:
-            rows = np.concatenate(self._communicator.all_gather_object(own)[: self._size])
-        else:
-            rows = self._communicator.all_gather_parts(np.ascontiguousarray(own), counts)
+        rows = self._communicator.all_gather_parts(np.ascontiguousarray(own), counts)
         whole = np.empty_like(rows)
         whole[np.concatenate(numbers)] = rows
         return whole
@@ -115,7 +113,7 @@ class _Batches(Dealt):
         return sorted(self._rows.items())
 
     def _note(self, number: int, batch: Any) -> Any:
-        self._rows[number] = len(arrays.leaves(batch)[0])
+        self._rows[number] = int(arrays.leaves(batch)[0].shape[0])
         return batch
 
 

@@ -94,9 +94,9 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
 
     def local(batch: Any, start: int | tf.Tensor, size: int | tf.Tensor) -> Any:
         tensors = tf.nest.flatten(batch)
-        parts = [tensor[start::size] for tensor in tensors]
+        parts = [tensor[start::size] if tensor.shape.rank != 0 else tensor for tensor in tensors]
         if not is_fixed:  # a step that is a tensor leaves no shape
-            shapes = [[None, *tensor.shape[1:]] for tensor in tensors]
+            shapes = [[None, *tensor.shape[1:]] if tensor.shape.rank != 0 else [] for tensor in tensors]
             parts = [tf.ensure_shape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
         return tf.nest.pack_sequence_as(dataset.element_spec, parts)
 
@@ -105,7 +105,7 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
         if static % size == 0:  # no part is ever empty, so the cardinality stays known, and shapes if parts stay equal
             return marked(dataset.map(lambda *batch: local(batch, *position_now())))
 
-    small = division.SmallBatches(size)
+    small, repeats = division.SmallBatches(size), _repeats(dataset)
     if (batch := _batch_of(dataset)) is not None and batch < size and int(dataset.cardinality()) != 1:
         small.note(batch)
 
@@ -114,12 +114,13 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
         rank, size = position_now()
         start = (rank - samples) % size  # element i of the whole dataset goes to worker i % size
         count = tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
-        if static is None:  # one batch that leaves nothing to some workers may be the last of an epoch; two are not
+        if static is None:  # a batch that leaves nothing to some workers may be the last of an epoch
 
             def note() -> tf.Tensor:
-                return tf.numpy_function(small.note, [count], tf.int64, stateful=True)
+                return count + 0 * tf.numpy_function(small.note, [tf.minimum(count, last)], tf.int64, stateful=True)
 
-            count = tf.cond(tf.maximum(count, last) < size, note, lambda: count)
+            # Where data repeat another epoch may follow it; but two such batches are not the last of one.
+            count = tf.cond((tf.maximum(count, last) if repeats else last) < size, note, lambda: count)
         return (samples + count, count), local(batch, start, size)
 
     first = tf.constant(0, tf.int64), tf.constant(np.iinfo(np.int64).max, tf.int64)
@@ -175,6 +176,11 @@ def _count(dataset: "tf.data.Dataset", rank: int, size: int) -> int | None:
     batches = -(-samples // batch)
     before = (batches - 1) * batch
     return batches if samples - before > (rank - before) % size else batches - 1
+
+
+def _repeats(dataset: "tf.data.Dataset") -> bool:
+    """Return whether a dataset goes through its data several times."""
+    return "repeat" in type(dataset).__name__.lower() or any(map(_repeats, inputs_of(dataset)))
 
 
 def _batch_of(dataset: "tf.data.Dataset") -> int | None:

@@ -28,6 +28,12 @@ def wrap_all(model: keras.Model, options: dict, made: list[DistributedOptimizer]
     return optimizers
 
 
+def _made(optimizer: keras.optimizers.Optimizer, options: dict) -> DistributedOptimizer:
+    made = DistributedOptimizer(optimizer, **options)
+    made.is_by_hand = False
+    return made
+
+
 def _wrap(optimizer: keras.optimizers.Optimizer, options: dict, by_hand: bool) -> DistributedOptimizer:
     """Return `optimizer` as a `DistributedOptimizer` that stands outside any loss scaling.
 
@@ -41,9 +47,9 @@ def _wrap(optimizer: keras.optimizers.Optimizer, options: dict, by_hand: bool) -
                 inner.take_inside(optimizer)
             optimizer = inner
     if not isinstance(optimizer, DistributedOptimizer):
-        return DistributedOptimizer(optimizer, **options)
+        return _made(optimizer, options)
     if options["communicator"] is None and isinstance(optimizer.communicator, DataAxis):  # of an earlier fit()
-        return DistributedOptimizer(optimizer.inner_optimizer, **options)
+        return _made(optimizer.inner_optimizer, options)
     if by_hand and isinstance(options["communicator"], DataAxis):
         raise ValueError(
             "where several ranks are one worker, `Distribute` makes the `DistributedOptimizer`. Received: one by hand. "
@@ -52,7 +58,7 @@ def _wrap(optimizer: keras.optimizers.Optimizer, options: dict, by_hand: bool) -
     for name, value in options.items():
         if value is not None and value != getattr(optimizer, name):
             if not by_hand:  # by an earlier fit(), which may have been told otherwise
-                return DistributedOptimizer(optimizer.inner_optimizer, **options)
+                return _made(optimizer.inner_optimizer, options)
             raise ValueError(
                 f"`{name}` must be said once: the model's optimizer is already distributed, with {name}="
                 f"{getattr(optimizer, name)!r}. Received: Distribute({name}={value!r}). Leave it out there"

@@ -91,7 +91,9 @@ def test_batches_smaller_than_the_workers_are_refused_in_one_line(run_ranks):
     rule = "^every worker must get at least one sample of each batch. Received: 1 sample for 2 workers. Start fewer"
     singles = tf.data.Dataset.from_tensor_slices((X, Y)).batch(1)
     generated = tf.data.Dataset.from_generator(lambda: iter([[1.0]] * 4), output_signature=tf.TensorSpec((None,)))
-    for given in (singles, singles.filter(lambda *batch: True), generated):
+    rows = [[0.0, 1.0], [2.0], [3.0, 4.0]]
+    in_the_middle = tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=tf.TensorSpec((None,)))
+    for given in (singles, singles.filter(lambda *batch: True), generated, in_the_middle):
 
         def on_rank(comm, given=given):
             part = data.divide_trained(given, None, None, None, None, False, comm)[0].x
@@ -116,11 +118,18 @@ def test_batches_smaller_than_the_workers_are_refused_in_one_line(run_ranks):
 
 
 def test_one_short_batch_at_the_end_of_a_pass_is_none_of_these(run_ranks):
-    dataset = tf.data.Dataset.from_generator(
-        lambda: iter([[0.0, 1.0], [2.0], [3.0, 4.0]]), output_signature=tf.TensorSpec((None,))
-    )
-    parts = run_ranks(2, lambda comm: [part.numpy().tolist() for part in data.divide(dataset, None, None, comm).x])
-    assert parts == [[[0.0], [2.0], [4.0]], [[1.0], [3.0]]]
+    rows = tf.data.Dataset.range(5)
+    for dataset in (rows.batch(2), rows.ragged_batch(2).map(lambda batch: batch), rows.batch(2).repeat(2)):
+
+        def on_rank(comm, given=dataset):
+            part = data.divide_trained(given, None, None, None, None, False, comm)[0].x
+            values = [int(value) for batch in part for value in batch]
+            for small in division.small_batches_of(part):
+                small.check()
+            return values
+
+        even, odd = run_ranks(2, on_rank)
+        assert (even[:3], odd[:2]) == ([0, 2, 4], [1, 3])
 
 
 def test_a_list_of_callbacks_that_has_its_model_is_refused():

@@ -2,10 +2,13 @@
 
 import os
 import sys
+import tempfile
+import time
 
 import h5py
 import keras
 import numpy as np
+import tensorflow as tf
 
 folder = sys.argv[1]
 os.mkdir(f"{folder}/out")
@@ -36,9 +39,23 @@ checkpoint = keras.callbacks.ModelCheckpoint(f"{folder}/out/callback.keras")
 model.fit(x, x[:, :1], epochs=2, shuffle=False, verbose=0, callbacks=[Convert(), checkpoint])
 with h5py.File(f"{folder}/out/weights.h5", "w") as file:
     file["kernel"] = model.get_weights()[0]
+loaded = []
+with tempfile.TemporaryDirectory() as own:  # another one on each rank
+    names_of_files = [f"{own}/model.keras", f"{folder}/out/{time.time_ns()}.keras", f"{own}/model.weights.h5"]
+    keras.models.save_model(model=model, filepath=names_of_files[0])
+    model.save(names_of_files[1])
+    model.save_weights(names_of_files[2])
+    loaded += [keras.models.load_model(name).get_weights()[0] for name in names_of_files[:2]]
+    model.load_weights(names_of_files[2])
+copy = keras.Sequential([keras.Input((30,)), keras.layers.Dense(1)])
+copy.compile(type(model.optimizer).from_config(model.optimizer.get_config()), "mse")
+copy.fit(x, x[:, :1], batch_size=8, epochs=2, shuffle=False, verbose=0)
+cached = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8).cache(f"{folder}/out/cached")
+copy.fit(cached, epochs=2, verbose=0)
 try:
     os.mkdir(f"{folder}/out")
     raised = 0
 except FileExistsError:
     raised = 1
-np.savez(f"{folder}/result.npz", *model.get_weights(), gaps=gaps, sizes=sizes, names=names, raised=raised)
+weights = [*model.get_weights(), *copy.get_weights(), *loaded]
+np.savez(f"{folder}/result.npz", *weights, gaps=gaps, sizes=sizes, names=names, raised=raised)
