@@ -23,6 +23,7 @@ import psutil
 
 from easyscale.communicator import Communicator
 from easyscale.communicator.communicator import Request
+from easyscale.data import tf_dataset
 from easyscale.when_imported import when_imported
 
 __all__ = ["Files", "forgive_folders_of_others"]
@@ -49,20 +50,7 @@ class Files:
         self._sent: list[tuple[Request, np.ndarray]] = []
         self._watches, self._lock, self._process = False, threading.Lock(), os.getpid()
         when_imported("h5py", self._replace_hdf5)
-        when_imported("tensorflow", self._part_caches)
-
-    def _part_caches(self) -> None:
-        """Give `tf.data.Dataset.cache(filename)` a file of its own on each rank: TensorFlow locks it."""
-        import tensorflow as tf
-
-        original, rank = tf.data.Dataset.cache, self._communicator.rank
-
-        @functools.wraps(original)
-        def cache(dataset: Any, filename: Any = "", *args: Any, **kwargs: Any) -> Any:
-            is_named = rank > 0 and isinstance(filename, (str, os.PathLike)) and os.fspath(filename)
-            return original(dataset, f"{os.fspath(filename)}.rank{rank}" if is_named else filename, *args, **kwargs)
-
-        tf.data.Dataset.cache = cache
+        when_imported("tensorflow", functools.partial(tf_dataset.part_caches, communicator.rank))
 
     @contextlib.contextmanager
     def writing(self, path: Any) -> Iterator[None]:

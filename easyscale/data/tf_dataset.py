@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 import sys
 import weakref
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from easyscale.when_imported import when_imported
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["install", "of_all", "owns", "part"]
+__all__ = ["install", "of_all", "owns", "part", "part_caches"]
 
 
 _local_batches: weakref.WeakKeyDictionary[Any, called.LocalBatch] = weakref.WeakKeyDictionary()
@@ -56,6 +57,20 @@ def _noting_batches(original: Callable) -> Callable:
         return batches
 
     return batch
+
+
+def part_caches(rank: int) -> None:
+    """Give `Dataset.cache(filename)` a file of its own on each rank: TensorFlow locks it."""
+    import tensorflow as tf
+
+    original = tf.data.Dataset.cache
+
+    @functools.wraps(original)
+    def cache(dataset: "tf.data.Dataset", filename: Any = "", *args: Any, **kwargs: Any) -> "tf.data.Dataset":
+        is_named = rank > 0 and isinstance(filename, (str, os.PathLike)) and os.fspath(filename)
+        return original(dataset, f"{os.fspath(filename)}.rank{rank}" if is_named else filename, *args, **kwargs)
+
+    tf.data.Dataset.cache = cache
 
 
 def _local_batches_in(dataset: "tf.data.Dataset") -> list[called.LocalBatch]:
