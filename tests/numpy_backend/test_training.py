@@ -11,6 +11,17 @@ CHANGES = [("learning_rate", 0.01), ("weight_decay", 0.5), ("beta_1", 0.5), ("cl
 FACTORS = 1, 1, np.inf, 1  # of which one is a bias's
 
 
+def _begun(comm, case, change=None):
+    """Return a training that has begun, in which `change(gradients)` stands for the gradients of each step."""
+    training = Training(comm, case)
+    training.begin()
+    model = training.models[0]
+    gradients = model.gradients
+    if change is not None:
+        model.gradients = lambda x, y: change(gradients(x, y))
+    return training
+
+
 @pytest.mark.parametrize("division", ["uneven", "ends early"])
 @pytest.mark.parametrize("update", ["replicated", "sharded"])
 @pytest.mark.parametrize("bucket_bytes", [None, 200])
@@ -76,11 +87,8 @@ def test_weights_without_gradients_stay_as_they_are(update):
     case = Case(2, "SGD", update=update)
 
     def on_rank(comm):
-        training = Training(comm, case)
-        training.begin()
+        training = _begun(comm, case, lambda gradients: [gradients[0], None, *gradients[2:]])
         model = training.models[0]
-        gradients = model.gradients
-        model.gradients = lambda x, y: [None if index == 1 else one for index, one in enumerate(gradients(x, y))]
         before = np.array(model.kernel.value)
         for parts in batches_of(case):
             training.step(parts[comm.rank])
@@ -98,12 +106,7 @@ def test_ranks_whose_gradients_differ_are_told_so(update):
     case = Case(3, "SGD", update=update)
 
     def on_rank(comm):
-        training = Training(comm, case)
-        training.begin()
-        model = training.models[0]
-        gradients = model.gradients
-        if comm.rank == 2:
-            model.gradients = lambda x, y: [*gradients(x, y)[:3], None]
+        training = _begun(comm, case, (lambda gradients: [*gradients[:3], None]) if comm.rank == 2 else None)
         try:
             training.step(batches_of(case)[0][comm.rank])
         except DesyncError as error:
@@ -118,8 +121,7 @@ def test_a_gradient_that_is_not_finite_on_one_rank_makes_the_same_weights_on_all
     case = Case(3, "SGD", update=update)
 
     def on_rank(comm):
-        training = Training(comm, case)
-        training.begin()
+        training = _begun(comm, case)
         model = training.models[0]
         gradients = model.gradients
         if comm.rank == 1:
@@ -144,8 +146,7 @@ def test_a_step_sends_what_its_exchange_costs(size, exchange, update):
     case = Case(size, "SGD", exchange=exchange, update=update)
 
     def on_rank(comm):
-        training = Training(comm, case)
-        training.begin()
+        training = _begun(comm, case)
         sent = []
         for parts in batches_of(case):
             training.step(parts[comm.rank])
