@@ -1,9 +1,9 @@
-"""Where the time of the tests goes: seconds and tests of each file, from what pytest prints with `--durations=0 -vv`.
+"""Sum up the seconds that each file of tests takes, from what pytest prints with `--durations=0 -vv`.
 
     .venv/bin/pytest -vv --durations=0 --numprocesses 3 --dist loadgroup >log
     .venv/bin/python benchmarks/durations.py log
 
-A launch of ranks counts to the first of its checks. Tests that run at the same time count in full each.
+The time of a launch is that of the first check it runs. Tests that run in parallel each count in full.
 """
 
 import json

@@ -43,51 +43,47 @@ class Dealt:
     def _rank(self) -> int:
         return self._communicator.rank % self._communicator.workers
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """Return the number of each block of samples that this worker has predicted, and how many samples it has."""
+    def blocks(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return, for each worker, the numbers of its blocks of samples, and how many samples each has.
+
+        All workers call this together, when Keras has predicted.
+        """
         raise NotImplementedError
 
     def join(self, predictions: Any) -> Any | None:
         """Return all workers' predictions in the order of the data, or `None` if they do not tell which is whose.
 
-        Each sample has as many rows as others, which are numbers.
-
-        All workers call this together.
+        Each sample must have as many rows as the others, and rows must be numbers. All workers call this together.
         """
-        own = self.blocks()
-        samples = sum(count for _, count in own)
+        of_workers = self.blocks()
+        samples = int(of_workers[self._rank][1].sum())
         leaves = [np.asarray(leaf) for leaf in keras.tree.flatten(predictions)]
-        lengths = [len(leaf) for leaf in leaves]
-        is_dealt = samples > 0 and not any(leaf.dtype.hasobject for leaf in leaves)
-        is_dealt &= all(length % samples == 0 for length in lengths)
-        all_ranks = self._communicator.all_gather_object(
-            [own, [length // samples for length in lengths] if is_dealt else None]
-        )[: self._size]
-        factors = all_ranks[0][1]
-        if factors is None or any(other != factors for _, other in all_ranks):
+        is_dealt = samples > 0 and not any(leaf.dtype.hasobject or len(leaf) % samples for leaf in leaves)
+        own = [len(leaf) // samples for leaf in leaves] if is_dealt else None
+        factors = self._communicator.all_gather_object(own)[: self._size]
+        if own is None or any(other != own for other in factors):
             return None
-        numbers = [_numbers([blocks for blocks, _ in all_ranks], factor) for factor in factors]
-        joined = [self._join(leaf, order) for leaf, order in zip(leaves, numbers, strict=True)]
+        joined = [self._join(leaf, of_workers, factor) for leaf, factor in zip(leaves, own, strict=True)]
         return keras.tree.pack_sequence_as(predictions, joined)
 
-    def _join(self, part: np.ndarray, numbers: list[np.ndarray]) -> np.ndarray:
-        counts = [len(own) for own in numbers] + [0] * (self._communicator.size - self._size)
+    def _join(self, part: np.ndarray, of_workers: list[tuple[np.ndarray, np.ndarray]], factor: int) -> np.ndarray:
+        counts = [factor * int(sizes.sum()) for _, sizes in of_workers]
+        counts += [0] * (self._communicator.size - self._size)
         own = part[: counts[self._communicator.rank]]  # a server has predicted what a worker has
         rows = self._communicator.all_gather_parts(np.ascontiguousarray(own), counts)
         whole = np.empty_like(rows)
-        whole[np.concatenate(numbers)] = rows
+        whole[_positions(of_workers, factor)] = rows
         return whole
 
 
-def _numbers(blocks_of_workers: list[list[tuple[int, int]]], factor: int) -> list[np.ndarray]:
-    """Return, for each worker, which rows of the whole its rows are, if each sample has `factor` rows."""
-    sizes = {number: factor * count for blocks in blocks_of_workers for number, count in blocks}
-    order = sorted(sizes)
-    starts = dict(zip(order, np.cumsum([0, *(sizes[number] for number in order)]).tolist(), strict=False))
-    return [
-        np.concatenate([np.arange(starts[number], starts[number] + sizes[number]) for number, _ in blocks])
-        for blocks in blocks_of_workers
-    ]
+def _positions(of_workers: list[tuple[np.ndarray, np.ndarray]], factor: int) -> np.ndarray:
+    """Return where in the whole the rows of all workers are, one worker's after the other's, `factor` a sample."""
+    numbers = np.concatenate([own for own, _ in of_workers])
+    sizes = factor * np.concatenate([own for _, own in of_workers])
+    order = np.argsort(numbers)
+    starts = np.empty_like(sizes)
+    starts[order] = np.cumsum(sizes[order]) - sizes[order]
+    return np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
 
 
 class _Samples(Dealt):
@@ -98,8 +94,9 @@ class _Samples(Dealt):
         with called.unnoted():
             self._count, self.x = division.count(x), shard(x)
 
-    def blocks(self) -> list[tuple[int, int]]:
-        return [(number, 1) for number in range(self._rank, self._count, self._size)]
+    def blocks(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        numbers = [np.arange(worker, self._count, self._size) for worker in range(self._size)]
+        return [(own, np.ones_like(own)) for own in numbers]
 
 
 class _Batches(Dealt):
@@ -109,8 +106,10 @@ class _Batches(Dealt):
         super().__init__(communicator)
         self._rows: dict[int, int] = {}
 
-    def blocks(self) -> list[tuple[int, int]]:
-        return sorted(self._rows.items())
+    def blocks(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        of_workers = self._communicator.all_gather_object(sorted(self._rows.items()))[: self._size]
+        pairs = [np.array(own, np.int64).reshape(-1, 2) for own in of_workers]
+        return [(own[:, 0], own[:, 1]) for own in pairs]
 
     def _note(self, number: int, batch: Any) -> Any:
         self._rows[number] = int(arrays.leaves(batch)[0].shape[0])
@@ -145,7 +144,7 @@ class _OfTensorFlow(_Batches):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no batch for this worker."""
+        """True if this worker has no batch."""
         return self._first is None
 
     def _yield(self) -> Iterator:

@@ -1,4 +1,4 @@
-"""Where the time of the tests goes."""
+"""Tests of the table of test durations."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a fault can be planted in a file of Python, and the file with it."""
+"""Plant faults in Python source, one at a time."""
 
 import ast
 import copy

@@ -29,7 +29,7 @@ STEPS, SAMPLES = 6, 24  # of a step, over all workers
 
 
 class Case(NamedTuple):
-    """What is trained, and how.
+    """One training run: its model, optimizer and workers.
 
     Attributes:
         size: Int. The number of workers.
@@ -112,7 +112,7 @@ class _Iterator:
 
 
 class Training:
-    """What a `fit()` does around the steps of one rank, and no more.
+    """The part of `fit()` that one rank needs around its steps.
 
     Args:
         comm: The rank's `Communicator`.

@@ -50,7 +50,7 @@ LISTS = {
 
 
 def allowed(row):
-    """Whether EasyScale does not refuse a row."""
+    """Return True unless EasyScale refuses this combination."""
     is_whole = row["accumulate"] or row["optimizer"] in LOOK_AT_WHOLE_WEIGHTS
     return not (row["update"] == "sharded" and is_whole)
 

@@ -1,4 +1,4 @@
-"""What comes up in the course of a training: other optimizers beside one, other rates, ranks that differ."""
+"""Whole runs: several optimizers, hyperparameters that change, a second fit, ranks that disagree."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ FACTORS = 1, 1, np.inf, 1  # of which one is a bias's
 
 
 def _begun(comm, case, change=None):
-    """Return a training that has begun, in which `change(gradients)` stands for the gradients of each step."""
+    """Start a run whose every step uses `change(gradients)` instead of its gradients."""
     training = Training(comm, case)
     training.begin()
     model = training.models[0]

@@ -123,6 +123,21 @@ def _centred(aggregation):
     return model
 
 
+def check_a_layer_with_a_function_among_its_arguments_is_the_same_on_all_ranks():
+    def lower(text):
+        return tf.strings.lower(text)
+
+    inputs = keras.Input((1,), dtype="string")
+    words = keras.layers.TextVectorization(
+        standardize=lower, split=lambda text: tf.strings.split(text), output_sequence_length=2, vocabulary=["a", "b"]
+    )
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Embedding(4, 2)(words(inputs))[:, 0]))
+    model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((np.array([["A b"], ["b"]]), np.ones((2, 1)))).batch(2)
+    model.fit(data, verbose=0, callbacks=[Distribute("ring")])
+    assert_equal_ranks(model.get_weights())
+
+
 def check_layers_that_are_given_other_vocabularies_are_refused():
     words = ["a", "b", "c"] if comm.rank == 0 else ["a", "c", "b"]
     inputs = keras.Input((1,), dtype="string")

@@ -98,12 +98,18 @@ def _check_arguments(layers: Sequence[keras.layers.Layer], communicator: Communi
 
 def _digest_of_arguments(layer: keras.layers.Layer) -> str:
     try:
-        config = layer.get_config()
-    except NotImplementedError:  # a layer of the user's own, which nobody saves
+        config = {name: value for name, value in layer.get_config().items() if name not in ("name", "bin_boundaries")}
+        text = json.dumps(config, sort_keys=True, default=_plain)
+    except Exception:  # a layer of the user's own, which nobody saves
         return ""
-    config = {name: value for name, value in config.items() if name not in ("name", "bin_boundaries")}  # which is state
-    text = json.dumps(config, sort_keys=True, default=lambda value: getattr(value, "tolist", lambda: repr(value))())
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Return an array as a list, and of anything else, such as a function, a name that is the same on all ranks."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _first_different(digests: Sequence[dict[str, str]]) -> tuple[str, int] | None:
