@@ -49,6 +49,14 @@ def pytest_runtest_setup(item):
         coverage.Coverage.current().switch_context(item.nodeid)
 
 
+def pytest_sessionfinish():
+    """Keep what has been recorded: the processes of pytest-xdist end without it."""
+    if "COVERAGE_PROCESS_START" in os.environ:
+        import coverage
+
+        coverage.Coverage.current().save()
+
+
 def pytest_addoption(parser):
     parser.addoption("--slice", help="k/n: of what would be run, the k-th of n parts; k may be larger than n")
 

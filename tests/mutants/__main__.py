@@ -30,7 +30,7 @@ def record_lines(tests: tuple[str, ...], folder: str) -> None:
     """Run TESTS, by default all of `make test`, and record which of them run which lines."""
     commands: list[tuple[dict[str, str], list[str]]] = [({"KERAS_BACKEND": "numpy"}, [*NUMPY, "-q", ON_NUMPY])]
     if not tests or any(test != ON_NUMPY for test in tests):
-        commands.append(({}, [*PYTEST, "-q", *tests]))
+        commands.append(({}, [*PYTEST, "-q", "--numprocesses", "3", "--dist", "loadgroup", *tests]))
     record(ROOT / folder, commands)
 
 
