@@ -8,11 +8,20 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-__all__ = ["IS_FULL", "covering", "drawn"]
+__all__ = ["IS_FULL", "covering", "drawn", "full"]
 
 # Whether a file of checks is to run all rows of its products: a launch of tests that are marked `full` sets it.
 IS_FULL = os.environ.get("EASYSCALE_TESTS_FULL") == "1"
+
+
+T = TypeVar("T")
+
+
+def full(check: T) -> T:
+    """Mark a check that `make test-all` runs, and `make test` does not; see `launches.over_ranks`."""
+    return check
 
 
 def covering(**lists: Sequence) -> list[dict]:

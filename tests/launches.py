@@ -161,9 +161,11 @@ def over_ranks(
     has_rows: bool = False,
     turn: tuple[int, int] = (0, 1),
     dealt: Sequence[int] = (),
-    group: str = "",
 ):
     """Parametrise a test over the checks in a file and over numbers of workers, with `servers` beside them.
+
+    What `make test` runs shares one launch for each kind of ranks. A check that is marked `@full`, see `covering.py`, is
+    left to `make test-all`.
 
     Args:
         checks: Path of the file.
@@ -172,35 +174,32 @@ def over_ranks(
         servers: Int. The number of servers.
         devices: Int. If not 0, each worker is a process that drives so many, in-graph.
         starts: List of ways to start them. Defaults to the mpirun beside this Python.
-        full: List of numbers of workers for which the checks are marked `full`.
+        full: List of numbers of workers for which all checks are marked `full`.
         has_rows: Bool. Whether the file has fewer rows than its products, see `covering.py`; with all of them its
             checks are marked `full`.
         turn: Pair `k, n`. Each n-th check from the k-th on is run, and the others are marked `full`: so the checks of a
             file are dealt over n kinds of ranks. Defaults to `(0, 1)`: all are run.
         dealt: List of numbers of workers beside `sizes`: each check is run on one of these, in turns, and marked `full`
             on the others.
-        group: String. Files of one group share a launch. Defaults to `""`: the file is on its own.
     """
-    names = _checks_in(checks)
-    turns = [(size, turn) for size in (*sizes, *full)]
+    names, quick = _checks_in(checks)
+    turns = [(size, turn) for size in sizes]
     turns += [(size, (number, len(dealt))) for number, size in enumerate(dealt)]
-    shapes = [
-        (Shape(size, servers, devices, start), tuple(names[first::step]))
-        for start in starts
-        for size, (first, step) in turns
-    ]
-    shapes += [
-        (shape._replace(is_full=True), tuple(name for name in names if has_rows or name not in chosen))
-        for shape, chosen in shapes
-    ]
+    shapes = []
+    for start in starts:
+        for size, (first, step) in turns:
+            shape, chosen = Shape(size, servers, devices, start), tuple(quick[first::step])
+            left = tuple(name for name in names if has_rows or name not in chosen)
+            shapes += [(shape, chosen), (shape._replace(is_full=True), left)]
+        shapes += [(Shape(size, servers, devices, start, is_full=True), tuple(names)) for size in full]
     params = [
         pytest.param(
             functools.partial(_outcome, checks, shape, limit, name, chosen),
             id=f"{name.removeprefix('check_')}-{shape}",
             marks=[
-                pytest.mark.xdist_group(f"{group or checks.stem}-{shape}"),
+                pytest.mark.xdist_group(f"{checks.stem}-{shape}" if shape.is_full else f"ranks-{shape}"),
                 pytest.mark.timeout(limit + 120),  # with the end of ranks that were up, and the start of others
-                *[pytest.mark.full] * (shape.is_full or shape.size in full),
+                *[pytest.mark.full] * shape.is_full,
             ],
         )
         for shape, chosen in shapes
@@ -209,13 +208,19 @@ def over_ranks(
     return pytest.mark.parametrize("check", params)
 
 
-def _checks_in(checks: Path) -> list[str]:
-    tree = ast.parse(checks.read_text())
-    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-    names += [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    names = [name for name in names if name.startswith("check_")]
+def _checks_in(checks: Path) -> tuple[list[str], list[str]]:
+    """Return the names of all checks of a file, and of those that are not marked `@full`."""
+    names, quick = [], []
+    for node in ast.parse(checks.read_text()).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("check_"):
+            names.append(node.name)
+            if not any(ast.unparse(decorator) == "full" for decorator in node.decorator_list):
+                quick.append(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            imported = [alias.name for alias in node.names if alias.name.startswith("check_")]
+            names, quick = names + imported, quick + imported
     assert names, f"no checks in {checks}"
-    return names
+    return names, quick
 
 
 class Ranks:
@@ -241,7 +246,7 @@ class Ranks:
         self._number += 1
         begin = self._output.seek(0, os.SEEK_END)
         reports = [self._folder / f"{self._number}-{rank}.json" for rank in range(self.shape.ranks)]
-        self._tell({"checks": str(checks), "limit": limit, "names": _ids(names or _checks_in(checks))})
+        self._tell({"checks": str(checks), "limit": limit, "names": _ids(names or _checks_in(checks)[0])})
         end = time.monotonic() + limit + 30
         try:
             while self.is_alive and time.monotonic() < end and not all(map(_is_whole, reports)):

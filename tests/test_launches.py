@@ -81,6 +81,13 @@ def test_a_check_that_hangs_is_told_with_its_stack(ranks, checks):
     assert "in check_hangs" in output
 
 
+def test_a_check_that_is_marked_full_is_left_to_the_full_tests(checks):
+    text = "from covering import full\n\ndef check_one(): pass\n\n@full\ndef check_other(): pass\n"
+    params = launches.over_ranks(checks(text), sizes=[2], full=[3]).args[1]
+    marked = {param.id: any(mark.name == "full" for mark in param.marks) for param in params}
+    assert marked == {"one-2": False, "other-2-full": True, "one-3-full": True, "other-3-full": True}
+
+
 def test_no_process_stays_behind(checks):
     ranks = launches.Ranks(SHAPE)
     reports, _ = ranks.run(checks(GOOD), 30)

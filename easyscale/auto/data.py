@@ -10,7 +10,7 @@ import numpy as np
 
 from easyscale import called
 from easyscale.communicator import Communicator
-from easyscale.data import arrays, division, keras_dataset, shard, tf_dataset
+from easyscale.data import arrays, data_loader, division, keras_dataset, shard, tf_dataset
 from easyscale.settings import Settings
 from easyscale.training.keras_fit import KERAS_BATCH
 
@@ -43,7 +43,6 @@ class Divided(NamedTuple):
         about: String. What the data are.
         is_part: Bool. Whether it is this worker's part; else all of the data. Defaults to `True`.
         are_arrays: Bool. Whether Keras makes batches of them. Defaults to `False`.
-        is_same: Bool. Whether all workers have passed the same. Defaults to `True`.
     """
 
     x: Any
@@ -52,7 +51,6 @@ class Divided(NamedTuple):
     about: str
     is_part: bool = True
     are_arrays: bool = False
-    is_same: bool = True
 
 
 def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator, trains: bool = False) -> Divided:
@@ -70,17 +68,18 @@ def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator, train
                 return whole(x, y, sample_weight, f"a tf.data.Dataset of {_specs(x)}: each worker trains on all of it")
             return Divided(part, y, sample_weight, "a tf.data.Dataset, batch by batch")
         if keras_dataset.owns(x):
-            is_same = are_same(x[0], communicator)
-            about = f"a {type(x).__name__}, batch by batch{'' if is_same else _OWN}"
-            return Divided(shard(x), y, sample_weight, about, is_same=is_same)
+            own = "" if are_same(x[0], communicator) else _OWN
+            return Divided(shard(x), y, sample_weight, f"a {type(x).__name__}, batch by batch{own}")
+        if data_loader.owns(x):
+            return Divided(shard(x), y, sample_weight, f"a {type(x).__name__}, batch by batch")
         if is_generator(x):
             return _of_generator(x, communicator, trains)
         if not are_arrays(x, y, sample_weight):
             return whole(x, y, sample_weight, f"a {type(x).__name__}: each worker draws its own batches")
-        is_same = are_same((x, y, sample_weight), communicator)
-        about = f"{division.count(x):,} samples{'' if is_same else _OWN}"
+        own = "" if are_same((x, y, sample_weight), communicator) else _OWN
+        about = f"{division.count(x):,} samples{own}"
         x, y, sample_weight = shard(x, y, sample_weight)
-        return Divided(x, y, sample_weight, about, are_arrays=True, is_same=is_same)
+        return Divided(x, y, sample_weight, about, are_arrays=True)
 
 
 def whole(x: Any, y: Any, sample_weight: Any, about: str = "") -> Divided:
@@ -90,9 +89,9 @@ def whole(x: Any, y: Any, sample_weight: Any, about: str = "") -> Divided:
 
 def _of_generator(x: Iterator, communicator: Communicator, trains: bool) -> Divided:
     batches = list(itertools.islice(x, 1))
-    is_same = are_same(batches, communicator)
+    own = "" if are_same(batches, communicator) else _OWN
     part = _parts(itertools.chain(batches, x), *division.position_of(communicator)(), trains)
-    return Divided(part, None, None, f"a generator, batch by batch{'' if is_same else _OWN}", is_same=is_same)
+    return Divided(part, None, None, f"a generator, batch by batch{own}")
 
 
 def _parts(batches: Iterator, rank: int, size: int, trains: bool) -> Iterator:

@@ -6,10 +6,12 @@ from typing import Any
 from easyscale import called
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
-from easyscale.data import adapting, arrays, division, keras_dataset, tf_dataset, validation_split
+from easyscale.data import adapting, arrays, data_loader, division, keras_dataset, tf_dataset, validation_split
 from easyscale.errors import EasyScaleWarning
 
 __all__ = ["shard"]
+
+_DATASETS = tf_dataset, keras_dataset, data_loader
 
 
 def shard(*data: Any, batched: bool | None = None, communicator: str | Communicator | None = None) -> Any:
@@ -25,7 +27,8 @@ def shard(*data: Any, batched: bool | None = None, communicator: str | Communica
 
     Args:
         *data: Arrays (NumPy, TensorFlow, pandas, SciPy, ...) or nested structures of them, all of one length; or a
-            `tf.data.Dataset`; or a `keras.utils.PyDataset`.
+            `tf.data.Dataset`; or a `keras.utils.PyDataset`; or a PyTorch `DataLoader`, which has the batches of all
+            workers together, and is shuffled in the same order on all.
         batched: Bool. Whether the elements of a `tf.data.Dataset` are batches, which are then divided, each by itself.
             Defaults to `None`: they are if all components agree in their first dimension, and either do not state it or
             come from `batch`. Prefer `shard(dataset).batch(...)` where there is a choice: the number of batches stays
@@ -59,9 +62,7 @@ def shard(*data: Any, batched: bool | None = None, communicator: str | Communica
             EasyScaleWarning,
             stacklevel=2,
         )
-    arrays.check(
-        [argument for argument in data if not tf_dataset.owns(argument) and not keras_dataset.owns(argument)], workers
-    )
+    arrays.check([argument for argument in data if not any(kind.owns(argument) for kind in _DATASETS)], workers)
     parts = tuple(_part(argument, comm, batched) for argument in data)
     return parts if len(parts) > 1 else parts[0]
 
@@ -71,6 +72,8 @@ def _part(data: Any, comm: Communicator, batched: bool | None) -> Any:
         return division.note_part(tf_dataset.part(data, comm, batched))
     if keras_dataset.owns(data):
         return division.note_part(keras_dataset.part(data, comm))
+    if data_loader.owns(data):
+        return division.note_part(data_loader.part(data, comm))
     first, size = division.position_of(comm)()
     part = arrays.part(data, first, size)
     if size > 1 and part is not None:

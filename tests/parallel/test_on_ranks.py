@@ -10,22 +10,22 @@ from launches import over_ranks
 HERE = Path(__file__).parent
 
 
-@over_ranks(HERE / "pipeline_on_ranks.py", sizes=[3], limit=900, full=[2, 4], turn=(0, 4), group="pipeline")
+@over_ranks(HERE / "pipeline_on_ranks.py", sizes=[3], limit=900, full=[2, 4], turn=(0, 4))
 def test_a_pipeline_takes_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "pipelined_fit_on_ranks.py", sizes=[2], limit=400, full=[3], turn=(0, 2), group="pipeline")
+@over_ranks(HERE / "pipelined_fit_on_ranks.py", sizes=[2], limit=400, full=[3], turn=(0, 2))
 def test_a_fit_by_a_pipeline(check):
     check()
 
 
-@over_ranks(HERE / "scope_on_ranks.py", sizes=[2], limit=400, full=[3, 4], turn=(0, 4), group="pipeline")
+@over_ranks(HERE / "scope_on_ranks.py", sizes=[2], limit=400, full=[3, 4], turn=(0, 4))
 def test_a_model_built_in_the_scope_of_a_pipeline(check):
     check()
 
 
-@over_ranks(HERE / "averages_on_ranks.py", sizes=[2], limit=400, full=[3, 4], turn=(0, 4), group="pipeline")
+@over_ranks(HERE / "averages_on_ranks.py", sizes=[2], limit=400, full=[3, 4], turn=(0, 4))
 def test_averages_of_weights_in_a_pipeline(check):
     check()
 
@@ -35,22 +35,22 @@ def test_checkpoints_of_a_model_built_in_the_scope_of_a_pipeline(check):
     check()
 
 
-@over_ranks(HERE / "split_on_ranks.py", sizes=[3], limit=900, full=[2, 4], turn=(0, 4), group="split")
+@over_ranks(HERE / "split_on_ranks.py", sizes=[3], limit=900, full=[2, 4], turn=(0, 4))
 def test_split_layers_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "split_fit_on_ranks.py", sizes=[2], limit=400, full=[3], turn=(0, 2), group="split")
+@over_ranks(HERE / "split_fit_on_ranks.py", sizes=[2], limit=400, full=[3], turn=(0, 2))
 def test_a_fit_with_split_layers(check):
     check()
 
 
-@over_ranks(HERE / "attention_on_ranks.py", sizes=[3], limit=600, full=[2, 4], turn=(0, 4), group="split")
+@over_ranks(HERE / "attention_on_ranks.py", sizes=[3], limit=600, full=[2, 4], turn=(0, 4))
 def test_attention_that_is_split_by_heads(check):
     check()
 
 
-@over_ranks(HERE / "vocabulary_on_ranks.py", sizes=[3], limit=600, full=[2, 4], turn=(0, 4), group="split")
+@over_ranks(HERE / "vocabulary_on_ranks.py", sizes=[3], limit=600, full=[2, 4], turn=(0, 4))
 def test_a_last_layer_that_is_split_by_vocabulary(check):
     check()
 
@@ -65,12 +65,12 @@ def test_pipelines_side_by_side_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "group_on_ranks.py", sizes=[2], limit=900, full=[3, 4], turn=(0, 2), group="group")
+@over_ranks(HERE / "group_on_ranks.py", sizes=[2], limit=900, full=[3, 4], turn=(0, 2))
 def test_layers_that_are_split_within_groups_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "group_fit_on_ranks.py", sizes=[2], limit=600, full=[3, 4], turn=(0, 2), group="group")
+@over_ranks(HERE / "group_fit_on_ranks.py", sizes=[2], limit=600, full=[3, 4], turn=(0, 2))
 def test_a_fit_with_layers_that_are_split_within_groups(check):
     check()
 

@@ -58,7 +58,7 @@ def test_imports_go_one_way(module):
 
 ONLY_IN = {
     "tensorflow": ["easyscale.backend.tensorflow", "easyscale.data.tf_dataset"],
-    "torch": ["easyscale.backend.torch"],
+    "torch": ["easyscale.backend.torch", "easyscale.data.data_loader"],
     "jax": ["easyscale.backend.jax"],
     "keras": [
         "easyscale.backend",

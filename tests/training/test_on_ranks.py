@@ -7,12 +7,12 @@ from launches import over_ranks
 HERE = Path(__file__).parent
 
 
-@over_ranks(HERE / "equality_on_ranks.py", sizes=[3], dealt=[1, 2, 4], limit=900, has_rows=True, group="equality")
+@over_ranks(HERE / "equality_on_ranks.py", sizes=[3], dealt=[1, 2, 4], limit=900, has_rows=True)
 def test_ranks_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[3], limit=900, turn=(0, 4), group="optimizers")
+@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[3], limit=900, turn=(0, 4))
 def test_optimizers_on_ranks_take_the_steps_of_one_process(check):
     check()
 
@@ -22,31 +22,27 @@ def test_ranks_train_models_as_one_process_does(check):
     check()
 
 
-@over_ranks(HERE / "sparse_on_ranks.py", sizes=[3], limit=400, has_rows=True, group="equality")
+@over_ranks(HERE / "sparse_on_ranks.py", sizes=[3], limit=400, has_rows=True)
 def test_sparse_gradients_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "equality_of_generators_on_ranks.py", sizes=[3], limit=400, full=[2], group="data")
+@over_ranks(HERE / "equality_of_generators_on_ranks.py", sizes=[3], limit=400, full=[2])
 def test_ranks_take_the_steps_of_one_process_on_generators(check):
     check()
 
 
-@over_ranks(
-    HERE / "equality_on_ranks.py", sizes=[], dealt=[1, 2], limit=900, devices=2, has_rows=True, group="equality"
-)
+@over_ranks(HERE / "equality_on_ranks.py", sizes=[], dealt=[1, 2], limit=900, devices=2, has_rows=True)
 def test_two_devices_take_the_steps_of_one(check):
     check()
 
 
-@over_ranks(HERE / "equality_on_ranks.py", sizes=[1], limit=900, devices=4, has_rows=True, group="equality")
+@over_ranks(HERE / "equality_on_ranks.py", sizes=[1], limit=900, devices=4, has_rows=True)
 def test_four_devices_take_the_steps_of_one(check):
     check()
 
 
-@over_ranks(
-    HERE / "equality_of_optimizers_on_ranks.py", sizes=[1], limit=900, devices=2, turn=(1, 2), group="optimizers"
-)
+@over_ranks(HERE / "equality_of_optimizers_on_ranks.py", sizes=[1], limit=900, devices=2, turn=(1, 2))
 def test_optimizers_on_devices_take_the_steps_of_one_device(check):
     check()
 
@@ -56,97 +52,97 @@ def test_devices_train_models_as_one_does(check):
     check()
 
 
-@over_ranks(HERE / "in_graph_on_ranks.py", sizes=[], limit=900, devices=4, full=[1], group="equality")
+@over_ranks(HERE / "in_graph_on_ranks.py", sizes=[], limit=900, devices=4, full=[1])
 def test_four_devices(check):
     check()
 
 
-@over_ranks(HERE / "in_graph_on_ranks.py", sizes=[2], limit=900, devices=2, group="equality")
+@over_ranks(HERE / "in_graph_on_ranks.py", sizes=[2], limit=900, devices=2)
 def test_processes_with_devices(check):
     check()
 
 
-@over_ranks(HERE / "models_on_ranks.py", sizes=[3], limit=600, group="models")
+@over_ranks(HERE / "models_on_ranks.py", sizes=[3], limit=600)
 def test_models_train_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "loops_on_ranks.py", sizes=[3], limit=600, group="models")
+@over_ranks(HERE / "loops_on_ranks.py", sizes=[3], limit=600)
 def test_training_loops_run_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "data_on_ranks.py", sizes=[3], limit=600, group="data")
+@over_ranks(HERE / "data_on_ranks.py", sizes=[3], limit=600)
 def test_data_is_divided_over_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "checkpoints_on_ranks.py", sizes=[3], limit=600, group="data")
+@over_ranks(HERE / "checkpoints_on_ranks.py", sizes=[3], limit=600)
 def test_training_goes_on_from_checkpoints_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "layer_state_on_ranks.py", sizes=[3], limit=600, group="data")
+@over_ranks(HERE / "layer_state_on_ranks.py", sizes=[3], limit=600)
 def test_layers_have_the_same_state_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "metrics_on_ranks.py", sizes=[3], limit=600, group="data")
+@over_ranks(HERE / "metrics_on_ranks.py", sizes=[3], limit=600)
 def test_metrics_are_those_of_all_processes(check):
     check()
 
 
-@over_ranks(HERE / "precision_on_ranks.py", sizes=[3], limit=600, group="models")
+@over_ranks(HERE / "precision_on_ranks.py", sizes=[3], limit=600)
 def test_mixed_precision_skips_a_step_on_all_processes(check):
     check()
 
 
-@over_ranks(HERE / "randomness_on_ranks.py", sizes=[3], limit=600, group="models")
+@over_ranks(HERE / "randomness_on_ranks.py", sizes=[3], limit=600)
 def test_random_numbers_differ_between_processes(check):
     check()
 
 
-@over_ranks(HERE / "drift_on_ranks.py", sizes=[3], limit=600, group="data")
+@over_ranks(HERE / "drift_on_ranks.py", sizes=[3], limit=600)
 def test_processes_that_drift_apart_are_told_so(check):
     check()
 
 
-@over_ranks(HERE / "profile_on_ranks.py", sizes=[2], limit=600, group="data")
+@over_ranks(HERE / "profile_on_ranks.py", sizes=[2], limit=600)
 def test_what_is_recorded_of_steps(check):
     check()
 
 
-@over_ranks(HERE / "counts_on_ranks.py", sizes=[3], limit=600, full=[2], group="optimizers")
+@over_ranks(HERE / "counts_on_ranks.py", sizes=[3], limit=600, full=[2])
 def test_what_is_sent_is_as_little_as_promised(check):
     check()
 
 
-@over_ranks(HERE / "late_weights_on_ranks.py", sizes=[3], limit=400, full=[2], turn=(0, 4), group="optimizers")
+@over_ranks(HERE / "late_weights_on_ranks.py", sizes=[3], limit=400, full=[2], turn=(0, 4))
 def test_weights_that_come_in_the_next_step_are_those_of_the_last(check):
     check()
 
 
-@over_ranks(HERE / "optimizers_on_ranks.py", sizes=[3], full=[2], group="optimizers")
+@over_ranks(HERE / "optimizers_on_ranks.py", sizes=[3], full=[2])
 def test_optimizers_of_keras_see_the_mean_gradient(check):
     check()
 
 
-@over_ranks(HERE / "servers_on_ranks.py", sizes=[], limit=600, servers=1, full=[2, 4], group="served")
+@over_ranks(HERE / "servers_on_ranks.py", sizes=[], limit=600, servers=1, full=[2, 4])
 def test_workers_with_a_server_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "servers_on_ranks.py", sizes=[3], limit=600, servers=2, full=[4], turn=(0, 2), group="served")
+@over_ranks(HERE / "servers_on_ranks.py", sizes=[3], limit=600, servers=2, full=[4], turn=(0, 2))
 def test_workers_with_two_servers_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "served_on_ranks.py", sizes=[3], limit=400, turn=(0, 2), group="served")
+@over_ranks(HERE / "served_on_ranks.py", sizes=[3], limit=400, turn=(0, 2))
 def test_workers_that_serve_each_other_wait_for_nobody(check):
     check()
 
 
-@over_ranks(HERE / "served_on_ranks.py", sizes=[2], limit=400, servers=1, full=[3], turn=(1, 2), group="served")
+@over_ranks(HERE / "served_on_ranks.py", sizes=[2], limit=400, servers=1, full=[3], turn=(1, 2))
 def test_workers_with_a_server_wait_for_nobody(check):
     check()
 

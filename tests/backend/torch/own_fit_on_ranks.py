@@ -89,7 +89,11 @@ def check_a_py_dataset_and_a_data_loader():
     def by_loader():
         return train(loader(*easyscale.shard(x, y), easyscale.local_batch(24)), callbacks=[Distribute()])
 
-    return assert_as_one_process([by_batches, by_loader], lambda: train(loader(x, y, 24)))
+    def by_divided_loader():
+        return train(easyscale.shard(loader(x, y, 24)), callbacks=[Distribute()])
+
+    ways = [by_batches, by_loader, by_divided_loader]
+    return assert_as_one_process(ways, lambda: train(loader(x, y, 24)))
 
 
 def check_compiling_is_turned_off():

@@ -1,0 +1,120 @@
+"""A worker's part of a `torch.utils.data.DataLoader`."""
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from easyscale.communicator import Communicator
+from easyscale.data import arrays, division
+from easyscale.settings import Settings
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+__all__ = ["owns", "part"]
+
+_one_at_a_time = threading.Lock()  # PyTorch's generator is that of all threads
+
+
+def owns(data: Any) -> bool:
+    """Return whether `data` is a PyTorch `DataLoader`, without loading PyTorch."""
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and isinstance(data, torch_data.DataLoader)
+
+
+def part(loader: "DataLoader", communicator: Communicator) -> "DataLoader":
+    """Return a loader whose every batch is this worker's part of the batch of the same number.
+
+    A dataset with an index is asked for this worker's samples only. Any other is read whole, and its batches are cut.
+    Shuffling by PyTorch's default generator gives all workers the same order, another one in each pass.
+    """
+    from torch.utils.data import DataLoader, IterableDataset
+
+    position = division.position_of(communicator)
+    if position()[1] == 1 and not communicator.membership.keeps_global_batch:
+        return loader
+    in_order = _SameOrder()
+    options = {name: getattr(loader, name) for name in ("pin_memory", "worker_init_fn", "generator")}
+    if loader.batch_sampler is not None and not isinstance(loader.dataset, IterableDataset):
+        options |= {name: getattr(loader, name) for name in ("num_workers", "collate_fn", "timeout")}
+        options |= {
+            name: getattr(loader, name)
+            for name in ("multiprocessing_context", "prefetch_factor", "persistent_workers")
+            if loader.num_workers
+        }
+        indices = _Parts(loader.batch_sampler, position, in_order, len, lambda batch, rank, size: batch[rank::size])
+        return DataLoader(loader.dataset, batch_sampler=indices, **options)
+
+    class Rows(IterableDataset):
+        def __iter__(self) -> Iterator:
+            return iter(_Parts(loader, position, in_order, division.count, arrays.part))
+
+    class RowsOfKnownLength(Rows):
+        def __len__(self) -> int:
+            return len(loader)
+
+    dataset = RowsOfKnownLength() if hasattr(loader.dataset, "__len__") else Rows()
+    return DataLoader(dataset, batch_size=None, collate_fn=_as_it_is, **options)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class _Parts:
+    """This worker's part of each of some batches: sample `i` of all goes to worker `i % size`.
+
+    Args:
+        batches: What yields batches, of samples or of their indices, again in each pass.
+        position: Function without arguments. Returns this worker's number and how many there are.
+        in_order: `_SameOrder`.
+        count: Function. Returns how many samples a batch has.
+        cut: Function of a batch, `start` and `step`. Returns these samples of it.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable,
+        position: Callable[[], tuple[int, int]],
+        in_order: "_SameOrder",
+        count: Callable[[Any], int],
+        cut: Callable[[Any, int, int], Any],
+    ):
+        self._batches, self._position, self._in_order, self._count, self._cut = batches, position, in_order, count, cut
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator:
+        before, last = 0, None
+        for batch in self._in_order.iterator(self._batches):
+            rank, size = self._position()
+            if last is not None and last < size:  # one such batch may be the last of an epoch
+                division.refuse_batches(last, size)
+            last = self._count(batch)
+            start, before = (rank - before) % size, before + last
+            if start < last:
+                yield self._cut(batch, start, size)
+
+
+class _SameOrder:
+    """Begins each pass with PyTorch's default generator in a state that is the same on all workers."""
+
+    def __init__(self) -> None:
+        import torch
+
+        chosen = Settings.read().auto
+        self._seed, self._passes = torch.initial_seed() if chosen is None else chosen, 0
+
+    def iterator(self, batches: Iterable) -> Iterator:
+        """Return an iterator over these batches, whose first one has been drawn."""
+        import torch
+
+        with _one_at_a_time, torch.random.fork_rng(devices=[]):
+            torch.manual_seed((self._seed + 0x9E3779B97F4A7C15 * self._passes) % 2**63)
+            self._passes += 1
+            iterator = iter(batches)
+            first = list(itertools.islice(iterator, 1))
+        return itertools.chain(first, iterator)
