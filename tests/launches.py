@@ -164,8 +164,8 @@ def over_ranks(
 ):
     """Parametrise a test over the checks in a file and over numbers of workers, with `servers` beside them.
 
-    What `make test` runs shares one launch for each kind of ranks. A check that is marked `@full`, see `covering.py`, is
-    left to `make test-all`.
+    What `make test` runs shares one launch for each kind of ranks. A check that is marked `@full`, see `covering.py`,
+    is left to `make test-all`.
 
     Args:
         checks: Path of the file.

@@ -1,6 +1,7 @@
 """Which tests run which lines, as `coverage` has recorded it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,11 @@ def tests_of_lines(folder: Path, path: str) -> dict[int, set[str]]:
     for name in data.measured_files():
         if name.endswith(f"/{path}"):
             for line, contexts in data.contexts_by_lineno(name).items():
-                found = {context.rpartition("|")[2].partition(" (")[0] for context in contexts} - {"", "nothing"}
+                found = {_id(context) for context in contexts} - {"", "nothing"}
                 lines.setdefault(line, set()).update(found)
     return lines
+
+
+def _id(context: str) -> str:
+    """Return the id of a test, without the group that pytest-xdist writes behind it."""
+    return re.sub(r"@[^@\]]*$", "", context.rpartition("|")[2].partition(" (")[0])
