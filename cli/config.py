@@ -108,8 +108,9 @@ def rule_against(parameter: click.Parameter, value: Any) -> str | None:
         is_right, rule = isinstance(value, bool), "true or false"
     elif parameter.nargs == -1:
         is_right, rule = isinstance(value, list), "a list of texts"
-    elif isinstance(parameter.type, click.types.IntParamType):
-        is_right, rule = isinstance(value, (str, int)) and not isinstance(value, bool), "a whole number"
+    elif isinstance(parameter.type, click.types.IntParamType) or hasattr(parameter.type, "rule"):
+        is_right = isinstance(value, (str, int)) and not isinstance(value, bool)
+        rule = getattr(parameter.type, "rule", "a whole number")
     else:
         is_right = isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != ""
         rule = "a text or a number"

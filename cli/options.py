@@ -1,9 +1,10 @@
 """What options of several commands have in common: what each may be, and how it is refused if it is something else."""
 
+import difflib
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -13,6 +14,7 @@ from easyscale.errors import EasyScaleError, unknown
 from easyscale.quantities import parse_bandwidth, parse_seconds
 
 __all__ = [
+    "Workers",
     "check_between_devices",
     "check_files",
     "check_image_size",
@@ -32,6 +34,25 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+class Workers(click.ParamType):
+    """A number of workers: an integer, `auto` or `gpu`."""
+
+    name = "workers"
+    words = ("auto", "gpu")
+    rule = "a whole number, 'auto' or 'gpu'"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int | str:
+        """Return an integer, or the word."""
+        if isinstance(value, int) or value in self.words:
+            return value
+        try:
+            return int(str(value))
+        except ValueError:
+            near = difflib.get_close_matches(str(value), self.words, n=1)
+            hint = f"Did you mean '{near[0]}'?" if near else "Try -n 2"
+            raise click.UsageError(f"-n must be {self.rule}. Received: {value!r}. {hint}") from None
 
 
 def files(json: str, plot: str) -> Callable[[Callable], Callable]:

@@ -6,12 +6,12 @@ here: `import easyscale` does.
 
 import os
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from easyscale.launchers import Launcher
 from easyscale.settings import Settings
 
-__all__ = ["are_divided", "divide", "share"]
+__all__ = ["are_divided", "divide", "found", "share"]
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _divided: list[str] = []  # the GPUs of this process, if they are a share of its node's
@@ -55,17 +55,23 @@ def divide(launcher: Launcher, environment: MutableMapping[str, str], devices: s
         in_graph = Settings.read(environment, ["replication"]).replication == "in_graph"
     except ValueError:  # whoever needs the variable says so
         return
-    said = environment.get(_VARIABLE)
-    gpus = _found(devices) if said is None else [name.strip() for name in said.split(",") if name.strip()]
+    gpus = found(environment, devices)
     if rank is None or size is None or size < 2 or len(gpus) < 2 or in_graph or are_divided():
         return
     _divided[:] = share(gpus, rank, size)
     environment[_VARIABLE] = ",".join(_divided)
 
 
-def _found(folder: str) -> list[str]:
-    """Return the numbers of the GPUs that there are files of."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    found = [match[1] for match in (re.fullmatch(r"nvidia(\d+)", name) for name in names) if match]
+def found(environment: Mapping[str, str], devices: str = "/dev") -> list[str]:
+    """Return the names of this node's GPUs: those in `CUDA_VISIBLE_DEVICES`, or the numbers of all.
+
+    Args:
+        environment: The variables of a process.
+        devices: String. The folder of the devices' files. Defaults to `"/dev"`.
+    """
+    if (said := environment.get(_VARIABLE)) is not None:
+        return [name.strip() for name in said.split(",") if name.strip()]
+    names = os.listdir(devices) if os.path.isdir(devices) else []
+    files = [name for name in names if re.fullmatch(r"nvidia\d+", name)]
     # A container may have some of the files only; in it GPUs count from 0.
-    return [str(number) for number in range(len(found))]
+    return [str(number) for number in range(len(files))]

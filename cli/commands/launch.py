@@ -13,12 +13,14 @@ from easyscale.cli.launch.planning import LaunchOptions, plan
 
 __all__ = ["command"]
 
+_EASILY_MISPLACED = {"-n", "-np", "--np", "--exchange", "--servers", "--hosts", "--elastic", "--restarts", "--auto"}
+
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-n", "-np", "--np", "ranks", type=int, metavar="N",
-    help="How many workers to start: processes, or in-graph without --devices the devices of one. Defaults to the "
-    "slots of the hosts; without hosts, to the cores that this process may use.",
+    "-n", "-np", "--np", "ranks", type=checked.Workers(), metavar="N",
+    help="How many workers to start: processes, or in-graph without --devices the devices of one. auto, the default: "
+    "one for each slot of the hosts, or without hosts for each core. gpu: one for each GPU of this machine.",
 )  # fmt: skip
 @click.option("--exchange", metavar="NAME", help="How gradients are exchanged. The script's own choice wins.")
 @click.option(
@@ -102,9 +104,26 @@ def command(context: click.Context, dry_run: bool, print_config: bool, **options
     if said == [True, False]:  # those of a file are another script's
         options["arguments"] = context.params["arguments"] = ()
     planned = plan(LaunchOptions(**options))
+    if text := _misplaced(context):
+        click.echo(
+            f"easyscale: `{text}` after the script's name goes to the script. If `launch` should have it, write: "
+            f"easyscale launch {text} {options['script']}",
+            err=True,
+        )
     if print_config:
         click.echo(config.written(context))
     elif dry_run:
         click.echo(planned)
     else:
         sys.exit(planned.run())
+
+
+def _misplaced(context: click.Context) -> str:
+    """Return an option of `launch`, not given to it, among the script's arguments, with its value; `""` if none is."""
+    arguments = context.params["arguments"]
+    for option in context.command.params:
+        is_given = context.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
+        for name in () if is_given else _EASILY_MISPLACED.intersection(option.opts).intersection(arguments):
+            place = arguments.index(name)
+            return " ".join(arguments[place : place + (1 if getattr(option, "is_flag", False) else 2)])
+    return ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import click
 
-from easyscale import run_module
+from easyscale import run_module, visible_gpus
 from easyscale.cli.launch import allocations
 from easyscale.cli.launch import script as scripts
 from easyscale.cli.launch.containers import ControlGroup
@@ -34,7 +34,7 @@ class LaunchOptions:
     arguments: tuple[str, ...] = ()
     module: bool = False
     auto: bool = False
-    ranks: int | None = None
+    ranks: int | str | None = None
     exchange: str | None = None
     replication: str | None = None
     compression: str | None = None
@@ -77,7 +77,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     said = Settings.read()
     bandwidth, latency = _network(options, said)
     replication, devices = _devices(options, said)
-    ranks = options.ranks
+    ranks = _number(options.ranks, bool(hosts))
     if replication == "in_graph" and devices is None:
         if hosts or options.servers:
             given = "--servers" if options.servers else "hosts"
@@ -145,6 +145,17 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     if options.min_workers is not None and not options.elastic:
         return replace(planned, on_those_left=on_those_left)
     return planned
+
+
+def _number(ranks: int | str | None, has_hosts: bool) -> int | None:
+    """Return the number of workers that `-n` asks for; `None` for one on each slot, or core."""
+    if ranks == "auto" or ranks is None or isinstance(ranks, int):
+        return None if ranks == "auto" else ranks
+    if has_hosts:
+        raise click.UsageError("-n gpu counts the GPUs of this machine. Received: -n gpu and hosts. Use -n auto")
+    if not (gpus := visible_gpus.found(os.environ)):
+        raise click.UsageError("-n gpu needs a GPU. Received: a machine without one, or none in CUDA_VISIBLE_DEVICES")
+    return len(gpus)
 
 
 def _network(options: LaunchOptions, said: Settings) -> tuple[str | None, str | None]:

@@ -19,6 +19,9 @@ from easyscale.cli.launch.containers import ControlGroup
         (["--exchange", "rign"], "Received: --exchange='rign'. Did you mean 'ring'?"),
         (["--compression", "bf61"], "Received: --compression='bf61'. Did you mean 'bf16'?"),
         (["--replication", "between_grap"], "Received: --replication='between_grap'. Did you mean 'between_graph'?"),
+        (["-n", "two"], "-n must be a whole number, 'auto' or 'gpu'. Received: 'two'. Try -n 2"),
+        (["-n", "atuo"], "Received: 'atuo'. Did you mean 'auto'?"),
+        (["-n", "gpu", "--hosts", "a:2"], "-n gpu counts the GPUs of this machine. Received: -n gpu and hosts"),
         (["-n", "10000000"], "the number of ranks must be 1000000 or less. Received: 10000000"),
         (["--hosts", "a:10000000"], "the number of ranks must be 1000000 or less. Received: 10000000"),
         (["-n", "2", "--servers", "3"], "from 0 to that of the workers. Received: --servers 3 and -n 2"),
@@ -235,6 +238,33 @@ def test_hosts_and_cores_give_the_number_of_ranks(cli, script, fake_mpirun, monk
     monkeypatch.setattr(ControlGroup, "cores", 3.5)  # as in a container
     line = dry_run(cli, path)
     assert line[line.index("-n") + 1] == "3"
+
+
+def test_gpus_give_the_number_of_ranks(cli, script, fake_mpirun, monkeypatch):
+    fake_mpirun("Open MPI 5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")
+    line = dry_run(cli, "-n", "gpu", script(""))
+    assert line[line.index("-n") + 1] == "3"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "-n gpu needs a GPU. Received: a machine without one" in cli("launch", "-n", "gpu", script("")).stderr
+
+
+def test_auto_is_the_default_number_of_ranks(cli, script, fake_mpirun, monkeypatch):
+    fake_mpirun("Open MPI 5")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    path = script("")
+    assert dry_run(cli, "-n", "auto", path) == dry_run(cli, path)
+
+
+def test_an_option_after_the_script_that_launch_did_not_get_is_reported(cli, script, fake_mpirun):
+    fake_mpirun("Open MPI 5")
+    path = script("")
+    said = cli("launch", "--dry-run", path, "--epochs", "3", "-n", "2").stderr
+    assert "`-n 2` after the script's name goes to the script" in said
+    assert f"write: easyscale launch -n 2 {path}" in said
+    assert "`--elastic` after" in cli("launch", "--dry-run", "-n", "2", path, "--elastic", "-n", "7").stderr
+    for own in (["-n", "2", path, "-n", "7"], [path, "--epochs", "3"]):
+        assert "after the script's name" not in cli("launch", "--dry-run", *own).stderr
 
 
 def test_a_home_folder_is_set_where_open_mpi_would_miss_it(cli, script, fake_mpirun, monkeypatch):

@@ -64,7 +64,7 @@ def test_help_lists_the_commands(cli, arguments):
         (["launch", "--exchnge", "ring"], "there is no option '--exchnge'. Did you mean '--exchange'?"),
         (["launch", "-z"], "there is no option '-z'. See `easyscale launch --help`"),
         (["launch", "-n"], "Option '-n' requires an argument."),
-        (["launch", "-n", "four", "a.py"], "-n must be a whole number. Received: 'four'. See `easyscale"),
+        (["launch", "-n", "four", "a.py"], "-n must be a whole number, 'auto' or 'gpu'. Received: 'four'. "),
         (["launch", "--restarts", "-1", "a.py"], "--restarts must be a whole number from 0. Received: -1. See"),
         (["launch", "--stall-timeout", "abc", "a.py"], "--stall-timeout must be a number from 0. Received: 'abc'. See"),
         (["launch", "--log-dir", "", __file__], "--log-dir must be a folder. Received: --log-dir ''. Name one"),
