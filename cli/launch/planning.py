@@ -149,8 +149,10 @@ def plan(options: LaunchOptions) -> LaunchPlan:
 
 def _number(ranks: int | str | None, has_hosts: bool) -> int | None:
     """Return the number of workers that `-n` asks for; `None` for one on each slot, or core."""
-    if ranks == "auto" or ranks is None or isinstance(ranks, int):
-        return None if ranks == "auto" else ranks
+    if ranks is None or isinstance(ranks, int):
+        return ranks
+    if ranks == "auto":
+        return None
     if has_hosts:
         raise click.UsageError("-n gpu counts the GPUs of this machine. Received: -n gpu and hosts. Use -n auto")
     if not (gpus := visible_gpus.found(os.environ)):
