@@ -1,5 +1,6 @@
 """What becomes of all workers' gradients, seen from the step of one of them: reduce, update, gather."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -8,17 +9,17 @@ from easyscale.backend.base import CompiledUpdate
 from easyscale.communicator.data_axis import everyone_of
 from easyscale.exchange import Exchange
 from easyscale.layout.shards import Shards
-from easyscale.layout.specs import Variable, specs_of
+from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.step import owned_parts
 from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.compressed_sums import CompressedSums
-from easyscale.step.exchanges_of_gradients import ExchangesOfGradients
 from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext, Tensor
 from easyscale.step.late_gather import LateGather
 from easyscale.step.owned_slices import OwnedSlices
+from easyscale.step.plan import Entry, Kind, Plan, StepArrays
 from easyscale.step.ready_buckets import EarlyGradients
-from easyscale.step.route import Signature
+from easyscale.step.reducer import Reducer
 from easyscale.step.shared import Shared
 from easyscale.step.way import Way
 
@@ -41,9 +42,10 @@ class Gradients(GradientSync):
     def __init__(self, way: Way, shared: Shared, densify: bool, compiled: CompiledUpdate):
         self.way, self.slices = way, OwnedSlices()
         self.communicator, self._shared, self._tensors = way.exchange.communicator, shared, shared.backend.tensors
-        self._compiled = compiled
-        self._exchanges = ExchangesOfGradients(way, shared, densify, self.slices)
-        self.early = EarlyGradients(way, shared, self._exchanges)
+        self._densify, self._compiled, self._number = densify, compiled, shared.new_number()
+        self._reducers: dict[Plan, Reducer] = {}
+        self._numbers: dict[int, tuple[int, Variable]] = {}  # by identity, each with its variable
+        self.early = EarlyGradients(way, shared, self.reducer_of)
 
     @property
     def exchange(self) -> Exchange:
@@ -65,7 +67,8 @@ class Gradients(GradientSync):
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
         slices, groups = self.slices.numbered(variables), self.slices.groups.numbered(variables)
         shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole, slices, groups)
-        self._exchanges.divide(shards)
+        for reducer in self._reducers.values():
+            reducer.divide(shards)
         self._compiled.forget()
         return shards
 
@@ -78,67 +81,106 @@ class Gradients(GradientSync):
         shards: Shards | None = None,
     ) -> list[Gradient]:
         tensors = self._tensors
-        present = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        if everyone_of(self.communicator).size == 1 or not present:
+        if everyone_of(self.communicator).size == 1 or all(gradient is None for gradient in gradients):
             return list(gradients) if shards is None else list(map(tensors.part_of, gradients, shards.parts))
         self.choose(variables)
-        slices = [index for index in present if variables[index] in self.slices]
-        sparse = [index for index in present if tensors.is_rows(gradients[index])]
-        in_rows = [index for index in sparse if index not in slices and accumulation is None]
-        dense = [index for index in present if index not in (*slices, *in_rows)]
-        indices = dense, in_rows, slices
-        exchange = self._exchanges.of(context, gradients, variables, indices, accumulation is not None, shards)
-
-        inputs = [tensors.whole(gradients[index]) for index in dense]
-        weight, due = context.weight, True
-        if accumulation is not None:
-            due = accumulation.due
-            if accumulation.may_overflow:
-                weight = tensors.nan_unless_finite(weight, inputs)
-        inputs += map(tensors.whole, context.moving)
-        if accumulation is not None:
-            sums = [tensors.whole(accumulation.gradients[index]) for index in dense]
-            inputs += [self._shared.backend.scaled(total, accumulation.scale) for total in sums]
-        for index in in_rows:
-            inputs += tensors.values_and_indices(gradients[index])
+        reducer = self.reducer_of(context, gradients, variables, accumulation is not None, shards)
+        dense, in_rows = reducer.plan.of(Kind.DENSE), reducer.plan.of(Kind.ROWS)
+        step = self._arrays(reducer.plan, context, gradients, accumulation)
         if accumulation is None:
             self.early.remember(variables, shards)
         else:
             self.early.forget()
-        if (ready := self.early.take()) is None:
-            *means, exchanged = exchange(weight, context.losses, context.data, due, inputs, context.came)
-        else:
-            *means, exchanged = ready.finish(exchange, inputs)
+        ready = self.early.take()
+        reduced = reducer(step) if ready is None else ready.finish(reducer, step)
 
-        averaged = list(gradients)
-        for index in dense:
-            averaged[index] = means.pop(0)
-        for variable in context.moving:
-            variable.assign(means.pop(0))
-        for index in in_rows:
-            averaged[index] = tensors.rows(means.pop(0), means.pop(0), tuple(variables[index].shape))
-            if shards is not None:
-                averaged[index] = tensors.part_of(averaged[index], shards.parts[index])
+        means = list(gradients)
+        for entry, mean in zip(dense, reduced.summed, strict=False):
+            means[entry.position] = mean
+        for variable, mean in zip(context.moving, reduced.summed[len(dense) :], strict=True):
+            variable.assign(mean)
+        for entry, values, indices in zip(in_rows, reduced.values, reduced.indices, strict=True):
+            mean = tensors.rows(values, indices, entry.spec.shape)
+            means[entry.position] = mean if shards is None else tensors.part_of(mean, shards.parts[entry.position])
         if accumulation is not None:
 
             def forget() -> None:
-                for index in dense:
-                    accumulation.gradients[index].assign(
-                        tensors.zeros(self._exchanges.spec(variables[index], averaged[index]))
-                    )
+                for entry in dense:
+                    accumulation.gradients[entry.position].assign(tensors.zeros(entry.spec))
 
-            tensors.if_true(exchanged, forget)
-        return averaged
+            tensors.if_true(reduced.exchanged, forget)
+        return means
+
+    def _arrays(
+        self, plan: Plan, context: StepContext, gradients: Sequence[Gradient], accumulation: Accumulation | None
+    ) -> StepArrays:
+        """Return what a step exchanges by a plan."""
+        tensors = self._tensors
+        own = [tensors.whole(gradients[entry.position]) for entry in plan.of(Kind.DENSE)]
+        rows = [tensors.values_and_indices(gradients[entry.position]) for entry in plan.of(Kind.ROWS)]
+        came = [] if context.came is None else [context.came]
+        step = StepArrays(context.weight, list(context.losses), list(context.data), came)
+        step = step._replace(summed=[*own, *map(tensors.whole, context.moving)])
+        step = step._replace(values=[values for values, _ in rows], indices=[indices for _, indices in rows])
+        if accumulation is None:
+            return step
+        sums = [tensors.whole(accumulation.gradients[entry.position]) for entry in plan.of(Kind.DENSE)]
+        scaled = [self._shared.backend.scaled(total, accumulation.scale) for total in sums]
+        weight = tensors.nan_unless_finite(step.weight, own) if accumulation.may_overflow else step.weight
+        return step._replace(weight=weight, due=accumulation.due, accumulated=scaled)
+
+    def reducer_of(
+        self,
+        context: StepContext,
+        gradients: Sequence[Gradient],
+        variables: Sequence[Variable],
+        accumulates: bool = False,
+        shards: Shards | None = None,
+    ) -> Reducer:
+        """Return what exchanges the gradients of a step; make it the first time.
+
+        Args:
+            context: `StepContext`.
+            gradients: Of the step.
+            variables: The variables they belong to.
+            accumulates: Bool. Whether gradients are summed up over several steps before they are exchanged.
+            shards: The `Shards`, if each worker receives only the parts that it owns; else `None`.
+        """
+        by_kind: dict[Kind, list[Entry]] = {kind: [] for kind in (Kind.DENSE, Kind.MOVING, Kind.ROWS, Kind.SLICE)}
+        for kind in (Kind.DENSE, Kind.ROWS, Kind.SLICE):  # numbers are given in this order
+            for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+                if gradient is not None and self._kind_of(gradient, variable, accumulates) is kind:
+                    # A slice may have another shape on each rank, so that of the whole counts.
+                    shape = self.slices.sliced(variable).shape if kind is Kind.SLICE else variable.shape
+                    spec = Spec(tuple(shape), self._tensors.dtype_of(gradient))
+                    by_kind[kind].append(Entry(kind, spec, self._number_of(variable), position))
+        for position, variable in enumerate(context.moving):
+            spec = Spec(tuple(variable.shape), self._tensors.dtype_of(self._tensors.whole(variable)))
+            by_kind[Kind.MOVING].append(Entry(Kind.MOVING, spec, position, position))
+        entries = tuple(entry for of_kind in by_kind.values() for entry in of_kind)
+        plan = Plan(entries, accumulates, shards is not None, self._number)
+        if plan not in self._reducers:
+            of_step = [variables[entry.position] for entry in plan.gradients], context.moving
+            self._reducers[plan] = Reducer(plan, *of_step, self.way, self._shared, self._densify, shards)
+        return self._reducers[plan]
+
+    def _kind_of(self, gradient: Gradient, variable: Variable, accumulates: bool) -> Kind:
+        if variable in self.slices:
+            return Kind.SLICE
+        return Kind.ROWS if self._tensors.is_rows(gradient) and not accumulates else Kind.DENSE
+
+    def _number_of(self, variable: Variable) -> int:
+        """Return 0 for the first variable that had a gradient, then 1, ...: the same on all ranks."""
+        return self._numbers.setdefault(id(variable), (len(self._numbers), variable))[0]
 
     def begin_reduce(
         self, context: StepContext, gradients: Sequence[Gradient], variables: Sequence[Variable]
     ) -> Callable[[], list[Gradient]]:
         self.choose(variables)
-        all_dense: tuple[list[int], list[int], list[int]] = list(range(len(gradients))), [], []
-        exchange = self._exchanges.of(context, gradients, variables, all_dense, False, None)
-        tensors = list(map(self._tensors.whole, [*gradients, *context.moving]))
-        exchange.begin(context.weight, context.losses, context.data, tensors)
-        return lambda: exchange.finish()[: len(tensors)]
+        reducer = self.reducer_of(context, gradients, variables)
+        step = self._arrays(reducer.plan, context, gradients, None)
+        reducer.begin(step)
+        return lambda: list(reducer.finish(step).summed)
 
     def update(
         self, apply: Apply, gradients: Sequence[Gradient], variables: Sequence[Variable], compiles: bool = False
@@ -187,26 +229,23 @@ class Gradients(GradientSync):
         if agreed.purpose == Purpose.ROWS:
             self.communicator.all_gather_rows(np.zeros(agreed.detail))
             return True
-        exchange = self._exchanges.by_signature.get(agreed.detail)
-        if exchange is None:
+        reducer = next((one for plan, one in self._reducers.items() if plan.hash == agreed.detail), None)
+        if reducer is None:
             return False
-        if exchange.idle_step is None:
-            context, positions = StepContext(moving=exchange.moving), exchange.positions
-            order = sorted(range(len(positions)), key=positions.__getitem__)  # as in the others' step: clipping sums so
-            variables = [exchange.variables[position] for position in order]
-
-            def idle_step(of_slices: list[Gradient]) -> None:
-                gradients = [*self._nothing(exchange.specs), *of_slices]
-                apply(context, [gradients[position] for position in order], variables)
-
-            exchange.idle_step = self._shared.backend.graph(idle_step)
-        slices = exchange.variables[len(exchange.variables) - len(exchange.specs.slices) :]
+        slices = reducer.variables[len(reducer.variables) - len(reducer.plan.of(Kind.SLICE)) :]
+        if reducer.idle_step is None:
+            reducer.idle_step = self._shared.backend.graph(functools.partial(self._step_without_data, reducer, apply))
         of_slices = [self.slices.take(variable) for variable in slices]
         self._shared.agreed = agreed
-        exchange.idle_step(of_slices)
+        reducer.idle_step(of_slices)
         return True
 
-    def _nothing(self, specs: Signature) -> list[Gradient]:
-        """Return gradients that are zero, dense ones and then those without rows; none of slices."""
-        zeros: list[Gradient] = list(map(self._tensors.zeros, specs.dense))
-        return zeros + list(map(self._tensors.no_rows, specs.sparse))
+    def _step_without_data(self, reducer: Reducer, apply: ApplyInStep, of_slices: list[Gradient]) -> None:
+        """Apply gradients that are zero, or have no rows, and those of slices."""
+        zeros = {Kind.DENSE: self._tensors.zeros, Kind.ROWS: self._tensors.no_rows}
+        entries, left = reducer.plan.gradients, iter(of_slices)
+        gradients = [zeros[one.kind](one.spec) if one.kind in zeros else next(left) for one in entries]
+        # In the order of the others' step, as clipping sums so.
+        step = sorted(zip(entries, gradients, reducer.variables, strict=True), key=lambda one: one[0].position)
+        context = StepContext(moving=reducer.moving)
+        apply(context, [gradient for _, gradient, _ in step], [variable for _, _, variable in step])

@@ -1,16 +1,15 @@
 """Gradients that leave while a backward pass makes them, where that is no graph which has calls in it."""
 
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from easyscale.backend.base import BackwardPass
 from easyscale.communicator.data_axis import everyone_of
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Variable
-from easyscale.step.exchanges_of_gradients import ExchangesOfGradients
-from easyscale.step.gradient_exchange import GradientExchange
 from easyscale.step.interfaces import Gradient, StepContext, Tensor
+from easyscale.step.plan import Kind, Reduced, StepArrays, flat, like
+from easyscale.step.reducer import Reducer
 from easyscale.step.shared import Shared
 from easyscale.step.way import Way
 
@@ -25,11 +24,11 @@ class EarlyGradients:
     Args:
         way: The `Way` on which they travel.
         shared: The `Shared` of its communicator.
-        exchanges: The optimizer's `ExchangesOfGradients`.
+        reducer_of: Function. See `Gradients.reducer_of`.
     """
 
-    def __init__(self, way: Way, shared: Shared, exchanges: ExchangesOfGradients):
-        self._way, self._shared, self._exchanges = way, shared, exchanges
+    def __init__(self, way: Way, shared: Shared, reducer_of: Callable[..., Reducer]):
+        self._way, self._shared, self._reducer_of = way, shared, reducer_of
         self._update: tuple[Sequence[Variable], Shards | None] | None = None
         self._ready: ReadyBuckets | None = None
 
@@ -56,7 +55,7 @@ class EarlyGradients:
         tensors: list[Gradient] = [None] * len(variables)
         for index in dense:
             tensors[index] = self._shared.backend.tensors.whole(variables[index])  # which has the dtype of its gradient
-        expected = self._exchanges.of(context, tensors, variables, (dense, [], []), False, shards)
+        expected = self._reducer_of(context, tensors, variables, shards=shards)
         if expected.overlaps:
             self._ready = ReadyBuckets(expected, self._shared, backward, context)
 
@@ -77,12 +76,12 @@ class ReadyBuckets:
         this thread     loss | backward pass: ... gradient 9, 8 | 7, 6, 5 | 4 ... 0 | finish | update
         thread beside        | agree                            | bucket 2          | bucket 1, bucket 0
 
-    What a rank sends is what it sends where `GradientExchange` is called behind the backward pass, in the same order: a
-    rank that cannot know of its gradients before meets those that do. It costs a walk through the backward pass before
-    it is made, and a call of Python for each gradient.
+    What a rank sends is what it sends where the `Reducer` is called after the backward pass, in the same order: a rank
+    that cannot know its gradients before meets those that do. It costs a walk through the backward pass before it is
+    made, and a call of Python for each gradient.
 
     Args:
-        exchange: The `GradientExchange` of the gradients that will be made, which overlaps.
+        reducer: The `Reducer` of the gradients that will be made, which overlaps.
         shared: The `Shared` of the communicator.
         backward: The backend's `BackwardPass`.
         context: `StepContext`.
@@ -90,42 +89,45 @@ class ReadyBuckets:
     Reference: Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.
     """
 
-    def __init__(self, exchange: GradientExchange, shared: Shared, backward: BackwardPass, context: StepContext):
-        self._exchange, self._shared, self._backward = exchange, shared, backward
-        self._gradients = len(exchange.specs.dense)
-        self._tensors: list[Gradient] = [None] * self._gradients
-        self._tensors += [shared.backend.tensors.whole(variable) for variable in context.moving]
-        self._left = len(exchange.routes)  # so many are still to leave
+    def __init__(self, reducer: Reducer, shared: Shared, backward: BackwardPass, context: StepContext):
+        self._reducer, self._shared, self._backward = reducer, shared, backward
+        self._summed: list[Gradient] = [None] * len(reducer.plan.of(Kind.DENSE))
+        self._summed += [shared.backend.tensors.whole(variable) for variable in context.moving]
+        self._left = len(reducer.vectors)  # so many are still to leave
         self._gradient_comes = threading.Lock()  # a framework may have a thread for each device
         if context.came is not None:
             shared.timeline.came(context.came)
-        known = backward.copies([context.weight, *context.losses, *context.data])
-        exchange.start(known, len(context.losses))
-        self.close = backward.watch(dict(enumerate(exchange.variables)), self._take)
+        known = StepArrays(context.weight, list(context.losses), list(context.data), due=())
+        copies = backward.copies(flat(known))
+        reducer.start(lambda: like(known, copies()))
+        self.close = backward.watch(dict(enumerate(reducer.variables)), self._take)
 
     def _take(self, position: int, gradient: Gradient) -> None:
         with self._gradient_comes:
-            self._tensors[position] = gradient
+            self._summed[position] = gradient
             while self._left and self._is_there(self._left - 1):
                 self._left -= 1
-                selected = self._exchange.routes[self._left].select(self._tensors)
-                self._exchange.send(self._left, self._backward.copies(selected))
+                selected = self._reducer.vectors[self._left].select(self._summed)
+                self._reducer.send(self._left, self._backward.copies(selected))
 
     def _is_there(self, number: int) -> bool:
-        return all(self._tensors[position] is not None for position in self._exchange.routes[number].positions.values())
+        return all(one is not None for one in self._reducer.vectors[number].select(self._summed))
 
-    def finish(self, exchange: GradientExchange, tensors: Sequence[Any]) -> list[Any]:
-        """Return what `GradientExchange` does, called with these tensors.
+    def finish(self, reducer: Reducer, step: StepArrays) -> Reduced:
+        """Return what the `Reducer` does, called with this step.
 
         Raises:
-            ValueError: If these are not the gradients that have left.
+            ValueError: If its gradients are not those that have left.
         """
         self.close()
-        means = [] if self._left else self._exchange.finish()  # before an error: the others count on what has left
-        made = zip(self._tensors[: self._gradients], tensors, strict=False)
-        if exchange is not self._exchange or self._left or any(sent is not tensor for sent, tensor in made):
+        reduced = (
+            None if self._left else self._reducer.finish(StepArrays(0.0))
+        )  # also before an error: others count on it
+        dense = len(self._reducer.plan.of(Kind.DENSE))
+        made = zip(self._summed[:dense], step.summed, strict=False)
+        if reducer is not self._reducer or reduced is None or any(sent is not tensor for sent, tensor in made):
             raise ValueError(
                 "the optimizer must be given the gradients that the backward pass of `fit()` makes, which have left "
                 "when it ends. Received: others. Write a `train_step` of your own, whose gradients leave behind it"
             )
-        return means
+        return reduced

@@ -16,7 +16,7 @@ from easyscale import backend as backends  # noqa: E402
 from easyscale.backend.torch.backward_pass import WatchedPass  # noqa: E402
 from easyscale.backend.torch.variables import native_of  # noqa: E402
 from easyscale.callbacks import Distribute  # noqa: E402
-from easyscale.step.gradient_exchange import GradientExchange  # noqa: E402
+from easyscale.step.reducer import Reducer  # noqa: E402
 
 comm = easyscale.communicator.get()
 PIECES = {"bucket_bytes": 512}
@@ -26,7 +26,7 @@ PIECES = {"bucket_bytes": 512}
 def events(variable):
     """Inside, list when a vector leaves, when the backward pass makes the gradient by a variable, and its end."""
     listed = []
-    send, finish = GradientExchange.send, GradientExchange.finish
+    send, finish = Reducer.send, Reducer.finish
 
     def watched(name, method):
         def call(self, *args):
@@ -37,8 +37,8 @@ def events(variable):
 
     hook = native_of(variable).register_post_accumulate_grad_hook(lambda weight: listed.append("first layer"))
     with (
-        mock.patch.object(GradientExchange, "send", watched("leaves", send)),
-        mock.patch.object(GradientExchange, "finish", watched("ends", finish)),
+        mock.patch.object(Reducer, "send", watched("leaves", send)),
+        mock.patch.object(Reducer, "finish", watched("ends", finish)),
     ):
         yield listed
     hook.remove()
