@@ -19,7 +19,7 @@ from easyscale.optimizers.around_another import AroundAnother
 from easyscale.replication.connecting import connect
 from easyscale.replication.replication import Replication
 from easyscale.step.agreement import Agreed
-from easyscale.step.interfaces import StepContext
+from easyscale.step.context import StepContext
 from easyscale.step.late_gather import LateGather
 from easyscale.update import asked as updates
 from easyscale.update import choosing
@@ -213,7 +213,7 @@ class DistributedOptimizer(AroundAnother):
         self.workers.replicas.apart(self._shard)
 
     def _shard(self) -> None:
-        is_divided = self.workers.size > 1 or self.workers.gradients.slices.groups
+        is_divided = self.workers.size > 1 or self.workers.gradients.groups
         if self.built and is_divided and not self.workers.communicator.membership.is_joining:
             self.updates.begin(self._trainable_variables)
 

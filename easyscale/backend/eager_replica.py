@@ -7,7 +7,7 @@ import keras
 from easyscale.errors import DesyncError
 from easyscale.layout.specs import Variable
 from easyscale.step import equality
-from easyscale.step.interfaces import Model
+from easyscale.step.context import Model
 from easyscale.step.one_replica import OneReplica
 
 __all__ = ["EagerReplica"]

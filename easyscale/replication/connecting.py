@@ -20,10 +20,10 @@ from easyscale.replication.replication import Replication
 from easyscale.settings import Settings
 from easyscale.step.agreement import Purpose
 from easyscale.step.compressed_sums import CompressedSums
-from easyscale.step.current_step import CurrentStep
+from easyscale.step.context import CurrentStep
 from easyscale.step.gradients import Gradients
 from easyscale.step.shared import Shared
-from easyscale.step.step_protocol import Steps
+from easyscale.step.steps import Steps
 from easyscale.step.way import FormToChoose, Way
 
 __all__ = ["connect"]

@@ -7,11 +7,11 @@ from easyscale import backend as backends
 from easyscale.communicator import Communicator
 from easyscale.layout.specs import Variable
 from easyscale.step import equality
-from easyscale.step.current_step import CurrentStep
+from easyscale.step.context import CurrentStep
 from easyscale.step.gradients import Gradients
-from easyscale.step.interfaces import WholeBatch
 from easyscale.step.one_replica import OneReplica
-from easyscale.step.step_protocol import Steps
+from easyscale.step.steps import Steps
+from easyscale.step.whole_batch import WholeBatch
 
 __all__ = ["Replication"]
 
@@ -20,14 +20,14 @@ __all__ = ["Replication"]
 class Replication:
     """The workers of one optimizer, seen from one of them.
 
-    What is public of its parts is documented in `interfaces.py`.
+    What is public of its parts is documented in their classes.
 
     Attributes:
         communicator: The `Communicator` between processes.
-        gradients: The `GradientSync`: what an update needs.
+        gradients: The `Gradients`: what an update needs.
         batch: The `WholeBatch`: what layers, losses and metrics need.
-        steps: The `StepProtocol`: what a `fit()` needs.
-        replicas: The `ModelScope`: the model's copies in this process, such as `BetweenGraph` or `InGraph`.
+        steps: The `Steps`: what a `fit()` needs.
+        replicas: The `OneReplica`: the model's copies in this process, such as `BetweenGraph` or `InGraph`.
         current_step: The `CurrentStep`.
     """
 
@@ -52,9 +52,9 @@ class Replication:
             variables: The variables.
             step: Int. The step after which they are compared, for the error.
         """
-        owned = self.gradients.slices
-        wholes = [variable for variable in variables if variable not in owned and variable not in owned.groups]
+        divided, groups = self.gradients.slices, self.gradients.groups
+        wholes = [variable for variable in variables if variable not in divided and variable not in groups]
         self.replicas.check_equal(wholes, step)
-        slices = [variable for variable in variables if variable in owned.groups]
+        slices = [variable for variable in variables if variable in groups]
         if slices:
             equality.check_equal(self.communicator, backends.get(), slices, step)

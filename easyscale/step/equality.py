@@ -15,7 +15,7 @@ __all__ = ["check_equal", "fingerprint", "name_of", "start_equal"]
 
 
 def start_equal(communicator: Communicator, backend: Backend, variables: Sequence[Variable], root: int = 0) -> None:
-    """Overwrite all workers' `variables` with those of rank `root`; see `ModelScope.start_equal`."""
+    """Overwrite all workers' `variables` with those of rank `root`; see `OneReplica.start_equal`."""
     for variable in variables:
         if not backend.has_value(variable):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What becomes of all workers' gradients, seen from the step of one of them: reduce, update, gather."""
+"""The three movements of a step, called from its graph: reduce, update, gather."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -11,23 +11,22 @@ from easyscale.exchange import Exchange
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.step import owned_parts
-from easyscale.step.accumulation import Accumulation
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.compressed_sums import CompressedSums
-from easyscale.step.interfaces import Apply, ApplyInStep, Gradient, GradientSync, StepContext, Tensor
+from easyscale.step.context import Accumulation, Apply, ApplyInStep, Gradient, StepContext, Tensor
 from easyscale.step.late_gather import LateGather
-from easyscale.step.owned_slices import OwnedSlices
 from easyscale.step.plan import Entry, Kind, Plan, StepArrays
 from easyscale.step.ready_buckets import EarlyGradients
 from easyscale.step.reducer import Reducer
 from easyscale.step.shared import Shared
+from easyscale.step.slices import Slices
 from easyscale.step.way import Way
 
 __all__ = ["Gradients"]
 
 
-class Gradients(GradientSync):
-    """The gradients of one optimizer, which all workers exchange.
+class Gradients:
+    """Averages the gradients of one optimizer over all workers, and gives all of them the new weights.
 
     Args:
         way: The `Way` on which they travel.
@@ -37,10 +36,14 @@ class Gradients(GradientSync):
 
     Attributes:
         way: The same.
+        communicator: The `Communicator` between processes.
+        slices: The `Slices` of variables that are divided over workers now.
+        groups: The `Slices` of variables that are divided over the ranks of each worker now.
+        early: The `EarlyGradients`, which leave during the backward pass.
     """
 
     def __init__(self, way: Way, shared: Shared, densify: bool, compiled: CompiledUpdate):
-        self.way, self.slices = way, OwnedSlices()
+        self.way, self.slices, self.groups = way, Slices(), Slices()
         self.communicator, self._shared, self._tensors = way.exchange.communicator, shared, shared.backend.tensors
         self._densify, self._compiled, self._number = densify, compiled, shared.new_number()
         self._reducers: dict[Plan, Reducer] = {}
@@ -49,6 +52,7 @@ class Gradients(GradientSync):
 
     @property
     def exchange(self) -> Exchange:
+        """The connected `Exchange` that is used."""
         return self.way.exchange
 
     @property
@@ -58,14 +62,17 @@ class Gradients(GradientSync):
 
     @property
     def sums(self) -> CompressedSums | None:
+        """The `CompressedSums`; `None` if gradients are not compressed."""
         return self.way.sums
 
     def choose(self, variables: Sequence[Variable]) -> None:
+        """Choose, the first time, what is left open of exchange and buckets. All workers must call this alike."""
         if self.way.choice is None:
             self.way.choose(specs_of([variable for variable in variables if variable not in self.slices]))
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
-        slices, groups = self.slices.numbered(variables), self.slices.groups.numbered(variables)
+        """Return which parts of `variables`, or which `whole` ones, each worker owns. All must call this alike."""
+        slices, groups = self.slices.numbered(variables), self.groups.numbered(variables)
         shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole, slices, groups)
         for reducer in self._reducers.values():
             reducer.divide(shards)
@@ -80,6 +87,17 @@ class Gradients(GradientSync):
         accumulation: Accumulation | None = None,
         shards: Shards | None = None,
     ) -> list[Gradient]:
+        """Return the mean of all workers' gradients, in the graph, each worker's weighted by the context's.
+
+        Args:
+            context: `StepContext`.
+            gradients: Tensors, `IndexedSlices`, or `None` for a variable that has none.
+            variables: The variables they belong to.
+            accumulation: `Accumulation`. With it, where it is not due, the workers' own gradients are returned, so
+                weighted that the sum over steps and workers is that of the means. Defaults to `None`.
+            shards: The `Shards` of the variables. With them, this worker's parts of the means are returned, flat.
+                Defaults to `None`.
+        """
         tensors = self._tensors
         if everyone_of(self.communicator).size == 1 or all(gradient is None for gradient in gradients):
             return list(gradients) if shards is None else list(map(tensors.part_of, gradients, shards.parts))
@@ -176,6 +194,19 @@ class Gradients(GradientSync):
     def begin_reduce(
         self, context: StepContext, gradients: Sequence[Gradient], variables: Sequence[Variable]
     ) -> Callable[[], list[Gradient]]:
+        """Begin what `reduce` does, which goes on beside the graphs that follow.
+
+        No worker may begin another exchange, or meet the others, before this one has ended.
+
+        Args:
+            context: `StepContext`.
+            gradients: Tensors, one for each variable.
+            variables: The variables they belong to.
+
+        Returns:
+            Function that returns the means when they have come, of gradients and then of moving statistics, to which
+            they are not assigned. For another graph.
+        """
         self.choose(variables)
         reducer = self.reducer_of(context, gradients, variables)
         step = self._arrays(reducer.plan, context, gradients, None)
@@ -185,9 +216,11 @@ class Gradients(GradientSync):
     def update(
         self, apply: Apply, gradients: Sequence[Gradient], variables: Sequence[Variable], compiles: bool = False
     ) -> None:
+        """Call `apply(gradients, variables)` in a graph of its own. See `CompiledUpdate`."""
         self._compiled(apply, gradients, variables, compiles)
 
     def forget_updates(self) -> None:
+        """Trace what `update` calls anew when it is called again: it changes other variables."""
         self._compiled.forget()
 
     def gather(
@@ -197,12 +230,27 @@ class Gradients(GradientSync):
         variables: Sequence[Variable],
         late: LateGather | None = None,
     ) -> None:
+        """Give all workers the parts of `variables`, by number, that each of them has computed.
+
+        The memory of what is assigned may be that of several workers. It is written to again when none has it any more.
+        The parts become views of it, so that no weight is there twice.
+
+        Args:
+            shards: The `Shards` of the variables.
+            parts: Variables, the worker's own parts, flat.
+            variables: The variables.
+            late: `LateGather` of them, by which they come in the next step. Defaults to `None`: in this one.
+        """
         if late is None:
             owned_parts.gather(self.communicator, self._shared, shards, parts, variables, self.exchange.on_gpus)
         else:
             late.send(parts)
 
     def late_gather(self, shards: Shards, variables: Sequence[Variable]) -> LateGather | None:
+        """Return what gathers `variables` while the next step begins; `None` where that does not gain, or cannot be.
+
+        It gains where gradients leave in several buckets: between nodes, or where the user has asked for it.
+        """
         communicator = self.communicator
         goes_on = communicator.membership.is_elastic  # without a worker that has failed, or a server's weights
         is_one = self.bucket_bytes is None or len(shards.buckets) <= 1 or self.exchange.on_gpus
@@ -211,9 +259,15 @@ class Gradients(GradientSync):
         return LateGather(self._shared, shards, variables)
 
     def total_of_squares(self, tensors: Sequence[Gradient], in_groups: Sequence[bool] = ()) -> Tensor:
+        """Return, for each gradient, the sum of its squares on all workers and, `in_groups`, their ranks. Float64."""
         return owned_parts.total_of_squares(self.communicator, self._shared, tensors, in_groups)
 
     def on_state(self, collect: Callable[[], list[np.ndarray]]) -> Callable[[], list[np.ndarray]]:
+        """Return a function that calls `collect` on all workers, whatever the others are doing in this `fit()`.
+
+        Args:
+            collect: A method, whose object is not kept alive.
+        """
         return self._shared.on_state(collect)
 
     def join(self, agreed: Agreed, apply: ApplyInStep) -> bool:

@@ -8,7 +8,7 @@ from easyscale.communicator import Communicator
 from easyscale.communicator.data_axis import group_of
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable, specs_of
-from easyscale.step.interfaces import Gradient, Tensor
+from easyscale.step.context import Gradient, Tensor
 from easyscale.step.shared import Shared
 from easyscale.timeline import Part
 
@@ -23,7 +23,7 @@ def gather(
     variables: Sequence[Variable],
     stay: bool = False,
 ) -> None:
-    """Give all workers the parts of `variables` that each has computed, in a step; see `GradientSync.gather`.
+    """Give all workers the parts of `variables` that each has computed, in a step; see `Gradients.gather`.
 
     What is on a GPU stays there with `stay`, if the exchange of `shards` is for that.
     """

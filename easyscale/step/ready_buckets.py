@@ -7,7 +7,7 @@ from easyscale.backend.base import BackwardPass
 from easyscale.communicator.data_axis import everyone_of
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Variable
-from easyscale.step.interfaces import Gradient, StepContext, Tensor
+from easyscale.step.context import Gradient, StepContext, Tensor
 from easyscale.step.plan import Kind, Reduced, StepArrays, flat, like
 from easyscale.step.reducer import Reducer
 from easyscale.step.shared import Shared

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,10 +13,25 @@ from easyscale.layout.bucket import lend
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable, specs_of
 from easyscale.serving import Client, Server, Staleness, rule_of
-from easyscale.step.interfaces import OwnedWeights
 from easyscale.step.shared import Shared
 
-__all__ = ["Served"]
+__all__ = ["OwnedWeights", "Served"]
+
+
+class OwnedWeights(Protocol):
+    """The weights that a server owns which does not wait for all workers, and their update."""
+
+    def step(self, gradients: list[Any]) -> None:
+        """Update them by gradients of the owned parts, by number; `None` where there is none."""
+
+    def read(self) -> list[np.ndarray]:
+        """Return this rank's parts of the variables, by number."""
+
+    def take(self) -> None:
+        """Begin with the weights that this rank has as a worker."""
+
+    def set_rate(self, rate: float) -> None:
+        """Use the learning rate that the chief has."""
 
 
 class _ServerThread:

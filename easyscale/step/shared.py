@@ -61,7 +61,7 @@ class Shared:
         return self._numbers - 1
 
     def on_state(self, collect: Callable[[], list[np.ndarray]]) -> Callable[[], list[np.ndarray]]:
-        """Return a function that calls `collect` on all workers; see `GradientSync.on_state`."""
+        """Return a function that calls `collect` on all workers; see `Gradients.on_state`."""
         self._states.append(weakref.WeakMethod(collect))
         number = len(self._states) - 1
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import keras
 
-from easyscale.step.interfaces import WholeBatch
+from easyscale.step.whole_batch import WholeBatch
 
 __all__ = ["counts_elements", "samples_of_step", "step_of", "workers_of_graph", "workers_of_step"]
 

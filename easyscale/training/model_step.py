@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from easyscale.optimizer import DistributedOptimizer
-from easyscale.step.interfaces import StepContext
-from easyscale.step.own_batch import OwnBatch
+from easyscale.step.context import StepContext
+from easyscale.step.whole_batch import OwnBatch
 from easyscale.training.current_step import step_of
 from easyscale.training.parts import assigned, finite_losses, losses
 

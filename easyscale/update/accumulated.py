@@ -7,8 +7,8 @@ from easyscale.backend import value_of, view_of
 from easyscale.exchange.on_gpus import for_host
 from easyscale.keras_internals import accumulated_gradients, counter_of
 from easyscale.optimizers.nested import all_variables
-from easyscale.step.accumulation import Accumulation
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.context import Accumulation
+from easyscale.step.gradients import Gradients
 
 __all__ = ["AccumulatedGradients", "accumulation_of", "unscaled"]
 
@@ -40,10 +40,10 @@ class AccumulatedGradients:
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`. It is built.
-        replication: `GradientSync`: all workers, as one of them sees them.
+        replication: `Gradients`: all workers, as one of them sees them.
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer, replication: GradientSync):
+    def __init__(self, optimizer: keras.optimizers.Optimizer, replication: Gradients):
         self._optimizer, self._replication = optimizer, replication
         self.active = False
         self._collect_on_all = replication.on_state(self._collect)

@@ -8,7 +8,8 @@ import numpy as np
 
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec
-from easyscale.step.interfaces import GradientSync, StepContext
+from easyscale.step.context import StepContext
+from easyscale.step.gradients import Gradients
 from easyscale.step.late_gather import LateGather
 
 __all__ = ["Update"]
@@ -17,7 +18,7 @@ __all__ = ["Update"]
 class Update:
     """How the mean of all workers' gradients becomes new weights, from the begin to the end of a `fit()`.
 
-    A step of every update is made of `reduce`, `update` and `gather`; see `GradientSync`. But in `LocalUpdate`, workers
+    A step of every update is made of `reduce`, `update` and `gather`; see `Gradients`. But in `LocalUpdate`, workers
     `reduce` in each step, and have the same weights after it: both are checked. Between two `fit()`s the state is
     whole, and in the optimizer itself.
 
@@ -48,7 +49,7 @@ class Update:
         self,
         optimizer: keras.optimizers.Optimizer,
         variables: list[keras.Variable],
-        connect: Callable[[], GradientSync],
+        connect: Callable[[], Gradients],
     ):
         self._optimizer, self._variables, self._connect = optimizer, list(variables), connect
 

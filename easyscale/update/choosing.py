@@ -4,7 +4,7 @@ import keras
 
 from easyscale.exchange import Exchange
 from easyscale.layout.specs import specs_of
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.gradients import Gradients
 from easyscale.update.asked import Kind
 from easyscale.update.base import Update
 from easyscale.update.divided import DividedUpdate
@@ -47,7 +47,7 @@ def choose(
     asked: Kind | None,
     optimizer: keras.optimizers.Optimizer,
     variables: list[keras.Variable],
-    gradients: GradientSync,
+    gradients: Gradients,
 ) -> Kind:
     """Return what makes the update that a `fit()` uses.
 
@@ -55,7 +55,7 @@ def choose(
         asked: What `asked.get` has returned of what the user has said.
         optimizer: The optimizer inside the `DistributedOptimizer`.
         variables: The variables that it trains.
-        gradients: `GradientSync`: all workers, as one of them sees them.
+        gradients: `Gradients`: all workers, as one of them sees them.
 
     Raises:
         ValueError: If the optimizer cannot be used as it was asked for, or by servers that do not wait.
@@ -74,7 +74,7 @@ def _choose(
     asked: Kind | None,
     optimizer: keras.optimizers.Optimizer,
     variables: list[keras.Variable],
-    gradients: GradientSync,
+    gradients: Gradients,
 ) -> Kind:
     exchange, communicator = gradients.exchange, gradients.communicator
     if kind_for(exchange) is ServedUpdate:
@@ -94,7 +94,7 @@ def _choose(
                 f"Received: exchange='{exchange.name}' and {type(optimizer).__name__}; {reason}. Use 'parameter_server'"
             )
         return ServedUpdate
-    if any(gradients.slices.of(variables)) or gradients.slices.groups:
+    if any(gradients.slices.of(variables)) or gradients.groups:
         check_slices(optimizer, variables)
         return ShardedUpdate
     if asked is not None:

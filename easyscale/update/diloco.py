@@ -8,7 +8,7 @@ import keras
 from easyscale.errors import is_number
 from easyscale.optimizers import identifiers
 from easyscale.optimizers.around_another import AroundAnother
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.gradients import Gradients
 from easyscale.update.accumulated import unscaled
 from easyscale.update.local import LocalUpdate
 from easyscale.update.local_steps import LocalSteps
@@ -129,7 +129,7 @@ class DiLoCo(LocalSteps):
         self,
         optimizer: keras.optimizers.Optimizer,
         variables: list[keras.Variable],
-        connect: Callable[[], GradientSync],
+        connect: Callable[[], Gradients],
     ) -> LocalUpdate:
         return LocalUpdate(optimizer, variables, connect, self)
 

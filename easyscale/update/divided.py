@@ -10,7 +10,7 @@ from easyscale.backend import value_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.errors import EasyScaleWarning
 from easyscale.layout.specs import Spec
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.gradients import Gradients
 from easyscale.update.base import Update
 from easyscale.update.divided_state import DividedState, StateOfWholes
 from easyscale.update.element_wise import is_of_keras
@@ -35,7 +35,7 @@ class DividedUpdate(Update):
         self,
         optimizer: keras.optimizers.Optimizer,
         variables: list[keras.Variable],
-        connect: Callable[[], GradientSync],
+        connect: Callable[[], Gradients],
         whole: bool = False,
     ):
         super().__init__(optimizer, variables, connect)

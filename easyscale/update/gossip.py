@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.gradients import Gradients
 from easyscale.update.local_sgd import LocalSGD
 
 __all__ = ["Gossip"]
@@ -49,7 +49,7 @@ class Gossip(LocalSGD):
     def __init__(self, every: int = 1):
         super().__init__(every)
 
-    def check_job(self, gradients: GradientSync) -> None:
+    def check_job(self, gradients: Gradients) -> None:
         super().check_job(gradients)
         if gradients.sums is not None:
             raise ValueError(

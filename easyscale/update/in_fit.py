@@ -9,7 +9,7 @@ from easyscale.errors import EasyScaleError
 from easyscale.layout.sliced import Sliced
 from easyscale.optimizers.nested import all_variables
 from easyscale.replication.replication import Replication
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.gradients import Gradients
 from easyscale.update import backup, choosing
 from easyscale.update.asked import Kind
 from easyscale.update.base import Update
@@ -40,7 +40,7 @@ class UpdateInFit:
         self.chosen: Update | None = None
         self._slices: list[Sliced | None] = []  # of what each variable was a slice when it was chosen
 
-    def _gradients(self) -> GradientSync:
+    def _gradients(self) -> Gradients:
         return self._connect().gradients
 
     @property
@@ -85,8 +85,7 @@ class UpdateInFit:
     def begin(self, variables: list[keras.Variable]) -> None:
         """Begin the update of a `fit()` that trains these variables: divide the optimizer's state, if it can be."""
         self._gradients().early.forget()
-        owned = self._gradients().slices
-        slices = [*owned.of(variables), *owned.groups.of(variables)]
+        slices = [*self._gradients().slices.of(variables), *self._gradients().groups.of(variables)]
         if self.is_synchronous:
             self._gradients().choose(variables)
         if self.chosen is None or slices != self._slices:

@@ -10,7 +10,8 @@ import numpy as np
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec
 from easyscale.optimizers.nested import all_variables
-from easyscale.step.interfaces import GradientSync, StepContext
+from easyscale.step.context import StepContext
+from easyscale.step.gradients import Gradients
 from easyscale.update.accumulated import unscaled
 from easyscale.update.base import Update
 from easyscale.update.element_wise import is_of_keras
@@ -52,7 +53,7 @@ class LocalUpdate(Update):
         self,
         optimizer: keras.optimizers.Optimizer,
         variables: list[keras.Variable],
-        connect: Callable[[], GradientSync],
+        connect: Callable[[], Gradients],
         asked: LocalSteps,
     ):
         super().__init__(optimizer, variables, connect)

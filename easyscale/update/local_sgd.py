@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import keras
 
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.gradients import Gradients
 from easyscale.update.local import LocalUpdate
 from easyscale.update.local_steps import LocalSteps
 
@@ -57,6 +57,6 @@ class LocalSGD(LocalSteps):
         self,
         optimizer: keras.optimizers.Optimizer,
         variables: list[keras.Variable],
-        connect: Callable[[], GradientSync],
+        connect: Callable[[], Gradients],
     ) -> LocalUpdate:
         return LocalUpdate(optimizer, variables, connect, self)

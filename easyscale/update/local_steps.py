@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import keras
 
 from easyscale.errors import is_number
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.gradients import Gradients
 from easyscale.update.accumulated import unscaled
 from easyscale.update.base import Update
 
@@ -60,7 +60,7 @@ class LocalSteps(abc.ABC):
             return "a weight is overwritten with its gradient"
         return None
 
-    def check_job(self, gradients: GradientSync) -> None:
+    def check_job(self, gradients: Gradients) -> None:
         """Raise `ValueError` if workers cannot step alone in this job."""
         communicator = gradients.communicator
         for is_so, rule, received in (
@@ -79,7 +79,7 @@ class LocalSteps(abc.ABC):
         self,
         optimizer: keras.optimizers.Optimizer,
         variables: list[keras.Variable],
-        connect: Callable[[], GradientSync],
+        connect: Callable[[], Gradients],
     ) -> Update:
         """Return the update of one optimizer. See `Update`."""
 

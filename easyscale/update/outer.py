@@ -10,8 +10,9 @@ from easyscale import backend as backends
 from easyscale.backend import value_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec
-from easyscale.step.batch_of_processes import COMPARED
-from easyscale.step.interfaces import GradientSync, StepContext, Tensor
+from easyscale.step.context import StepContext, Tensor
+from easyscale.step.gradients import Gradients
+from easyscale.step.whole_batch import COMPARED
 from easyscale.update import choosing
 from easyscale.update.base import Update
 from easyscale.update.element_wise import is_of_keras
@@ -40,7 +41,7 @@ class OuterStep:
         self,
         outer: keras.optimizers.Optimizer,
         variables: Sequence[keras.Variable],
-        connect: Callable[[], GradientSync],
+        connect: Callable[[], Gradients],
         mixing: float | None = None,
         counts_alike: bool = False,
     ):

@@ -8,7 +8,7 @@ from easyscale.backend import view_of
 from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.layout.specs import Spec, specs_of
 from easyscale.optimizers.nested import all_variables
-from easyscale.step.interfaces import StepContext
+from easyscale.step.context import StepContext
 from easyscale.update.accumulated import AccumulatedGradients, accumulation_of, unscaled
 from easyscale.update.base import Update
 from easyscale.update.element_wise import is_of_keras

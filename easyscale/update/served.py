@@ -7,7 +7,8 @@ from typing import Any
 import keras
 
 from easyscale import backend as backends
-from easyscale.step.interfaces import GradientSync, StepContext
+from easyscale.step.context import StepContext
+from easyscale.step.gradients import Gradients
 from easyscale.step.served import Served
 from easyscale.step.shared import Shared
 from easyscale.update.divided import DividedUpdate
@@ -42,7 +43,7 @@ class ServedUpdate(DividedUpdate):
         self,
         optimizer: keras.optimizers.Optimizer,
         variables: list[keras.Variable],
-        connect: Callable[[], GradientSync],
+        connect: Callable[[], Gradients],
     ):
         whole = not is_element_wise(optimizer)  # it looks at whole weights: each then has one owner
         super().__init__(optimizer, variables, connect, whole)

@@ -5,7 +5,8 @@ import numpy as np
 
 from easyscale.keras_internals import learning_rate_of
 from easyscale.layout.shards import Shards
-from easyscale.step.interfaces import Apply, OwnedWeights
+from easyscale.step.context import Apply
+from easyscale.step.served import OwnedWeights
 from easyscale.update.twin import Twin
 
 __all__ = ["ServedPart"]

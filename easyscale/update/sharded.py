@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 
-from easyscale.step.interfaces import StepContext
+from easyscale.step.context import StepContext
 from easyscale.update.backup import Backup, collect
 from easyscale.update.divided import DividedUpdate
 from easyscale.update.element_wise import is_element_wise, why_not_elsewhere

@@ -11,7 +11,7 @@ from easyscale.exchange.on_gpus import for_host
 from easyscale.layout.bucket import lend, plan
 from easyscale.layout.specs import Spec, specs_of
 from easyscale.optimizers.nested import all_variables
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.gradients import Gradients
 from easyscale.step.rows_of_ranks import collect_rows
 
 __all__ = ["StatesOfWorkers"]
@@ -22,10 +22,10 @@ class StatesOfWorkers:
 
     Args:
         optimizer: The optimizer. It is built.
-        replication: `GradientSync`: all workers, as one of them sees them.
+        replication: `Gradients`: all workers, as one of them sees them.
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer, replication: GradientSync):
+    def __init__(self, optimizer: keras.optimizers.Optimizer, replication: Gradients):
         self._optimizer, self._replication = optimizer, replication
 
     @property

@@ -7,9 +7,8 @@ import pytest
 import tensorflow as tf
 
 from easyscale import backend, exchange
-from easyscale.step.accumulation import Accumulation
+from easyscale.step.context import Accumulation, StepContext
 from easyscale.step.gradients import Gradients
-from easyscale.step.interfaces import StepContext
 from easyscale.step.shared import Shared
 from easyscale.step.way import Way
 

@@ -11,7 +11,7 @@ from toy import Toy, data
 import easyscale
 from easyscale.communicator import run_ranks
 from easyscale.step.agreement import Purpose
-from easyscale.step.interfaces import StepContext
+from easyscale.step.context import StepContext
 
 __all__ = [
     "Case",

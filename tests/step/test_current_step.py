@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from easyscale.step.current_step import CurrentStep
-from easyscale.step.interfaces import StepContext
+from easyscale.step.context import CurrentStep, StepContext
 
 
 def test_outside_of_a_step_a_gradient_has_the_weight_of_one_sample():

@@ -9,7 +9,7 @@ import keras
 from easyscale.backend.jax.variables import set_values, values_of
 from easyscale.keras_internals import in_stateless_scope
 from easyscale.layout.specs import Variable
-from easyscale.step.interfaces import Gradient
+from easyscale.step.context import Gradient
 
 __all__ = ["CompiledUpdate"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from easyscale.backend.base import Tensors
 from easyscale.layout.specs import Spec
-from easyscale.step.interfaces import Gradient
+from easyscale.step.context import Gradient
 
 __all__ = ["ArrayTensors"]
 

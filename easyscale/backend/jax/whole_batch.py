@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from easyscale.backend.jax import questions
-from easyscale.step.batch_of_processes import COMPARED, BatchOfProcesses
+from easyscale.step.whole_batch import COMPARED, BatchOfProcesses
 
 __all__ = ["BatchOfWorkers"]
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from easyscale.backend.tensorflow.whole_batch import BatchOfWorkers
 from easyscale.keras_internals import strategy_of
 from easyscale.layout.specs import Variable
-from easyscale.step.interfaces import ApplyInStep, Gradient, Model
+from easyscale.step.context import ApplyInStep, Gradient, Model
 from easyscale.step.one_replica import OneReplica
 from easyscale.step.shared import Shared
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from easyscale.backend.tensorflow.internals import NO_INLINE
 from easyscale.communicator import Communicator
 from easyscale.layout.specs import Variable
-from easyscale.step.interfaces import Apply, Gradient
+from easyscale.step.context import Apply, Gradient
 
 __all__ = ["CompiledUpdate"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from easyscale.step.interfaces import Gradient
+from easyscale.step.context import Gradient
 from easyscale.step.owned_parts import length_of
 
 __all__ = ["elements_of", "scaled", "sums_of_squares"]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from easyscale.backend.base import Tensors
 from easyscale.backend.tensorflow.rows import elements_of
 from easyscale.layout.specs import Spec
-from easyscale.step.interfaces import Gradient
+from easyscale.step.context import Gradient
 
 __all__ = ["TensorsOfGraphs"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from easyscale.step import statistics
-from easyscale.step.batch_of_processes import COMPARED, BatchOfProcesses
+from easyscale.step.whole_batch import COMPARED, BatchOfProcesses
 
 __all__ = ["BatchOfWorkers"]
 

@@ -10,7 +10,7 @@ from easyscale.backend.torch import randomness
 from easyscale.backend.torch.variables import native_of, view_of
 from easyscale.backend.torch.whole_batch import BatchOfWorkers
 from easyscale.layout.specs import Variable
-from easyscale.step.interfaces import ApplyInStep, Gradient, Model
+from easyscale.step.context import ApplyInStep, Gradient, Model
 from easyscale.step.shared import Shared
 
 __all__ = ["BetweenGraph"]

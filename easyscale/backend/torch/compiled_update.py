@@ -7,7 +7,7 @@ import torch
 
 from easyscale.backend.torch import fused
 from easyscale.layout.specs import Variable
-from easyscale.step.interfaces import Gradient
+from easyscale.step.context import Gradient
 
 __all__ = ["EagerUpdate"]
 

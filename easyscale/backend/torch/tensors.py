@@ -10,7 +10,7 @@ import torch
 from easyscale.backend.base import Tensors
 from easyscale.backend.torch.variables import native_of
 from easyscale.layout.specs import Spec
-from easyscale.step.interfaces import Gradient
+from easyscale.step.context import Gradient
 
 __all__ = ["EagerTensors"]
 

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from easyscale.step.batch_of_processes import COMPARED, BatchOfProcesses
+from easyscale.step.whole_batch import COMPARED, BatchOfProcesses
 
 __all__ = ["BatchOfWorkers"]
 

@@ -14,7 +14,7 @@ from easyscale.parallel.split.kinds import Kind
 from easyscale.parallel.split.pair import Pair
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.trip import WithinGroup
-from easyscale.step.interfaces import GradientSync
+from easyscale.step.gradients import Gradients
 from easyscale.step.python_calls import PythonCalls
 from easyscale.step.random_state import mix
 
@@ -61,10 +61,10 @@ class GroupLayer:
         self._owned = range(bounds[group.rank], bounds[group.rank + 1])
         self._seeds: list[tuple[keras.Variable, int]] = []  # of the group, while this rank has others
 
-    def add_to(self, gradients: GradientSync) -> None:
+    def add_to(self, gradients: Gradients) -> None:
         """Let an optimizer know of the slices."""
         for part in self.variables:
-            gradients.slices.groups.add(part.variable, part.sliced)
+            gradients.groups.add(part.variable, part.sliced)
 
     def begin(self) -> None:
         """Let the layer be split. Its variables are slices."""

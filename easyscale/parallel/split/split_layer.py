@@ -14,8 +14,10 @@ from easyscale.parallel.split.kinds import Kind
 from easyscale.parallel.split.passage import CallPart, Part, Passage
 from easyscale.parallel.split.sliced_variable import SlicedVariable
 from easyscale.parallel.split.trip import Trip
-from easyscale.step.interfaces import GradientSync, StepContext, WholeBatch
+from easyscale.step.context import StepContext
+from easyscale.step.gradients import Gradients
 from easyscale.step.shared import Shared
+from easyscale.step.whole_batch import WholeBatch
 
 __all__ = ["SplitLayer"]
 
@@ -60,7 +62,7 @@ class SplitLayer:
         self._joined: dict[int, _Joined] = {}  # these calls, by number
         self._gradients: list[Any] = []
 
-    def add_to(self, gradients: GradientSync) -> None:
+    def add_to(self, gradients: Gradients) -> None:
         """Let an optimizer know of the slices."""
         for index, part in enumerate(self.variables):
             gradients.slices.add(part.variable, part.sliced, functools.partial(self.take, index))

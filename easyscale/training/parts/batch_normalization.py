@@ -8,7 +8,7 @@ import numpy as np
 
 from easyscale import keras_internals
 from easyscale.communicator import Communicator
-from easyscale.step.interfaces import WholeBatch
+from easyscale.step.whole_batch import WholeBatch
 from easyscale.training.current_step import workers_of_step
 from easyscale.training.parts.metrics import average
 

@@ -25,7 +25,7 @@ import keras
 
 from easyscale import backend as backends
 from easyscale import keras_internals
-from easyscale.step.interfaces import WholeBatch
+from easyscale.step.whole_batch import WholeBatch
 from easyscale.training.current_step import counts_elements, samples_of_step, workers_of_graph, workers_of_step
 from easyscale.training.keras_fit import is_overridden
 

@@ -10,7 +10,7 @@ from easyscale import keras_internals
 from easyscale.backend.base import Backend
 from easyscale.communicator import Communicator
 from easyscale.parallel.pipeline.forward_pass import call, outputs_of
-from easyscale.step.interfaces import WholeBatch
+from easyscale.step.whole_batch import WholeBatch
 from easyscale.training.current_step import step_of
 from easyscale.training.pipelined.loss import Labels
 from easyscale.training.pipelined.part_of_batch import PartOfBatch

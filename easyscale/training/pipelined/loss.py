@@ -14,7 +14,7 @@ import numpy as np
 
 from easyscale import keras_internals
 from easyscale.parallel.pipeline.batch import Form
-from easyscale.step.interfaces import WholeBatch
+from easyscale.step.whole_batch import WholeBatch
 from easyscale.training.current_step import step_of
 from easyscale.training.pipelined.part_of_batch import PartOfBatch
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 
-from easyscale.step.interfaces import StepContext, WholeBatch
+from easyscale.step.context import StepContext
+from easyscale.step.whole_batch import WholeBatch
 
 __all__ = ["PartOfBatch"]
 

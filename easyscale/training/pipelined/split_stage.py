@@ -111,8 +111,8 @@ class SplitStage:
         Args:
             complete: Bool. Whether all ranks call this. If not, what the others have is lost: it is NaN.
         """
-        slices = self._optimizer.workers.gradients.slices
-        if not slices.groups:
+        groups = self._optimizer.workers.gradients.groups
+        if not groups:
             return
         if self._are_slices:
             for variable in self._variables:
@@ -120,7 +120,7 @@ class SplitStage:
             self._set_calls(are_slices=False)
         for variable in self._variables:
             variable.drop()
-        slices.groups.clear()
+        groups.clear()
 
     def _set_calls(self, are_slices: bool) -> None:
         self._are_slices = are_slices

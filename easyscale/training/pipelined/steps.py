@@ -18,7 +18,7 @@ from easyscale.parallel.pipeline.batch import Batch
 from easyscale.parallel.pipeline.cut import Cut
 from easyscale.parallel.pipeline.pipeline import Pipeline
 from easyscale.parallel.pipeline.stage import Stage
-from easyscale.step.interfaces import StepContext
+from easyscale.step.context import StepContext
 from easyscale.training.parts.assigned import assigned_in_steps
 from easyscale.training.pipelined.all_stages import AllStages
 from easyscale.training.pipelined.divisors import Divisors

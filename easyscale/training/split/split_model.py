@@ -126,7 +126,7 @@ class SplitModel:
         for variable in self._variables:
             variable.unite(variable.collect() if complete else variable.unknown())
         self._gradients.slices.clear()
-        self._gradients.slices.groups.clear()
+        self._gradients.groups.clear()
         self._set_calls(is_split=False)
         self.active = False
         if not complete:

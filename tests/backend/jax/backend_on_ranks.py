@@ -22,9 +22,8 @@ from easyscale.backend.base import Feature
 from easyscale.backend.jax import questions
 from easyscale.communicator import run_ranks
 from easyscale.layout.specs import specs_of
-from easyscale.step.accumulation import Accumulation
+from easyscale.step.context import Accumulation, StepContext
 from easyscale.step.gradients import Gradients
-from easyscale.step.interfaces import StepContext
 from easyscale.step.shared import Shared
 from easyscale.step.way import Way
 

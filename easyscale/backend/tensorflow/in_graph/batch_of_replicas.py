@@ -9,7 +9,7 @@ from easyscale.backend.tensorflow.in_graph import strategy as strategies
 from easyscale.backend.tensorflow.internals import outside
 from easyscale.backend.tensorflow.whole_batch import BatchOfWorkers
 from easyscale.communicator import Communicator
-from easyscale.step.current_step import CurrentStep
+from easyscale.step.context import CurrentStep
 from easyscale.step.shared import Shared
 
 __all__ = ["BatchOfReplicas"]

@@ -32,8 +32,7 @@ from easyscale.exchange import Exchange
 from easyscale.keras_internals import hold_losses, strategy_of
 from easyscale.layout.specs import Variable
 from easyscale.settings import Settings
-from easyscale.step.current_step import CurrentStep
-from easyscale.step.interfaces import ApplyInStep, ExchangeArgument, Gradient, Model, StepContext
+from easyscale.step.context import ApplyInStep, CurrentStep, ExchangeArgument, Gradient, Model, StepContext
 from easyscale.step.shared import Shared
 
 __all__ = ["InGraph"]
@@ -182,7 +181,7 @@ class InGraph(BetweenGraph):
 
     @tf.autograph.experimental.do_not_convert
     def start_equal(self, variables: Sequence[Variable], root: int = 0) -> None:
-        """Overwrite all processes' and devices' `variables` with those of one; see `ModelScope.start_equal`."""
+        """Overwrite all processes' and devices' `variables` with those of one; see `OneReplica.start_equal`."""
         super().start_equal(variables, root)
         with tf.init_scope(), outside():
             for variable in variables:

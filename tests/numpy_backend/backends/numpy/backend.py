@@ -12,8 +12,8 @@ import numpy as np
 
 from easyscale.backend.base import Backend, Feature, Tensors
 from easyscale.backend.eager_replica import EagerReplica
-from easyscale.step.batch_of_processes import COMPARED, BatchOfProcesses
 from easyscale.step.shared import Shared
+from easyscale.step.whole_batch import COMPARED, BatchOfProcesses
 
 __all__ = ["BACKEND", "Rows"]
 

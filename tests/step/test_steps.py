@@ -7,7 +7,7 @@ from easyscale.progress import Activity
 from easyscale.step.agreement import Purpose
 from easyscale.step.gradients import Gradients
 from easyscale.step.shared import Shared
-from easyscale.step.step_protocol import Steps
+from easyscale.step.steps import Steps
 from easyscale.step.way import Way
 
 
