@@ -10,7 +10,7 @@ from easyscale.layout import bucket as buckets
 from easyscale.layout.sliced import Sliced
 from easyscale.layout.specs import Spec
 
-__all__ = ["Memory", "Owners", "Ranks", "Shards"]
+__all__ = ["Memory", "Owners", "Ranks", "Shards", "length_of"]
 
 
 class Transfer(Protocol):
@@ -219,3 +219,8 @@ class Shards:
 def _nearest_edge(bucket: buckets.Bucket, element: int) -> int:
     """Return the begin of a slot that is nearest to an element, or the vector's end."""
     return min([*(slot.start for slot in bucket.slots), bucket.length], key=lambda edge: abs(edge - element))
+
+
+def length_of(part: slice) -> tuple[int]:
+    """Return the shape of a part of a flat variable."""
+    return (part.stop - part.start,)

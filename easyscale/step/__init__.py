@@ -1,15 +1,22 @@
-"""What every backend has in common in a step: what workers tell each other, and what travels. NumPy only.
+"""The part of a step that all backends share: what workers agree on, what travels, and how it is averaged. NumPy only.
 
-interfaces                  what updates, training and models ask of all workers
-step_protocol, agreement    what workers do in turn, and what they tell each other before
-gradients                   reduce, update, gather: what becomes of a step's gradients
-gradient_exchange, route    the plan of a step: which gradients travel together, and what comes back
-owned_parts, served         weights of which each worker, or each server, owns a part
-equality, statistics        variables that are equal on all workers; moments of all workers' data together
-shared, python_calls        what optimizers have in common; where steps call Python, and what a call has raised
-background                  the thread that exchanges meanwhile
-one_replica                 the model of a process that has one copy of it
-batch_of_processes          what layers and losses ask of the batches of all workers
-current_step                the step that is being traced
-accumulation, random_state  gradients that wait for the optimizer's next update; the generators of a process
+context          the context of a step, and the types of what it passes on
+plan             the arrays that a step exchanges, the vectors that they travel in, and a hash of both
+reducer          averages the arrays of one plan, in one piece or while the backward pass goes on
+gradients        the three movements of a step, called from its graph: reduce, update, gather
+steps            coordinates collective calls and failure handling across workers
+agreement        a row of 48 bytes from each rank before each collective call
+served           weights that servers own and change at any time
+slices           variables that are slices of larger ones
+equality         variables that are equal on all workers
+statistics       moments of all workers' data together
+shared           state that all optimizers on one communicator have in common
+python_calls     calls of Python from a graph, and their exceptions
+background       the thread that exchanges while the graph computes
+one_replica      the model of a process that has one copy of it
+whole_batch      the batches of all workers together, for layers, losses and metrics
+late_gather      weights that come back while the next step begins
+ready_buckets    gradients that leave while an eager backward pass makes them
+compressed_sums  sums of gradients in a compressed form, and its residuals
+random_state     the generators of a process
 """

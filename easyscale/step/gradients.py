@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from easyscale.backend.base import CompiledUpdate
-from easyscale.communicator.data_axis import everyone_of
+from easyscale.communicator.data_axis import everyone_of, group_of
 from easyscale.exchange import Exchange
 from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Spec, Variable, specs_of
-from easyscale.step import owned_parts
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.compressed_sums import CompressedSums
 from easyscale.step.context import Accumulation, Apply, ApplyInStep, Gradient, StepContext, Tensor
@@ -21,6 +20,7 @@ from easyscale.step.reducer import Reducer
 from easyscale.step.shared import Shared
 from easyscale.step.slices import Slices
 from easyscale.step.way import Way
+from easyscale.timeline import Part
 
 __all__ = ["Gradients"]
 
@@ -241,10 +241,27 @@ class Gradients:
             variables: The variables.
             late: `LateGather` of them, by which they come in the next step. Defaults to `None`: in this one.
         """
-        if late is None:
-            owned_parts.gather(self.communicator, self._shared, shards, parts, variables, self.exchange.on_gpus)
-        else:
+        if late is not None:
             late.send(parts)
+            return
+        numbers, assign, timeline = list(parts), self._shared.backend.assign, self._shared.timeline
+        if self.communicator.size == 1:
+            for number, part in parts.items():
+                assign(variables[number], part)
+            return
+
+        def collect(*arrays: np.ndarray) -> list[np.ndarray]:
+            timeline.to(Part.GATHER)
+            wholes = shards.gather(dict(zip(numbers, arrays, strict=True)))
+            whole = [wholes[number] for number in numbers]
+            timeline.to(Part.OTHER)
+            return whole + [wholes[number].reshape(-1)[shards.parts[number]] for number in numbers]
+
+        assigned = [*(variables[number] for number in numbers), *parts.values()]
+        stay = len(parts) if self.exchange.on_gpus else 0
+        values = self._shared.call(collect, list(parts.values()), specs_of(assigned), stay)
+        for variable, value in zip(assigned, values, strict=True):
+            assign(variable, value)
 
     def late_gather(self, shards: Shards, variables: Sequence[Variable]) -> LateGather | None:
         """Return what gathers `variables` while the next step begins; `None` where that does not gain, or cannot be.
@@ -259,8 +276,27 @@ class Gradients:
         return LateGather(self._shared, shards, variables)
 
     def total_of_squares(self, tensors: Sequence[Gradient], in_groups: Sequence[bool] = ()) -> Tensor:
-        """Return, for each gradient, the sum of its squares on all workers and, `in_groups`, their ranks. Float64."""
-        return owned_parts.total_of_squares(self.communicator, self._shared, tensors, in_groups)
+        """Return, for each gradient, the sum of its squares on all workers, in a step; a tensor of float64.
+
+        Args:
+            tensors: The gradients, or this rank's parts of them.
+            in_groups: For each of them, whether it is that of a slice, of which the other ranks of its group have
+                others. Defaults to none.
+        """
+        communicator, timeline, among = self.communicator, self._shared.timeline, np.array(in_groups, bool)
+        squares, group = self._shared.backend.sums_of_squares(tensors), group_of(communicator)
+        if communicator.size == 1 and not among.any():
+            return squares
+
+        def total(row: np.ndarray) -> list[np.ndarray]:
+            before = timeline.to(Part.EXCHANGE)
+            sums = communicator.all_gather_rows(row).sum(axis=0)
+            if group is not None and among.any():
+                sums[among] = group.all_gather_rows(sums[among]).sum(axis=0)
+            timeline.to(before)
+            return [sums]
+
+        return self._shared.call(total, [squares], [Spec((len(tensors),), np.dtype("float64"))])[0]
 
     def on_state(self, collect: Callable[[], list[np.ndarray]]) -> Callable[[], list[np.ndarray]]:
         """Return a function that calls `collect` on all workers, whatever the others are doing in this `fit()`.
@@ -290,8 +326,7 @@ class Gradients:
         if reducer.idle_step is None:
             reducer.idle_step = self._shared.backend.graph(functools.partial(self._step_without_data, reducer, apply))
         of_slices = [self.slices.take(variable) for variable in slices]
-        self._shared.agreed = agreed
-        reducer.idle_step(of_slices)
+        reducer.join(agreed, lambda: reducer.idle_step(of_slices))
         return True
 
     def _step_without_data(self, reducer: Reducer, apply: ApplyInStep, of_slices: list[Gradient]) -> None:

@@ -15,11 +15,10 @@ import numpy as np
 from easyscale.communicator.data_axis import make_alike
 from easyscale.layout.bucket import Bucket, lend
 from easyscale.layout.bucket import plan as plan_buckets
-from easyscale.layout.shards import Shards
+from easyscale.layout.shards import Shards, length_of
 from easyscale.layout.specs import Variable
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.background import Background
-from easyscale.step.owned_parts import length_of
 from easyscale.step.plan import Kind, Plan, Reduced, StepArrays, Vector, flat, like
 from easyscale.step.shared import Shared
 from easyscale.step.statistics import describe
@@ -69,6 +68,7 @@ class Reducer:
         self._exchange, self._bucket_bytes = way.exchange, way.bucket_bytes
         self._sums = None if way.exchange.travels_by == "memory" else way.sums
         self._shared, self._timeline, self._densify = shared, shared.timeline, densify
+        self._joined: Agreed | None = None
         if self._sums is not None:
             self._sums.warn_of_none([entry.spec for entry in plan.of(Kind.DENSE)])
         self.divide(shards)
@@ -134,6 +134,19 @@ class Reducer:
 
         on_gpu = len(step.summed) + len(step.accumulated) + 2 * len(step.values) if stay else 0
         return self._named(self._shared.call(reduce, flat(step), self._results(), on_gpu))
+
+    def join(self, agreed: Agreed, idle_step: Callable[[], Any]) -> None:
+        """Call a step without data, for which the ranks have met already.
+
+        Args:
+            agreed: What `meet` returned.
+            idle_step: Function without arguments. Calls this object.
+        """
+        self._joined = agreed
+        try:
+            idle_step()
+        finally:
+            self._joined = None
 
     def begin(self, step: StepArrays) -> None:
         """Let gradients leave, each when it is there. `finish` must follow, also in another graph."""
@@ -253,8 +266,7 @@ class Reducer:
         return [found[entry] for entry in range(len(found))]
 
     def _agree(self, step: StepArrays) -> Agreed:
-        agreed, self._shared.agreed = self._shared.agreed, None
-        if agreed is None:
+        if (agreed := self._joined) is None:
             batch = 0.0 if self._shared.same_batch is not None else describe(step.data)
             batch = batch if all(map(math.isfinite, step.losses)) else math.nan
             plan = self.plan

@@ -22,7 +22,6 @@ class Shared:
     Attributes:
         backend: The `Backend`.
         agreement: The `Agreement`: all optimizers' exchanges are counted together.
-        agreed: What was agreed on in advance for the next exchange, or `None`.
         together: Bool. Whether all workers are in the same `fit()` or `evaluate()`. Rows are exchanged only then.
         may_be_whole: Bool. Whether each worker may have all data of the `evaluate()` that is under way.
         same_batch: Bool. Whether all workers had the same data in the first exchange after this became `None`.
@@ -35,7 +34,6 @@ class Shared:
     def __init__(self, communicator: Communicator, backend: Backend):
         self._communicator, self.backend = communicator, backend
         self.agreement = Agreement(communicator)
-        self.agreed: Agreed | None = None
         self.together = self.may_be_whole = False
         self.same_batch: bool | None = None
         self.call = PythonCalls(backend)

@@ -112,7 +112,7 @@ class Steps:
         Args:
             exchanges: Int. As many exchanges of gradients as count as done, on all workers.
         """
-        self._shared.agreed = self._shared.call.failure = None
+        self._shared.call.failure = None
         self._shared.agreement.count = exchanges
         self._gradients.exchange.shrink()
         if self._gradients.sums is not None:

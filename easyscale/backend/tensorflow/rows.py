@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from easyscale.layout.shards import length_of
 from easyscale.step.context import Gradient
-from easyscale.step.owned_parts import length_of
 
 __all__ = ["elements_of", "scaled", "sums_of_squares"]
 
