@@ -1,4 +1,4 @@
-"""The optimizer that is many: it averages gradients over workers and hands them to another."""
+"""An optimizer that averages gradients over workers, then applies an inner optimizer."""
 
 import sys
 from types import FrameType
@@ -37,7 +37,7 @@ _ARGUMENTS = (
     "update",
     "compression",
     "bucket_bytes",
-)  # in a file
+)  # saved in a model's file
 
 
 @keras.saving.register_keras_serializable(package="easyscale")
@@ -48,39 +48,40 @@ class DistributedOptimizer(AroundAnother):
         w, state = inner_optimizer(w, state, g_mean)
 
     Everything that the inner optimizer does to gradients and weights (clipping, weight decay, moving averages, loss
-    scaling) sees the average, so it means what it means on one worker. With one worker nothing is exchanged.
+    scaling) uses the average, and so has the same meaning as on one worker. With one worker nothing is exchanged.
 
-    `easyscale.callbacks.Distribute` wraps a model's optimizer by itself. Use this class directly in a training loop of
-    your own, where `n_r` is 1. At the first step the variables that it trains, and its own, become the chief's on all
-    workers; those that are not trained stay as they are.
+    `easyscale.callbacks.Distribute` wraps a model's optimizer automatically. Use this class directly in a custom
+    training loop, where `n_r` is 1. At the first step, the variables that it trains, and its own, are set to the
+    chief's on all workers; untrained variables are left as they are.
 
     Args:
-        inner_optimizer: A `keras.optimizers.Optimizer`, or what `keras.optimizers.get` takes.
-        exchange: What `easyscale.exchange.get` takes. Defaults to `None`: what `easyscale launch --exchange` said, else
-            `"auto"`, which is chosen by measuring.
-        replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: what `easyscale launch
-            --replication` said, else `"between_graph"`.
-        update: `"replicated"`: every worker updates all weights. `"sharded"`: in a `fit()` with `Distribute` each
-            worker updates the part of them that it owns, and only there the inner optimizer has state. One of your own
-            must make the same step of any part of a weight, and from its configuration. `"local_sgd"`, `"diloco"`,
-            `"gossip"`, or an instance, such as `easyscale.update.LocalSGD(every=16)`: workers step alone between
-            rounds. Defaults to `None`: `"sharded"` where the inner optimizer is one of Keras's own and allows it, there
-            are 64 KB of weights or more, and the job is not elastic.
-        compression: In what form gradients travel between processes: what `easyscale.compression.get` takes. With one
-            `update` is `"replicated"` unless `"sharded"` is asked for: weights travel as they are. Defaults to `None`:
-            what `easyscale launch --compression` said, else as they are. `"auto"` chooses by timing the gradients.
-        bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
-            while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
-        communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+        inner_optimizer: A `keras.optimizers.Optimizer`, or anything that `keras.optimizers.get` accepts.
+        exchange: Anything that `easyscale.exchange.get` accepts. Defaults to `None`: the value of `easyscale launch
+            --exchange`, else `"auto"`, which chooses by measuring.
+        replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: the value of `easyscale launch
+            --replication`, else `"between_graph"`.
+        update: `"replicated"`: every worker updates all weights. `"sharded"`: in a `fit()` with `Distribute`, each
+            worker updates the weights that it owns, and has the inner optimizer's state for these only. A custom inner
+            optimizer must take the same step for any part of a weight, and after being rebuilt from its config.
+            `"local_sgd"`, `"diloco"`, `"gossip"`, or an instance, such as `easyscale.update.LocalSGD(every=16)`:
+            workers step alone between rounds. Defaults to `None`: `"sharded"` if the inner optimizer is one of Keras's
+            own and allows it, there are 64 KB of weights or more, and the job is not elastic; else `"replicated"`.
+        compression: The codec of gradients between processes: anything that `easyscale.compression.get` accepts, or
+            `"auto"`, which chooses by timing the gradients. With a codec, `update` is `"replicated"` unless you request
+            `"sharded"`: weights are sent uncompressed. Defaults to `None`: the value of `easyscale launch
+            --compression`, else no codec.
+        bucket_bytes: Int. The approximate size of the vectors in which gradients are sent during the backward pass, and
+            weights while the next step begins. Defaults to `None`: one vector on one node, a size chosen by measuring
+            between nodes.
+        communicator: Anything that `easyscale.communicator.get` accepts. Defaults to `None`.
         name: String. The optimizer's name. Defaults to `None`: that of the inner one.
 
     Attributes:
-        is_by_hand: Bool. Whether a script has made it, and neither `Distribute` nor a file.
+        is_by_hand: Bool. Whether a script has created it, and not `Distribute` or a saved model.
 
     Raises:
-        ValueError: If an argument is none of those that it can be, or `update="sharded"` and the inner optimizer
-            looks at whole weights.
-        DesyncError: If workers were given different exchanges, or exchange different gradients.
+        ValueError: If an argument is invalid, or `update="sharded"` and the inner optimizer needs whole weights.
+        DesyncError: If workers have different exchanges, or exchange different gradients.
 
     Example:
 
@@ -106,7 +107,7 @@ class DistributedOptimizer(AroundAnother):
         choosing.check(asked, inner_optimizer, replications.check(replication))
         if bucket_bytes is not None and not (isinstance(bucket_bytes, int) and bucket_bytes > 0):
             raise ValueError(f"`bucket_bytes` must be a positive integer or `None`. Received: {bucket_bytes=}")
-        backends.get()  # or raise
+        backends.get()  # raises if the backend is not supported
         exchanges.check(replications.get(replication).between_processes(exchange))
         super().__init__(learning_rate=0.0, name=name or inner_optimizer.name)
         self.exchange, self.replication = exchange, replication
@@ -114,7 +115,7 @@ class DistributedOptimizer(AroundAnother):
         self.compression = compressions.given(compression)
         self.bucket_bytes, self.communicator = bucket_bytes, communicator
         self.is_by_hand = True
-        self.starts_equal = True  # at the first step, unless somebody has already seen to it
+        self.starts_equal = True  # at the first step, unless `fit()` has done so
         self.is_scaled_outside = self.is_clipped_outside = False  # by a `LossScaleOptimizer`; over stages of a pipeline
         self._replication: Replication | None = None
         self._hold(inner_optimizer)
@@ -125,7 +126,7 @@ class DistributedOptimizer(AroundAnother):
         self.forward(set(inner_optimizer.get_config()) - {*_ARGUMENTS, "learning_rate"})
 
     def take_inside(self, scaling: keras.optimizers.LossScaleOptimizer) -> None:
-        """Stand outside the loss scaling that stands around this optimizer, so that it sees the average."""
+        """Swap places with the loss scaling around this optimizer, so that the scaling sees the average."""
         scaling.inner_optimizer = self.inner_optimizer
         self._hold(scaling)
         self.built = self.is_scaled_outside = False
@@ -138,7 +139,7 @@ class DistributedOptimizer(AroundAnother):
 
     @property
     def workers(self) -> Replication:
-        """All workers, as this one sees them. They are connected when this is first used, on all at once."""
+        """All workers, as seen from this one. The first use connects them, and is a collective call."""
         if self._replication is None:
             update = None if self.update is None else str(self.update)
             how = self.exchange, self.replication, update, self.bucket_bytes, self.communicator
@@ -152,8 +153,8 @@ class DistributedOptimizer(AroundAnother):
         if not self.inner_optimizer.built:
             replication = replications.get(self.replication)
             if replication.has_copies:
-                _ = self.workers  # has made it one of a single device
-            with keras.name_scope(self.inner_optimizer.name, caller=self.inner_optimizer):  # stock Keras's paths
+                _ = self.workers  # makes it single-device
+            with keras.name_scope(self.inner_optimizer.name, caller=self.inner_optimizer):  # paths as in stock Keras
                 replication.apart(lambda: self.inner_optimizer.build(variables))
         super().build(variables)
 
@@ -162,7 +163,7 @@ class DistributedOptimizer(AroundAnother):
         self.workers.replicas.once(self._apply, grads, variables)
 
     def _apply(self, context: StepContext, grads: list, variables: list) -> None:
-        state = self.variables  # what `build` adds starts from constants
+        state = self.variables  # variables that `build` adds start from constants
         if not self.built:
             self.build(variables)
         if self.is_scaled_outside and self.workers.size > 1:
@@ -184,28 +185,28 @@ class DistributedOptimizer(AroundAnother):
         return loss
 
     def stateless_apply(self, *args: list, **kwargs: list) -> tuple[list, list]:
-        inner = self.inner_optimizer.stateless_apply  # in which loss scaling has another way than in `apply`
+        inner = self.inner_optimizer.stateless_apply  # loss scaling works differently there than in `apply`
         return super().stateless_apply(*args, **kwargs) if self.workers.size > 1 else inner(*args, **kwargs)
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each worker has only its part of the inner optimizer's state now."""
+        """True while each worker has only its part of the inner optimizer's state."""
         return self.updates.now.divides_state
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether all workers agree in each step of a `fit()`."""
+        """True if all workers agree in each step of a `fit()`."""
         return self.updates.is_synchronous
 
     @property
     def is_elastic(self) -> bool:
-        """Whether others can go on when a worker has failed: not if it had a part of gradients that are summed up."""
+        """True if others can continue after a worker fails: not with accumulated gradients, as its part is lost."""
         inner = unscaled(self.inner_optimizer)
         accumulates = any(one.gradient_accumulation_steps for one in getattr(inner, "optimizers", [inner]))
         return self.workers.gradients.exchange.is_elastic and not accumulates
 
     def shard(self) -> None:
-        """Begin the update of a `fit()`: divide the inner optimizer's state over workers, if it can be.
+        """Begin the update of a `fit()`: divide the inner optimizer's state among workers, if possible.
 
         Raises:
             ValueError: If `update="sharded"` and it cannot be divided.
@@ -223,43 +224,43 @@ class DistributedOptimizer(AroundAnother):
 
     @property
     def late(self) -> LateGather | None:
-        """What gathers weights while the next step begins; `None` if a step gathers at its end."""
+        """The `LateGather` of weights during the next step; `None` if a step gathers at its end."""
         return self.updates.now.late
 
     def back_up(self) -> None:
-        """Have each worker's part of the state in two places, if it has a part. All workers must call this."""
+        """Copy each worker's part of the state, if it has one, to another worker. All workers must call this."""
         self.updates.back_up()
 
     def make_whole(self, has_joined: bool) -> None:
-        """Make the inner optimizer's state whole when workers have failed, or come; see `UpdateInFit.make_whole`."""
+        """Make the inner optimizer's state whole after workers have failed or joined; see `UpdateInFit.make_whole`."""
         self.updates.make_whole(has_joined)
 
     def collect_state(self, memory: SnapshotMemory) -> list:
         """Return, on the chief, the whole values of `inner_optimizer.variables`. All workers must call this.
 
         Args:
-            memory: `SnapshotMemory`. Where they are.
+            memory: `SnapshotMemory`. Allocates them.
         """
         return self.updates.of_checkpoints.collect(memory)
 
     def set_state(self, values: list) -> None:
-        """Set what `collect_state` has returned; see `UpdateInFit.load`."""
+        """Restore what `collect_state` returned; see `UpdateInFit.load`."""
         self.updates.load(values)
 
     def join(self, agreed: Agreed) -> bool:
-        """Take part with weight zero in a step of the others; see `Gradients.join`."""
+        """Take part, with weight zero, in a step of other workers; see `Gradients.join`."""
         return self.workers.gradients.join(agreed, self.workers.replicas.on_one_device(self._apply_in))
 
     def _apply_in(self, context: StepContext, grads: list, variables: list) -> None:
         with self.workers.current_step.of(context):
-            self.apply(grads, variables)  # which somebody may watch
+            self.apply(grads, variables)  # the public method, which may be wrapped
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name in vars(self).get("_hyperparameters", ()):
             self.updates.set(name, value)
 
-    # A model's file holds the inner optimizer's state where stock Keras looks for it, and once.
+    # A model's file holds the inner optimizer's state once, where stock Keras looks for it.
 
     def save_own_variables(self, store: dict) -> None:
         self.updates.now.save_own_variables(store)
@@ -283,9 +284,9 @@ class DistributedOptimizer(AroundAnother):
 
 
 def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Whether an embedding's row that several samples touch may be summed up before the optimizer sees it.
+    """Return whether duplicate rows of a sparse gradient may be summed before the optimizer sees them.
 
-    To many optimizers of Keras that is another step: they square, or clip, each sample's part by itself.
+    Many Keras optimizers would take a different step: they square or clip the row of each sample separately.
     """
     optimizer = unscaled(optimizer)
     clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
@@ -293,10 +294,10 @@ def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def _form_for(optimizer: keras.optimizers.Optimizer, compression: Form) -> Form:
-    """Return the form in which gradients travel.
+    """Return the codec of gradients.
 
     Raises:
-        ValueError: If what is left out of a gradient would be added to one that is scaled otherwise.
+        ValueError: If the compression error of a gradient would be added to one of a different loss scale.
     """
     form = compressions.asked(compression)
     is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)

@@ -1,7 +1,7 @@
-"""Where in flat vectors arrays are, and which part of them each rank owns. NumPy only.
+"""The layout of arrays in flat vectors, and their division among ranks. NumPy only.
 
 specs     shape and dtype of an array
 bucket    many arrays in one vector
 shards    the parts of arrays that each rank owns
-sliced    an array of which each rank has some columns, or rows
+sliced    an array divided among ranks by columns or rows
 """

@@ -1,7 +1,7 @@
 """Buckets: the flat vectors in which many gradients travel as one.
 
-A bucket has one dtype. In it every gradient has a slot, and slots start at multiples of 64 bytes, so that a slot can
-become a TensorFlow tensor without a copy. NumPy only.
+A bucket has one dtype, and a slot for every gradient. Slots start at multiples of 64 bytes, so that a slot can become a
+TensorFlow tensor without a copy. NumPy only.
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ from easyscale.layout.specs import Spec
 
 __all__ = ["ALIGNMENT", "Bucket", "Lender", "Slot", "lend", "lend_for_a_step", "plan"]
 
-ALIGNMENT = 64  # bytes; TensorFlow takes an array so aligned as a tensor without a copy
+ALIGNMENT = 64  # bytes; TensorFlow uses an array with this alignment as a tensor without a copy
 
 
 class Lender(Protocol):
-    """What vectors are lent by: an `Exchange`."""
+    """An object that lends vectors: an `Exchange`."""
 
     def lend(self, length: int, dtype: np.dtype, common: bool = False) -> np.ndarray: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Where the gradient number `index`, of `shape`, stands: between `start` and `stop` of the vector."""
+    """The position of gradient number `index`, of `shape`, in the vector: from `start` to `stop`."""
 
     index: int
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class Bucket:
     Attributes:
         dtype: The dtype of all its gradients.
         slots: List of `Slot`.
-        length: Int. The number of elements, with the gaps between slots.
+        length: Int. The number of elements, including the gaps between slots.
     """
 
     def __init__(self, dtype: np.dtype):
@@ -49,46 +49,46 @@ class Bucket:
         self.length = 0
 
     def reserve(self, index: int, shape: Sequence[int]) -> None:
-        """Give the gradient number `index` the next slot."""
+        """Assign the next slot to gradient number `index`."""
         size = math.prod(shape)
         self.slots.append(Slot(index, tuple(shape), self.length, self.length + size))
         gap = max(1, ALIGNMENT // self.dtype.itemsize)
         self.length = -(-(self.length + max(size, 1)) // gap) * gap
 
     def round_up(self, parts: int) -> None:
-        """Make the vector so long that it can be cut into `parts` that begin where a slot could."""
+        """Extend the vector so that it can be cut into `parts` equal parts, each aligned like a slot."""
         gap = parts * max(1, ALIGNMENT // self.dtype.itemsize)
         self.length = -(-self.length // gap) * gap
 
     def pack(self, gradients: Mapping[int, np.ndarray | float], vector: np.ndarray, weight: float) -> None:
-        """Write every gradient, or number, times `weight` to its slot. A weight of 0 writes zeros, whatever it is."""
+        """Write every gradient, or number, times `weight` to its slot. A weight of 0 writes zeros, even for NaN."""
         for slot in self.slots:
             part = vector[slot.start : slot.stop].reshape(slot.shape)
             if weight == 0:
                 part[...] = 0
             elif slot.index in gradients:
-                # A half type is multiplied in float32: a weight of 1/3 has no good half.
+                # A half type is multiplied in float32: a weight of 1/3 is too coarse in half precision.
                 wide = np.promote_types(self.dtype, "float32") if self.dtype.itemsize < 4 else self.dtype
                 np.multiply(gradients[slot.index], wide.type(weight), out=part, dtype=wide, casting="unsafe")
 
     def add(self, arrays: Sequence[np.ndarray], vector: np.ndarray) -> None:
-        """Add to every gradient's slot the array of the same number, where there is one."""
+        """Add to every slot the array of the same number, if there is one."""
         for slot in self.slots:
             if slot.index < len(arrays):
                 vector[slot.start : slot.stop].reshape(slot.shape)[...] += arrays[slot.index]
 
     def unpack(self, vector: np.ndarray) -> dict[int, np.ndarray]:
-        """Return the slots' parts of `vector`, in the gradients' shapes, without a copy."""
+        """Return views of the slots of `vector`, in the gradients' shapes, by number."""
         return {slot.index: vector[slot.start : slot.stop].reshape(slot.shape) for slot in self.slots}
 
 
 def plan(specs: Sequence[Spec], bucket_bytes: int | None = None, without: Collection[int] = ()) -> list[Bucket]:
-    """Distribute gradients to buckets, in their order; the same arguments give the same buckets on every rank.
+    """Distribute gradients to buckets, in order. The same arguments give the same buckets on every rank.
 
     Args:
         specs: `Spec` of each gradient.
-        bucket_bytes: Int. A bucket is closed when it holds this much. Defaults to `None`: one bucket for each dtype.
-        without: The numbers of gradients that are in no bucket. Defaults to none.
+        bucket_bytes: Int. A bucket is closed when it holds this much. Defaults to `None`: one bucket per dtype.
+        without: The numbers of gradients to leave out. Defaults to none.
 
     Example:
 
@@ -110,9 +110,9 @@ def plan(specs: Sequence[Spec], bucket_bytes: int | None = None, without: Collec
 
 
 def lend(buckets: Sequence[Bucket], exchange: Lender, common: bool = False) -> list[np.ndarray]:
-    """Return a vector for each bucket: pieces of one that `exchange.lend` returns for each dtype.
+    """Return a vector for each bucket, cut from one vector per dtype that `exchange.lend` returns.
 
-    So the memory does not depend on the size of buckets. All ranks must call this alike.
+    So the memory does not depend on the bucket size. All ranks must call this the same way.
     """
     lengths: dict[np.dtype, int] = {}
     starts = []
@@ -124,8 +124,8 @@ def lend(buckets: Sequence[Bucket], exchange: Lender, common: bool = False) -> l
 
 
 def lend_for_a_step(buckets: Sequence[Bucket], exchange: Lender) -> list[list[np.ndarray]]:
-    """Return all that training needs: twice vectors for gradients, and twice for weights.
+    """Return all vectors that training needs: two sets for gradients, and two for weights.
 
-    TensorFlow lets go of what it was given some time after a step, so both take turns in two slots.
+    TensorFlow releases an array some time after the step, so steps alternate between two sets.
     """
     return [lend(buckets, exchange, common) for common in (False, False, True, True)]

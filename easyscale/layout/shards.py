@@ -1,4 +1,4 @@
-"""The parts of a model's variables that each rank owns, and how they travel. NumPy only."""
+"""The parts of a model's variables that each rank owns, and their exchange. NumPy only."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ __all__ = ["Memory", "Owners", "Ranks", "Shards", "length_of"]
 
 
 class Transfer(Protocol):
-    """What is waited for: a `Request`."""
+    """A pending transfer: a `Request`."""
 
     def wait(self) -> None: ...
 
 
 class Ranks(Protocol):
-    """Those that own something: a `Communicator`."""
+    """The ranks that own parts: a `Communicator`."""
 
     rank: int
     size: int
@@ -33,7 +33,7 @@ class Ranks(Protocol):
 
 
 class Owners(buckets.Lender, Protocol):
-    """What says which rank owns what: an `Exchange`."""
+    """The assignment of parts to ranks: an `Exchange`."""
 
     @property
     def communicator(self) -> Ranks: ...
@@ -44,34 +44,35 @@ class Owners(buckets.Lender, Protocol):
 
 
 class Memory(Protocol):
-    """Where arrays are collected: a `SnapshotMemory`."""
+    """The memory for collected arrays: a `SnapshotMemory`."""
 
     def empty(self, shape: Sequence[int] | int, dtype: np.dtype) -> np.ndarray: ...
 
 
 class Shards:
-    """Arrays laid end to end in buckets, of which each rank owns what the exchange says.
+    """Arrays laid end to end in buckets, which the exchange divides among ranks.
 
-    A rank's part of a bucket is in one piece, so its part of an array is one as well; it may be empty.
+    A rank's part of a bucket is contiguous, and so is its part of an array, which may be empty.
 
     Args:
-        exchange: A connected `Exchange`. All ranks must make this alike.
+        exchange: A connected `Exchange`. All ranks must create this object the same way.
         specs: `Spec` of each array.
         bucket_bytes: Int or `None`. See `bucket.plan`.
-        whole: Bool. Whether no array is divided. Defaults to `False`.
-        slices: Dict. `Sliced`, by number, for each array of which the ranks have slices already. They are in no bucket.
+        whole: Bool. Whether each array has a single owner. Defaults to `False`.
+        slices: Dict. `Sliced`, by number, for each array that is already divided into slices. They are in no bucket.
             Defaults to none.
-        groups: Dict. `Sliced`, by number, for each array that is itself a slice, the same on these ranks: others have
-            other slices. They are in buckets of their own, so that the others are laid out alike beside any of them.
+        groups: Dict. `Sliced`, by number, for each array that is itself a slice, the same on these ranks; other ranks
+            have other slices. They are in separate buckets, so that the layout of other arrays does not depend on them.
             Defaults to none.
 
     Attributes:
         slices: The same.
         groups: The same.
         buckets: List of `Bucket`, whose slots have the numbers of the arrays.
-        parts: List of slices, one for each array in a bucket: which of its elements, counted flat, this rank owns.
-        all_parts: For each rank a list of such slices.
-        ranges: For each rank a list of slices, one for each bucket: which of its elements the rank owns.
+        parts: List of slices, one per array: the elements, counted flat, that this rank owns. Empty for an array in no
+            bucket.
+        all_parts: For each rank, a list of such slices.
+        ranges: For each rank, a list of slices, one per bucket: the elements that the rank owns.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Shards:
         self._exchange, self.slices, self.groups = exchange, dict(slices or {}), dict(groups or {})
         self.buckets = buckets.plan(specs, bucket_bytes, without={*self.slices, *self.groups})
         self.buckets += buckets.plan(specs, bucket_bytes, without=set(range(len(specs))) - set(self.groups))
-        self._spans: dict[int, slice] = {}  # where in its bucket the owned part of an array is
+        self._spans: dict[int, slice] = {}  # the owned part of an array, in its bucket
         self.parts: list[slice] = [slice(0, 0)] * len(specs)
         ranges = []
         for bucket in self.buckets:
@@ -100,29 +101,29 @@ class Shards:
                 stop = max(start, min(own.stop, slot.stop))
                 self._spans[slot.index] = slice(start, stop)
                 self.parts[slot.index] = slice(start - slot.start, stop - slot.start)
-        buckets.lend_for_a_step(self.buckets, exchange)  # where there is no room, that shows now
+        buckets.lend_for_a_step(self.buckets, exchange)  # fails now if there is too little memory
         all_parts = exchange.communicator.all_gather_object([[part.start, part.stop] for part in self.parts])
         self.all_parts = [[slice(*part) for part in parts] for parts in all_parts]
         all_parts = exchange.communicator.all_gather_object([[own.start, own.stop] for own in ranges])
         self.ranges = [[slice(*own) for own in ranges] for ranges in all_parts]
 
     def shrink(self, lost: Sequence[int]) -> None:
-        """Know the ranks by their new numbers: these, which owned nothing, are left out."""
+        """Renumber the ranks without the lost ones, which owned nothing."""
         for all_parts in (self.all_parts, self.ranges):
             all_parts[:] = [slices for rank, slices in enumerate(all_parts) if rank not in lost]
 
     def part_of(self, index: int, whole: np.ndarray) -> np.ndarray:
-        """Return what this rank owns of a whole array: a vector, or its slice of one that is in no bucket."""
+        """Return this rank's part of a whole array: a vector, or its slice of an array in no bucket."""
         if index in self.groups:
             whole = self.groups[index].part(whole)
         return self.slices[index].part(whole) if index in self.slices else whole.reshape(-1)[self.parts[index]]
 
     def own_parts(self, bucket: buckets.Bucket, vector: np.ndarray) -> dict[int, np.ndarray]:
-        """Return this rank's parts of the arrays of one of `buckets`, laid out in `vector`, without a copy."""
+        """Return views of this rank's parts of the arrays in `vector`, which is laid out as `bucket`."""
         return {slot.index: vector[self._spans[slot.index]] for slot in bucket.slots}
 
     def pack_own(self, parts: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-        """Return, for each bucket, a new vector of this rank's range, with its own parts of the arrays."""
+        """Return, for each bucket, a new vector of this rank's range, filled with its parts of the arrays."""
         vectors = []
         for bucket, own in zip(self.buckets, self.ranges[self._exchange.communicator.rank], strict=True):
             vectors.append(np.zeros(own.stop - own.start, bucket.dtype))
@@ -131,7 +132,7 @@ class Shards:
         return vectors
 
     def unpack_own(self, vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return this rank's own parts of the arrays, by number, which are laid out as `pack_own` does."""
+        """Return this rank's parts of the arrays, by number, from vectors laid out as by `pack_own`."""
         parts: dict[int, np.ndarray] = {}
         for bucket, own, vector in zip(
             self.buckets, self.ranges[self._exchange.communicator.rank], vectors, strict=True
@@ -145,9 +146,9 @@ class Shards:
         return slice(0, 0) if empty else slice(span.start - own.start, span.stop - own.start)
 
     def gather(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Return the whole arrays of which each rank gives its own parts.
+        """Return whole arrays, by number, from each rank's own parts.
 
-        The ranks of a node may be given the same memory. It is lent: see `Exchange.lend`.
+        The ranks of a node may receive the same memory. It is lent: see `Exchange.lend`.
         """
         wholes: dict[int, np.ndarray] = {}
         for bucket, vector in self.lay_out(parts):
@@ -156,7 +157,7 @@ class Shards:
         return wholes
 
     def lay_out(self, parts: Mapping[int, np.ndarray]) -> Iterator[tuple[buckets.Bucket, np.ndarray]]:
-        """Yield each of `buckets` with a vector for `gather_bucket`, which has this rank's own parts of the arrays."""
+        """Yield each bucket with a vector for `gather_bucket` that holds this rank's own parts of the arrays."""
         for bucket, vector in zip(self.buckets, buckets.lend(self.buckets, self._exchange, common=True), strict=True):
             for slot in bucket.slots:
                 if slot.index in parts:
@@ -164,25 +165,25 @@ class Shards:
             yield bucket, vector
 
     def alike(self) -> list[slice | None]:
-        """Return which part of each of `buckets` this rank has in common with the others of its group, if any."""
+        """Return, for each bucket, the range that all ranks of this rank's group hold; `None` if it holds slices."""
         ranges = self.ranges[self._exchange.communicator.rank]
         is_sliced = [any(slot.index in self.groups for slot in bucket.slots) for bucket in self.buckets]
         return [None if sliced else own for sliced, own in zip(is_sliced, ranges, strict=True)]
 
     def gather_bucket(self, vector: np.ndarray) -> None:
-        """Give all ranks the whole of a vector that `lay_out` has yielded. All must call this in the same order."""
+        """Complete a vector from `lay_out` with the parts of all ranks. All must call this in the same order."""
         self._exchange.gather(vector)
 
     def collect(
         self, index: int, part: np.ndarray, root: int | None = None, memory: Memory | None = None
     ) -> np.ndarray:
-        """Return a whole array, flat, that is divided as array `index` is.
+        """Return a whole array, flat, that is divided like array `index`.
 
         Args:
             index: Int. The number of the array.
-            part: Array. What this rank owns of it.
-            root: Int. The rank that wants it; what the others get is undefined. Defaults to `None`: all want it.
-            memory: `SnapshotMemory`. Where it is. Defaults to `None`: in memory of its own.
+            part: Array. The part that this rank owns.
+            root: Int. The rank that needs the result, which is undefined on others. Defaults to `None`: all need it.
+            memory: `SnapshotMemory`. Allocates the result. Defaults to `None`: NumPy does.
         """
         is_taker = root in (self._exchange.communicator.rank, None)
         sliced = self.slices.get(index) or self.groups.get(index)
@@ -192,12 +193,12 @@ class Shards:
             whole = sliced.collect(part, root, memory)
         else:
             whole = self._unite(index, part, root, None)
-            if is_taker:  # and so are the others of its group
+            if is_taker:  # as are the other ranks of its group
                 whole = sliced.collect(whole.reshape(sliced.part_shape), memory=memory)
         return whole.reshape(-1) if is_taker else np.empty(math.prod(sliced.shape), whole.dtype)
 
     def _unite(self, index: int, part: np.ndarray, root: int | None, memory: Memory | None) -> np.ndarray:
-        """Do what `collect` does, of what is in a bucket."""
+        """Implement `collect` for an array in a bucket."""
         communicator, part = self._exchange.communicator, np.ascontiguousarray(part)
         others = [rank for rank in range(communicator.size) if rank != communicator.rank]
         takers = [rank for rank in others if root in (rank, None)]
@@ -217,7 +218,7 @@ class Shards:
 
 
 def _nearest_edge(bucket: buckets.Bucket, element: int) -> int:
-    """Return the begin of a slot that is nearest to an element, or the vector's end."""
+    """Return the start of a slot, or the vector's end, whichever is nearest to an element."""
     return min([*(slot.start for slot in bucket.slots), bucket.length], key=lambda edge: abs(edge - element))
 
 

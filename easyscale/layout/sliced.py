@@ -1,4 +1,4 @@
-"""An array of which each rank has a slice: some columns of a matrix, or some rows. NumPy only."""
+"""An array divided among ranks, such as a matrix by columns or rows. NumPy only."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,12 +12,12 @@ __all__ = ["Sliced", "bounds_of"]
 
 
 def bounds_of(length: int, ranks: int, unit: int = 1) -> list[int]:
-    """Return where the slices of an axis begin, and its end: they differ by one at most.
+    """Return the starts of the slices of an axis, and its end. Their lengths differ by one unit at most.
 
     Args:
-        length: Int. How many are divided.
+        length: Int. The number of units to divide.
         ranks: Int. The number of ranks.
-        unit: Int. The indices of the axis that each of them is, and that stay together. Defaults to `1`.
+        unit: Int. The number of indices in a unit, which stay together. Defaults to `1`.
 
     Example:
 
@@ -28,13 +28,13 @@ def bounds_of(length: int, ranks: int, unit: int = 1) -> list[int]:
 
 
 class Sliced:
-    """An array that is divided over ranks along one of its axes, as evenly as can be.
+    """An array that is divided among ranks along one of its axes, as evenly as possible.
 
     Args:
         shape: The shape of the whole.
         axis: Int. The axis.
         ranks: The ranks, such as a `Communicator`.
-        unit: Int. So many indices stay together. The axis is a multiple of it. Defaults to `1`.
+        unit: Int. The number of indices that stay together. It divides the length of the axis. Defaults to `1`.
 
     Attributes:
         shape: The same.
@@ -59,12 +59,12 @@ class Sliced:
         return (*[slice(None)] * self._axis, own)
 
     def collect(self, part: np.ndarray, root: int | None = None, memory: "Memory | None" = None) -> np.ndarray:
-        """Return the whole array of which each rank gives its slice. All ranks must call this alike.
+        """Return the whole array from all ranks' slices. All ranks must call this the same way.
 
         Args:
             part: Array. This rank's slice.
-            root: Int. The rank that wants it; what the others get is undefined. Defaults to `None`: all want it.
-            memory: `SnapshotMemory`. Where it is. Defaults to `None`: in memory of its own.
+            root: Int. The rank that needs the result, which is undefined on others. Defaults to `None`: all need it.
+            memory: `SnapshotMemory`. Allocates the result. Defaults to `None`: NumPy does.
         """
         own, part = self._ranks.rank, np.ascontiguousarray(part)
         others = [rank for rank in range(self._ranks.size) if rank != own]

@@ -1,4 +1,4 @@
-"""What has to be known of an array to find memory for it, and of a variable."""
+"""Shape and dtype of an array, and the interface of a variable."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Spec(NamedTuple):
 
 
 class Variable(Protocol):
-    """A variable of Keras, or of its backend."""
+    """A variable of Keras or of its backend."""
 
     name: str
 
@@ -37,6 +37,6 @@ class Variable(Protocol):
 
 def specs_of(variables: Sequence[Variable]) -> list[Spec]:
     """Return the `Spec` of each variable."""
-    # TensorFlow's own, or a name.
+    # TensorFlow's own dtype, or a name.
     dtypes = [getattr(variable.dtype, "as_numpy_dtype", variable.dtype) for variable in variables]
     return [Spec(tuple(variable.shape), np.dtype(dtype)) for variable, dtype in zip(variables, dtypes, strict=True)]

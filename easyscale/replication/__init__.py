@@ -1,7 +1,7 @@
-"""How replicas of a model exist side by side, whatever the backend.
+"""The kinds of replication of a model, for all backends.
 
-replication    the objects that answer for all workers, together
-connecting     how they are made, the same on all of them
+replication    the objects through which an optimizer uses all workers
+connecting     creates them, the same way on all workers
 """
 
 from typing import Any
@@ -44,8 +44,8 @@ def get(identifier: str | None = None) -> Any:
     """Return the class of a replication.
 
     Args:
-        identifier: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: what `easyscale launch --replication`
-            said, else `"between_graph"`.
+        identifier: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: the value of `easyscale launch
+            --replication`, else `"between_graph"`.
 
     Raises:
         ValueError: If there is no replication of this name.

@@ -1,4 +1,4 @@
-"""How an optimizer comes to all workers: with the same exchange, replication and update on each of them."""
+"""Connects an optimizer to all workers, with the same exchange, replication and update on each of them."""
 
 import contextlib
 import warnings
@@ -38,17 +38,17 @@ def connect(
     densify: bool,
     compression: Form = None,
 ) -> Replication:
-    """Return all workers as one of them sees them. All must call this alike.
+    """Connect to all workers; return them as a `Replication`. All workers must call this the same way.
 
     Args:
-        exchange: See `DistributedOptimizer`, as `replication`, `update`, `bucket_bytes` and `communicator`.
-        densify: Bool. Whether sparse gradients may travel as dense ones where that is less.
-        compression: `Compression`, or `"auto"`. The form in which gradients travel. Defaults to `None`: as they are.
+        exchange: See `DistributedOptimizer`, as for `replication`, `update`, `bucket_bytes` and `communicator`.
+        densify: Bool. Whether sparse gradients may be sent as dense ones where that is fewer bytes.
+        compression: `Compression`, or `"auto"`. The codec of gradients. Defaults to `None`: they are not compressed.
 
     Raises:
-        ValueError: If the backend has no such workers, or gradients cannot travel so along the exchange.
-        DesyncError: If workers were given different exchanges, replications, updates, forms or sizes of buckets, or
-            Keras has different backends.
+        ValueError: If the backend does not support the replication or the exchange, or the exchange the codec.
+        DesyncError: If workers have different exchanges, replications, updates, codecs, bucket sizes or Keras
+            backends.
     """
     backend, name = backends.get(), replications.check(replication)
     kind = replications.get(name)
@@ -63,7 +63,7 @@ def connect(
     asked_name = None if asked == "auto" else asked if isinstance(asked, str) else asked.name
     own = [connected.name, name, update or "auto", compression and repr(compression), bucket_bytes, backend.name]
     chosen = [own]
-    if not connected.communicator.membership.is_joining:  # else it takes what the others have chosen
+    if not connected.communicator.membership.is_joining:  # a joining worker takes the others' choice
         Shared.of(connected.communicator, backend).meet(Purpose.BEGIN)
         chosen = connected.communicator.all_gather_object(own)
     if any(other != chosen[0] for other in chosen):
@@ -79,11 +79,11 @@ def connect(
 
 
 def _tell_of_unheard(named: str, communicator: Communicator) -> None:
-    """Have the chief warn if users have asked for another exchange than the script, which wins."""
+    """Warn, on the chief, if the user has requested another exchange than the script, which wins."""
     said = Settings.read(names=["exchange"]).exchange
     if said is None or not communicator.is_chief:
         return
-    with contextlib.suppress(ValueError):  # there is none of that name: it counts where the script names none
+    with contextlib.suppress(ValueError):  # an unknown name is an error only where the script names none
         said = name_of(said)
     if said != named:
         warnings.warn(
@@ -95,7 +95,7 @@ def _tell_of_unheard(named: str, communicator: Communicator) -> None:
 
 
 def _require(backend: Backend, exchange: Exchange) -> None:
-    """Raise `ValueError` if the backend has no such workers."""
+    """Raise `ValueError` if the exchange needs GPUs on which the backend does not compute."""
     communicator = exchange.communicator
     if isinstance(exchange, OnGpus) and communicator.size > 1 and not backend.computes_on_gpus():
         raise ValueError(
@@ -106,7 +106,7 @@ def _require(backend: Backend, exchange: Exchange) -> None:
 
 
 def _check_form(form: Form, exchange: Exchange) -> None:
-    """Raise `ValueError` if gradients cannot travel along an exchange in a form. One that is chosen later can."""
+    """Raise `ValueError` if the exchange does not support the codec. `"auto"` chooses one that it supports."""
     if form is None or form == compressions.AUTO:
         return
     received = f"Received: compression={form.name!r}, exchange='{exchange.name}'"
@@ -154,7 +154,7 @@ def _assemble(
         forms = FormToChoose(sums_in, gathers=update != "sharded")
     else:
         sums = sums_in(compression)
-    # What is measured for "auto" is how long gradients take as they are, so it says nothing of another form.
+    # "auto" times uncompressed gradients, which says nothing about compressed ones.
     fixed = asked is not None or sums is not None or exchange.on_gpus
     gradients = Gradients(Way(exchange, bucket_bytes, fixed, sums, forms), shared, densify, compiled)
     steps = Steps(communicator, shared, gradients)

@@ -1,4 +1,4 @@
-"""All workers of one optimizer, as one of them sees them: an object for each thing that is asked of them."""
+"""All workers of one optimizer, as seen from one of them: an object for each purpose."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ __all__ = ["Replication"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replication:
-    """The workers of one optimizer, seen from one of them.
+    """The workers of one optimizer, as seen from one of them.
 
-    What is public of its parts is documented in their classes.
+    The classes of its attributes document their public interface.
 
     Attributes:
         communicator: The `Communicator` between processes.
-        gradients: The `Gradients`: what an update needs.
-        batch: The `WholeBatch`: what layers, losses and metrics need.
-        steps: The `Steps`: what a `fit()` needs.
+        gradients: The `Gradients`, for updates.
+        batch: The `WholeBatch`, for layers, losses and metrics.
+        steps: The `Steps`, for `fit()`.
         replicas: The `OneReplica`: the model's copies in this process, such as `BetweenGraph` or `InGraph`.
         current_step: The `CurrentStep`.
     """
@@ -44,9 +44,9 @@ class Replication:
         return self.batch.size
 
     def check_equal(self, variables: Sequence[Variable], step: int) -> None:
-        """Raise `DesyncError` if weights differ between workers. All workers call this together.
+        """Raise `DesyncError` if weights differ between workers. All workers must call this.
 
-        Slices of a group's ranks are compared between the ranks that have the same.
+        Slices over a group's ranks are compared between the ranks with the same slice.
 
         Args:
             variables: The variables.

@@ -1,22 +1,25 @@
-"""The part of a step that all backends share: what workers agree on, what travels, and how it is averaged. NumPy only.
+"""The part of a step that all backends share: agreement, exchange and averaging. NumPy only.
 
-context          the context of a step, and the types of what it passes on
-plan             the arrays that a step exchanges, the vectors that they travel in, and a hash of both
-reducer          averages the arrays of one plan, in one piece or while the backward pass goes on
-gradients        the three movements of a step, called from its graph: reduce, update, gather
+context          the context of a step, and the types used in steps
+plan             the arrays that a step exchanges, the vectors that carry them, and a hash of the arrays
+reducer          averages the arrays of one plan, during or after the backward pass
+gradients        the three operations of a step, called from its graph: reduce, update, gather
+way              the exchange, bucket size and compression of gradients
 steps            coordinates collective calls and failure handling across workers
 agreement        a row of 48 bytes from each rank before each collective call
-served           weights that servers own and change at any time
+served           weights owned by servers, which may change them at any time
 slices           variables that are slices of larger ones
-equality         variables that are equal on all workers
-statistics       moments of all workers' data together
-shared           state that all optimizers on one communicator have in common
+equality         makes variables equal on all workers, and checks that they are
+statistics       moments over the data of all workers
+shared           state shared by all optimizers on one communicator
 python_calls     calls of Python from a graph, and their exceptions
-background       the thread that exchanges while the graph computes
-one_replica      the model of a process that has one copy of it
-whole_batch      the batches of all workers together, for layers, losses and metrics
-late_gather      weights that come back while the next step begins
-ready_buckets    gradients that leave while an eager backward pass makes them
-compressed_sums  sums of gradients in a compressed form, and its residuals
-random_state     the generators of a process
+background       the thread that communicates while the graph computes
+one_replica      the replica of the model in a process
+whole_batch      the batches of all workers as one, for layers, losses and metrics
+late_gather      gathers weights while the next step begins
+ready_buckets    sends gradients during an eager backward pass
+compressed_sums  compressed sums of gradients
+residuals        compression errors, which are added to the next gradients
+rows_of_ranks    collects one array from each rank
+random_state     the random number generators of a process
 """

@@ -1,8 +1,8 @@
-"""What ranks tell each other before they meet, so that none waits for something that the others do not do.
+"""Agreement of ranks on their next collective call, so that none waits for a call that others do not make.
 
-An exchange of gradients of different lengths would hang, or add what does not belong together; a rank that has run out
-of data would leave the others waiting. So each rank first says, in one row of 48 bytes, what it is about to do, and all
-see all rows.
+An exchange of gradients of different lengths would hang, or add unrelated values; a rank that has run out of data would
+leave the others waiting. So each rank first announces its next call, in one row of 48 bytes, and all ranks receive all
+rows.
 """
 
 import enum
@@ -21,23 +21,23 @@ __all__ = ["Agreed", "Agreement", "Purpose", "first_difference", "signature"]
 
 
 class Purpose(enum.IntEnum):
-    """What ranks meet for. One that comes for less takes part in what the others do, and comes again."""
+    """The kinds of collective calls. A rank that announces a lower one first takes part in the highest announced."""
 
-    END = 0  # of an epoch's or a validation's data
+    END = 0  # the end of an epoch's or a validation's data
     DECISION = 1  # whether to stop, and the learning rate
     CHECK = 2  # whether the weights are equal
-    BACKUP = 3  # of each rank's part of an optimizer's state, at the next rank
-    BUILD = 4  # a model, or an optimizer, that its first step makes
+    BACKUP = 3  # a copy of each rank's part of an optimizer's state, to the next rank
+    BUILD = 4  # the variables of a model or an optimizer, before the first step would create them
     CHECKPOINT = 5  # the state of all ranks, which the chief writes
     ROWS = 6  # one row of numbers from each rank, inside a step
-    ACTIVATIONS = 7  # which come to the owners of a layer's slices, or their gradients, inside a step
+    ACTIVATIONS = 7  # sent to the owners of a layer's slices, or their gradients, inside a step
     GRADIENTS = 8  # inside a step, or a round
-    ROUND = 9  # in which weights meet that each rank has changed alone
-    STATE = 10  # what is divided over ranks, which one of them is about to save, or look at
-    BEGIN = 11  # of a fit(), or of an optimizer's exchanges: all ranks come for it, or none
+    ROUND = 9  # averages weights that each rank has changed alone
+    STATE = 10  # collects a divided state, which one rank is about to save or read
+    BEGIN = 11  # the start of a fit(), or of an optimizer's exchanges: announced by all ranks, or none
 
 
-_ASKED = 64  # is added to the purpose by a rank that was asked to end
+_ASKED = 64  # added to the purpose by a rank that was asked to end
 
 _IN_STEP = {Purpose.ROWS, Purpose.ACTIVATIONS, Purpose.GRADIENTS}
 
@@ -53,18 +53,19 @@ _ROW = np.dtype(
         ("batch", "f8"),
     ]
 )
-_WORDS = 4  # of a row, by which it is the same on all ranks as long as they do the same
+_WORDS = 4  # the first words of a row: equal on all ranks as long as they make the same call
 
 
 class Agreed(NamedTuple):
-    """What the ranks are about to do.
+    """The collective call that ranks are about to make.
 
     Attributes:
         purpose: `Purpose`. The highest of all ranks.
-        detail: Int. Of gradients their signature, of rows their length, of activations the number of their way, of a
+        detail: Int. Of gradients the signature, of rows the length, of activations the number of the `CallPart`, of a
             check, checkpoint or round the step, of a state its number.
-        share: Float. By which this rank's gradients are multiplied before they are summed. The ranks' shares make 1.
-        same_batch: Bool. Whether several ranks act, and all on the same data.
+        share: Float. The factor by which this rank's gradients are multiplied before they are summed. The shares of all
+            ranks add up to 1.
+        same_batch: Bool. Whether several ranks take part, all with the same data.
     """
 
     purpose: Purpose
@@ -74,16 +75,16 @@ class Agreed(NamedTuple):
 
 
 class Agreement:
-    """Has the ranks of one communicator agree on what they do next, and counts their exchanges of gradients.
+    """Has the ranks of one communicator agree on their next call, and counts their exchanges of gradients.
 
     Args:
         communicator: The `Communicator`.
 
     Attributes:
         count: Int. The number of exchanges so far, the same on all ranks.
-        phase: Int. Twice the number of the epoch, from 1; one more in its validation. 0 outside of `fit()`.
-        asked_to_end: Bool. Whether some rank was asked to end, as far as all know since they met the last time.
-        not_finite: List. The ranks whose `batch` was NaN in the first exchange in which one was.
+        phase: Int. Twice the number of the epoch, from 1, or 0 outside of `fit()`; plus 1 in an evaluation.
+        asked_to_end: Bool. Whether some rank was asked to end, as of the last agreement.
+        not_finite: List. The ranks whose `batch` was NaN in the first exchange that had any.
     """
 
     def __init__(self, communicator: Communicator):
@@ -94,11 +95,11 @@ class Agreement:
         self.not_finite: list[int] = []
         self._was_asked = False
         everyone = everyone_of(communicator)
-        self._columns_count = everyone.size // communicator.size  # the ranks of a worker
+        self._columns_count = everyone.size // communicator.size  # the number of ranks in a worker
         self._column = everyone.rank % self._columns_count
 
     def ask_to_end(self) -> None:
-        """Let all ranks know, when they meet the next time, that this one was asked to end."""
+        """Notify all ranks, in the next agreement, that this one was asked to end."""
         self._was_asked = True
         self.asked_to_end = self.asked_to_end or everyone_of(self._communicator).size == 1
 
@@ -110,20 +111,20 @@ class Agreement:
         batch: float = 0.0,
         descriptions: Sequence[str] = (),
     ) -> Agreed:
-        """Tell the others what this rank is about to do; return what the ranks do.
+        """Announce this rank's next call; return the agreed one.
 
-        That has a higher purpose than this rank's if this rank has fewer steps than others. It then takes part in what
-        they do, with weight zero, and calls this again.
+        That has a higher purpose than this rank's if this rank has fewer steps than others. This rank then takes part
+        in it, with weight zero, and calls this again.
 
         Args:
             purpose: `Purpose`.
             detail: Int. See `Agreed`.
             weight: Float. The number of samples in this rank's gradients. NaN if they are not finite.
-            batch: Float. A number that stands for this rank's data; 0 if there is none. NaN if its loss is not finite.
-            descriptions: Of the gradients, one text for each, for the error if they are not those of other ranks.
+            batch: Float. A fingerprint of this rank's data; 0 if there is none. NaN if its loss is not finite.
+            descriptions: A text for each gradient, for the error if gradients differ between ranks.
 
         Raises:
-            DesyncError: If ranks are in different epochs, or do different things in one step. It names the first
+            DesyncError: If ranks are in different epochs, or make different calls in one step. It names the first
                 difference.
         """
         progress = self._communicator.progress
@@ -133,7 +134,7 @@ class Agreement:
         all_rows = everyone_of(self._communicator).all_gather_rows(row)[:, 0]
         acting = rows = self._columns(all_rows)[self._column]
         agreed, words = purpose, all_rows.view("i8").reshape(len(all_rows), -1)[:, :_WORDS]
-        if self._was_asked or (words != words[0]).any():  # else all ranks do the same, as in nearly every step
+        if self._was_asked or (words != words[0]).any():  # else all ranks make the same call, as in nearly every step
             agreed, acting = self._compare(all_rows, descriptions)
         if agreed == Purpose.GRADIENTS:
             self.count += 1
@@ -144,19 +145,19 @@ class Agreement:
         return Agreed(agreed, int(acting["detail"][0]), float(share), bool(same))
 
     def _columns(self, rows: Any) -> list[Any]:
-        """Return the rows of ranks of different workers that have the same weights: all, if a worker is one rank."""
+        """Group the rows of ranks with the same weights, one of each worker: all rows, if a worker is one rank."""
         return [rows[first :: self._columns_count] for first in range(self._columns_count)]
 
     def _compare(self, rows: np.ndarray, descriptions: Sequence[str]) -> tuple[Purpose, np.ndarray]:
-        """Return what ranks that do not all do the same are about to do, and the rows of those that act."""
+        """Return the purpose of ranks whose rows differ, and the rows of those that have announced it."""
         if (rows["purpose"] >= _ASKED).any():
             self.asked_to_end = True
             rows["purpose"] %= _ASKED
         agreed = Purpose(rows["purpose"].max())
-        # Where a worker is several ranks, gradients match along a column of ranks, one of each worker.
+        # If a worker is several ranks, gradients match along a column: one rank of each worker.
         columns = self._columns(rows) if agreed in _IN_STEP else [rows]
         all_acting = [column[column["purpose"] == agreed] for column in columns]
-        # Who begins may still have the phase of a fit() that all have left by an exception.
+        # A rank that begins may still have the phase of a fit() that all ranks have left by an exception.
         in_one_phase = agreed in (Purpose.STATE, Purpose.BEGIN) or not _differ(rows["phase"])
         purposes = set(rows["purpose"])
         begins_alone = Purpose.BEGIN in purposes and len(purposes) > 1
@@ -218,13 +219,13 @@ def _describe(row: np.void) -> str:
 
 
 def signature(descriptions: Sequence[str]) -> int:
-    """Return a number of 64 bits that stands for `descriptions`."""
+    """Return a 64-bit hash of `descriptions`."""
     digest = hashlib.blake2b(json.dumps(list(descriptions)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
 def first_difference(lists: dict[int, Sequence[str]]) -> str:
-    """Describe where first the lists of two ranks differ.
+    """Describe the first difference between the lists of two ranks.
 
     Example:
 

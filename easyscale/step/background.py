@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other while the graph goes on. No TensorFlow."""
+"""A background thread that calls functions in order while the graph computes. No TensorFlow."""
 
 import queue
 import threading
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class Background:
-    """Calls functions in the order in which they come, in a thread of its own.
+    """Calls functions in the order of submission, in a background thread.
 
-    A pool of `concurrent.futures` would let a process that has failed wait at its end for what other ranks never send.
+    With a pool of `concurrent.futures`, a failed process would wait at exit for messages that other ranks never send.
 
     Attributes:
-        NAME: String. Of the thread.
+        NAME: String. The name of the thread.
     """
 
     NAME: ClassVar[str] = "easyscale-exchange"
@@ -31,7 +31,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def submit(self, function: Callable[..., T], *args: Any) -> Future[T]:
-        """Return a future of `function(*args)`."""
+        """Queue `function(*args)`; return its future."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self.NAME, daemon=True)
             self._thread.start()
@@ -48,4 +48,4 @@ class Background:
                     future.set_result(function(*args))
             except BaseException as error:
                 future.set_exception(error)
-            del future, function, args  # while it waits it keeps nothing alive
+            del future, function, args  # keeps nothing alive while it waits

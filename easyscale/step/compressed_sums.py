@@ -1,4 +1,4 @@
-"""Sums of gradients over ranks that travel in a form. NumPy only."""
+"""Compressed sums of gradients over ranks. NumPy only."""
 
 import math
 import warnings
@@ -19,46 +19,45 @@ __all__ = ["CompressedSums"]
 
 
 class CompressedSums:
-    """The sums of one optimizer's gradients, in the form in which they travel.
+    """The compressed sums of one optimizer's gradients.
 
-    Only gradients travel in it, and of those only float32 ones that are not rows: weights, moving statistics and all
-    else travel as they are.
+    Only dense float32 gradients are compressed: weights, moving statistics and everything else are sent as they are.
 
     Args:
-        form: `Compression`.
+        form: `Compression`. The codec.
         communicator: The `Communicator`.
-        count: Function. Returns how many exchanges of gradients this process has seen, of any optimizer: the same on
-            all ranks, and another one in each step.
+        count: Function. Returns the number of exchanges of gradients in this process so far, of any optimizer: the same
+            on all ranks, and different in each step.
 
     Attributes:
         form: The `Compression`.
-        keeps_error: Bool. Whether what is left out of a gradient is added to the next one.
-        steps: Int. How many steps of this optimizer have begun.
+        keeps_error: Bool. Whether the compression error of a gradient is added to the next one.
+        steps: Int. The number of steps of this optimizer that have begun.
     """
 
     def __init__(self, form: Compression, communicator: Communicator, count: Callable[[], int]):
         self.form, self._communicator, self._count = form, communicator, count
-        self.steps, self._seen = 0, -1  # what `count` said in the last of them
+        self.steps, self._seen = 0, -1  # the value of `count` in the last of them
         self.keeps_error, self._residuals = form.keeps_error, Residuals(communicator, form.name)
         self._factors: dict[int, np.ndarray] = {}
 
     def _number(self) -> int:
-        """Return how many steps there were before the one that is under way, to which this belongs."""
+        """Return the number of the current step, from 0. Its first vector begins it."""
         if (now := self._count()) != self._seen:  # the step's first vector
             self.steps, self._seen = self.steps + 1, now
         return self.steps - 1
 
     def shrink(self, exchanges: int) -> None:
-        """Go on with other ranks, some of which know neither steps nor factors. All must call this.
+        """Continue on changed ranks, some of which have neither steps nor factors. All ranks must call this.
 
         Args:
-            exchanges: Int. How many there were in the job, which all know: it counts as the steps of this optimizer.
+            exchanges: Int. The number of exchanges in the job, known to all ranks. It replaces the number of steps.
         """
         self.steps, self._seen = exchanges, -1
         self._factors.clear()
 
     def warn_of_none(self, gradients: Sequence[Spec]) -> None:
-        """Have the chief warn if the form makes none of these gradients shorter."""
+        """Warn, on the chief, if the codec makes none of these gradients smaller."""
         shapes = [spec.shape for spec in gradients]
         if shapes and not any(map(self.form.shortens, shapes)) and self._communicator.is_chief:
             warnings.warn(
@@ -72,13 +71,13 @@ class CompressedSums:
     def way(
         self, exchange: Exchange, bucket: Bucket, numbers: Mapping[int, int], gathers: bool
     ) -> Callable[[np.ndarray], None] | None:
-        """Return a function that sums a vector over ranks, in place; `None` if it travels as it is.
+        """Return a function that sums a vector over ranks, in place; `None` if it is not compressed.
 
         Args:
-            exchange: The `Exchange` along which it travels.
+            exchange: The `Exchange` that sums it.
             bucket: The vector's `Bucket`.
-            numbers: Dict. For each slot's index that has a gradient the number of its variable.
-            gathers: Bool. Whether the whole sum is needed on each rank, or only what the rank owns of it.
+            numbers: Dict. Maps the index of each slot with a gradient to the number of its variable.
+            gathers: Bool. Whether each rank needs the whole sum, or only the part that it owns.
         """
         if bucket.dtype != np.float32:
             return None
@@ -88,7 +87,7 @@ class CompressedSums:
         gaps = [slice(*edge) for edge in zip(edges[::2], edges[1::2], strict=True) if edge[0] < edge[1]]
 
         def add_up(vector: np.ndarray) -> None:
-            for gap in gaps:  # whose values are undefined
+            for gap in gaps:  # their values are undefined
                 vector[gap] = 0
             step = StepOfForm(self._number(), spans, self._factors)
             if self.keeps_error:
@@ -100,10 +99,10 @@ class CompressedSums:
 
         return add_up
 
-    # As a part of a checkpoint
+    # Checkpoints
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `collect` finds memory for."""
+        """Return shape and dtype of the arrays that `collect` allocates."""
         return self._residuals.specs() + [Spec(factor.shape, factor.dtype) for factor in self._factors.values()]
 
     def collect(self, memory: SnapshotMemory) -> dict[str, np.ndarray]:
@@ -114,12 +113,12 @@ class CompressedSums:
         return found
 
     def load(self, steps: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `collect` has returned after so many steps, on this or another number of ranks."""
+        """Restore what `collect` returned after so many steps, on this or another number of ranks."""
         self.steps, self._seen = steps, -1
         self._residuals.load(_numbered(arrays, "of_ranks/"))
         self._factors = _numbered(arrays, "factor/")
 
 
 def _numbered(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[int, np.ndarray]:
-    """Return the arrays whose names are a prefix and a number, by that."""
+    """Return the arrays whose names are this prefix and a number, by number."""
     return {int(name.removeprefix(prefix)): array for name, array in arrays.items() if name.startswith(prefix)}

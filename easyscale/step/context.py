@@ -1,4 +1,4 @@
-"""The context of a step, and the types of what it passes on."""
+"""The context of a step, and the types used in steps."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Model(Protocol):
-    """A model of Keras."""
+    """A Keras model."""
 
     name: str
 
@@ -34,24 +34,24 @@ class Model(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class StepContext:
-    """What an optimizer's step knows of its batch.
+    """The batch and settings of one optimizer step.
 
     Attributes:
         weight: Scalar tensor or number. The weight of this worker's gradients in the mean over workers: the number of
-            samples that they were made from. Defaults to `1.0`.
-        data: Vectors: how the tensors of this step's batch begin. Defaults to none.
-        moving: Variables that each worker moves by itself in every step, such as the moving statistics of batch
-            normalization. With every exchange of gradients they become their mean over workers. Defaults to none.
-        losses: Variables that are finite as long as the losses of this worker are. Defaults to none.
-        late: `LateGather`. By which the new weights come in the next step; this one has begun with its `receive`.
-            Defaults to `None`: they come at the end of this step.
-        adjust: Function. Takes the means of gradients that the update is made by, and a function that returns the sum
-            of squares of each as a whole; returns those that it is made by instead. So stages of a pipeline clip by the
-            norm over all of them. Defaults to `None`.
-        came: Scalar tensor or number. When the batch has come; see `Timeline.came`. Defaults to `None`: it is not
-            recorded.
-        as_made: Bool. Whether gradients come to the optimizer as the backward pass makes them: nothing in the step
-            changes them before. Defaults to `False`.
+            samples that they were computed from. Defaults to `1.0`.
+        data: Vectors. The first elements of each tensor in this step's batch. Defaults to none.
+        moving: Variables that each worker changes by itself in every step, such as the moving statistics of batch
+            normalization. Each exchange of gradients sets them to their mean over workers. Defaults to none.
+        losses: Variables that are finite as long as this worker's losses are. Defaults to none.
+        late: `LateGather`. Delivers the new weights during the next step; this step began with its `receive`.
+            Defaults to `None`: new weights are delivered at the end of this step.
+        adjust: Function. Takes the mean gradients, and a function that returns the sum of squares of each whole
+            gradient; returns the gradients to apply instead. Pipeline stages use it to clip by the norm over all
+            stages. Defaults to `None`.
+        came: Scalar tensor or number. The time at which the batch was ready; see `Timeline.came`. Defaults to `None`:
+            it is not recorded.
+        as_made: Bool. Whether the optimizer receives gradients exactly as the backward pass makes them, unchanged by
+            the step. Defaults to `False`.
     """
 
     weight: Any = 1.0
@@ -64,26 +64,26 @@ class StepContext:
     as_made: bool = False
 
 
-Tensor: TypeAlias = Any  # of the backend
+Tensor: TypeAlias = Any  # a tensor of the backend
 
-ExchangeArgument: TypeAlias = str | Exchange | type[Exchange] | None  # what a user gives as `exchange`
+ExchangeArgument: TypeAlias = str | Exchange | type[Exchange] | None  # a user's `exchange` argument
 
-Gradient: TypeAlias = Any  # a tensor, some rows of one, or `None` for a variable that has none
+Gradient: TypeAlias = Any  # a tensor, a sparse gradient, or `None` for a variable without one
 
-Apply: TypeAlias = Callable[[list, list], None]  # changes variables, its second argument, by gradients, its first
+Apply: TypeAlias = Callable[[list, list], None]  # updates variables (second argument) by gradients (first)
 
-ApplyInStep: TypeAlias = Callable[[StepContext, list, list], None]  # the same, after their mean over workers
+ApplyInStep: TypeAlias = Callable[[StepContext, list, list], None]  # the same, after averaging over workers
 
 
 class CurrentStep(threading.local):
-    """The step of one optimizer, in this thread: each replica of a process traces its own in a thread of its own.
+    """The current step of one optimizer in this thread: each replica of a process is traced in a separate thread.
 
     Args:
-        weight: Float. The weight of gradients outside of a step of `fit()`, as in a loop of the user's own: that of a
-            single sample, or 0 on a server, which runs the same loop. Defaults to `1.0`.
+        weight: Float. The weight of gradients outside of a step of `fit()`, as in a custom loop: that of a single
+            sample, or 0 on a server, which runs the same loop. Defaults to `1.0`.
 
     Attributes:
-        context: `StepContext`. What is known of the step.
+        context: `StepContext`. The context of the step.
     """
 
     def __init__(self, weight: float = 1.0):
@@ -91,7 +91,7 @@ class CurrentStep(threading.local):
 
     @contextlib.contextmanager
     def of(self, context: StepContext) -> Iterator[None]:
-        """Inside, the step is the one of which this is known."""
+        """Set the context of the step for the duration of a `with` block."""
         before, self.context = self.context, context
         try:
             yield
@@ -100,14 +100,14 @@ class CurrentStep(threading.local):
 
 
 class Accumulation(NamedTuple):
-    """Gradients that are summed up over several steps before they are exchanged.
+    """Gradients that are accumulated over several steps before they are exchanged.
 
     Attributes:
         due: Scalar bool tensor. Whether this step is the last of them.
-        gradients: List of variables. For each trainable variable what has been summed up so far. All become zero
-            where gradients are exchanged.
+        gradients: List of variables. The sum so far for each trainable variable. All are reset to zero when gradients
+            are exchanged.
         may_overflow: Bool. Whether a gradient that is not finite makes all workers skip the step.
-        scale: Scalar tensor or number. How many times as large gradients are as those that have been summed up.
+        scale: Scalar tensor or number. The scale of this step's gradients relative to the accumulated ones.
     """
 
     due: Any

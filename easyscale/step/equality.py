@@ -1,4 +1,4 @@
-"""Variables that are equal on all workers: made so, and checked to be so."""
+"""Makes variables equal on all workers, and checks that they are."""
 
 import hashlib
 from collections.abc import Sequence
@@ -33,21 +33,21 @@ def start_equal(communicator: Communicator, backend: Backend, variables: Sequenc
         )
     views.clear()
     for variable in variables:
-        value = np.array(backend.view(variable), order="C")  # one copy at a time: they may be all of the memory
+        value = np.array(backend.view(variable), order="C")  # one copy at a time: variables may fill the memory
         if value.size and value.dtype != object:
             communicator.broadcast(value.reshape(-1), root)
             variable.assign(value)
 
 
 def fingerprint(backend: Backend, variables: Sequence[Variable]) -> np.ndarray:
-    """Return the sum, modulo 2^64, of the 64-bit words of each variable. It reads the memory once, without a copy."""
+    """Return, for each variable, the sum of its 64-bit words modulo 2^64. Reads the memory once, without a copy."""
     return np.array([_sum(_bytes(backend.view(variable))) for variable in variables], np.uint64)
 
 
 def check_equal(communicator: Communicator, backend: Backend, variables: Sequence[Variable], step: int) -> np.ndarray:
     """Raise `DesyncError` on all ranks unless their `variables` have the same bits; else return their fingerprint.
 
-    It costs a rank one look at its variables, and sends 8 bytes for all of them together.
+    A rank reads its variables once, and sends 8 bytes for all of them together.
 
     Args:
         communicator: The `Communicator`.
@@ -97,5 +97,5 @@ def _sum(memory: np.ndarray) -> np.uint64:
 
 
 def name_of(variable: Variable) -> str:
-    """Return the path of a variable of Keras, the name of one of TensorFlow."""
+    """Return the path of a Keras variable, or the name of a TensorFlow variable."""
     return str(getattr(variable, "path", variable.name))

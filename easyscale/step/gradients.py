@@ -1,4 +1,4 @@
-"""The three movements of a step, called from its graph: reduce, update, gather."""
+"""The three operations of a step, called from its graph: reduce, update, gather."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -26,20 +26,20 @@ __all__ = ["Gradients"]
 
 
 class Gradients:
-    """Averages the gradients of one optimizer over all workers, and gives all of them the new weights.
+    """Averages the gradients of one optimizer over all workers, and distributes the new weights.
 
     Args:
-        way: The `Way` on which they travel.
+        way: The `Way`: exchange, bucket size and compression.
         shared: The `Shared` of its communicator.
-        densify: Bool. Whether sparse gradients may travel as dense ones where that is less.
+        densify: Bool. Whether sparse gradients may be sent as dense ones where that is fewer bytes.
         compiled: The backend's `CompiledUpdate`.
 
     Attributes:
         way: The same.
         communicator: The `Communicator` between processes.
-        slices: The `Slices` of variables that are divided over workers now.
-        groups: The `Slices` of variables that are divided over the ranks of each worker now.
-        early: The `EarlyGradients`, which leave during the backward pass.
+        slices: The `Slices` of variables that are currently divided over workers.
+        groups: The `Slices` of variables that are currently divided over the ranks of each worker.
+        early: The `EarlyGradients`, which sends gradients during the backward pass.
     """
 
     def __init__(self, way: Way, shared: Shared, densify: bool, compiled: CompiledUpdate):
@@ -47,17 +47,17 @@ class Gradients:
         self.communicator, self._shared, self._tensors = way.exchange.communicator, shared, shared.backend.tensors
         self._densify, self._compiled, self._number = densify, compiled, shared.new_number()
         self._reducers: dict[Plan, Reducer] = {}
-        self._numbers: dict[int, tuple[int, Variable]] = {}  # by identity, each with its variable
+        self._numbers: dict[int, tuple[int, Variable]] = {}  # by `id()`, which is unique while the variable is kept
         self.early = EarlyGradients(way, shared, self.reducer_of)
 
     @property
     def exchange(self) -> Exchange:
-        """The connected `Exchange` that is used."""
+        """The connected `Exchange` in use."""
         return self.way.exchange
 
     @property
     def bucket_bytes(self) -> int | None:
-        """About the size of the vectors that gradients travel in; `None`: one for each dtype."""
+        """The approximate size of a bucket of gradients; `None`: one bucket per dtype."""
         return self.way.bucket_bytes
 
     @property
@@ -66,12 +66,12 @@ class Gradients:
         return self.way.sums
 
     def choose(self, variables: Sequence[Variable]) -> None:
-        """Choose, the first time, what is left open of exchange and buckets. All workers must call this alike."""
+        """Choose, on the first call, what `way` has left open. All workers must call this the same way."""
         if self.way.choice is None:
             self.way.choose(specs_of([variable for variable in variables if variable not in self.slices]))
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
-        """Return which parts of `variables`, or which `whole` ones, each worker owns. All must call this alike."""
+        """Divide `variables` among workers, in parts or as `whole` ones. All workers must call this the same way."""
         slices, groups = self.slices.numbered(variables), self.groups.numbered(variables)
         shards = Shards(self.exchange, specs_of(variables), self.bucket_bytes, whole, slices, groups)
         for reducer in self._reducers.values():
@@ -87,15 +87,15 @@ class Gradients:
         accumulation: Accumulation | None = None,
         shards: Shards | None = None,
     ) -> list[Gradient]:
-        """Return the mean of all workers' gradients, in the graph, each worker's weighted by the context's.
+        """Return the mean of all workers' gradients, in the graph, each weighted by its context's weight.
 
         Args:
             context: `StepContext`.
-            gradients: Tensors, `IndexedSlices`, or `None` for a variable that has none.
+            gradients: Tensors, `IndexedSlices`, or `None` for a variable without one.
             variables: The variables they belong to.
-            accumulation: `Accumulation`. With it, where it is not due, the workers' own gradients are returned, so
-                weighted that the sum over steps and workers is that of the means. Defaults to `None`.
-            shards: The `Shards` of the variables. With them, this worker's parts of the means are returned, flat.
+            accumulation: `Accumulation`. If given and not due, this worker's own gradients are returned, weighted such
+                that their sum over steps and workers is that of the means. Defaults to `None`.
+            shards: The `Shards` of the variables. If given, only this worker's parts of the means are returned, flat.
                 Defaults to `None`.
         """
         tensors = self._tensors
@@ -132,7 +132,7 @@ class Gradients:
     def _arrays(
         self, plan: Plan, context: StepContext, gradients: Sequence[Gradient], accumulation: Accumulation | None
     ) -> StepArrays:
-        """Return what a step exchanges by a plan."""
+        """Return the arrays that a step exchanges according to a plan."""
         tensors = self._tensors
         own = [tensors.whole(gradients[entry.position]) for entry in plan.of(Kind.DENSE)]
         rows = [tensors.values_and_indices(gradients[entry.position]) for entry in plan.of(Kind.ROWS)]
@@ -155,20 +155,20 @@ class Gradients:
         accumulates: bool = False,
         shards: Shards | None = None,
     ) -> Reducer:
-        """Return what exchanges the gradients of a step; make it the first time.
+        """Return the `Reducer` of a step's gradients, created on first use.
 
         Args:
             context: `StepContext`.
-            gradients: Of the step.
+            gradients: The step's gradients.
             variables: The variables they belong to.
-            accumulates: Bool. Whether gradients are summed up over several steps before they are exchanged.
+            accumulates: Bool. Whether gradients are accumulated over several steps before they are exchanged.
             shards: The `Shards`, if each worker receives only the parts that it owns; else `None`.
         """
         by_kind: dict[Kind, list[Entry]] = {kind: [] for kind in (Kind.DENSE, Kind.MOVING, Kind.ROWS, Kind.SLICE)}
-        for kind in (Kind.DENSE, Kind.ROWS, Kind.SLICE):  # numbers are given in this order
+        for kind in (Kind.DENSE, Kind.ROWS, Kind.SLICE):  # variables are numbered in this order
             for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
                 if gradient is not None and self._kind_of(gradient, variable, accumulates) is kind:
-                    # A slice may have another shape on each rank, so that of the whole counts.
+                    # The shape of a slice may differ between ranks, that of the whole does not.
                     shape = self.slices.sliced(variable).shape if kind is Kind.SLICE else variable.shape
                     spec = Spec(tuple(shape), self._tensors.dtype_of(gradient))
                     by_kind[kind].append(Entry(kind, spec, self._number_of(variable), position))
@@ -188,15 +188,15 @@ class Gradients:
         return Kind.ROWS if self._tensors.is_rows(gradient) and not accumulates else Kind.DENSE
 
     def _number_of(self, variable: Variable) -> int:
-        """Return 0 for the first variable that had a gradient, then 1, ...: the same on all ranks."""
+        """Return the number of a variable, in the order of first gradients: the same on all ranks."""
         return self._numbers.setdefault(id(variable), (len(self._numbers), variable))[0]
 
     def begin_reduce(
         self, context: StepContext, gradients: Sequence[Gradient], variables: Sequence[Variable]
     ) -> Callable[[], list[Gradient]]:
-        """Begin what `reduce` does, which goes on beside the graphs that follow.
+        """Start a `reduce` that continues while the next graphs run.
 
-        No worker may begin another exchange, or meet the others, before this one has ended.
+        No worker may start another exchange, or any other collective call, before this one has finished.
 
         Args:
             context: `StepContext`.
@@ -204,8 +204,8 @@ class Gradients:
             variables: The variables they belong to.
 
         Returns:
-            Function that returns the means when they have come, of gradients and then of moving statistics, to which
-            they are not assigned. For another graph.
+            Function to be called in another graph. It waits for the means, and returns those of gradients, then those
+            of moving statistics, which are not assigned.
         """
         self.choose(variables)
         reducer = self.reducer_of(context, gradients, variables)
@@ -216,11 +216,11 @@ class Gradients:
     def update(
         self, apply: Apply, gradients: Sequence[Gradient], variables: Sequence[Variable], compiles: bool = False
     ) -> None:
-        """Call `apply(gradients, variables)` in a graph of its own. See `CompiledUpdate`."""
+        """Call `apply(gradients, variables)` in a separate graph. See `CompiledUpdate`."""
         self._compiled(apply, gradients, variables, compiles)
 
     def forget_updates(self) -> None:
-        """Trace what `update` calls anew when it is called again: it changes other variables."""
+        """Have `update` retrace the functions that it calls, because their variables have been replaced."""
         self._compiled.forget()
 
     def gather(
@@ -230,16 +230,17 @@ class Gradients:
         variables: Sequence[Variable],
         late: LateGather | None = None,
     ) -> None:
-        """Give all workers the parts of `variables`, by number, that each of them has computed.
+        """Give all workers the parts of `variables` that each of them has updated.
 
-        The memory of what is assigned may be that of several workers. It is written to again when none has it any more.
-        The parts become views of it, so that no weight is there twice.
+        Workers of one node may be assigned the same memory. It is reused when none of them holds it any more. The parts
+        become views of it, so that no weight is stored twice.
 
         Args:
             shards: The `Shards` of the variables.
-            parts: Variables, the worker's own parts, flat.
+            parts: Dict. This worker's own parts, as flat variables, by number.
             variables: The variables.
-            late: `LateGather` of them, by which they come in the next step. Defaults to `None`: in this one.
+            late: `LateGather` of the variables, which delivers them in the next step. Defaults to `None`: they are
+                delivered in this one.
         """
         if late is not None:
             late.send(parts)
@@ -264,24 +265,24 @@ class Gradients:
             assign(variable, value)
 
     def late_gather(self, shards: Shards, variables: Sequence[Variable]) -> LateGather | None:
-        """Return what gathers `variables` while the next step begins; `None` where that does not gain, or cannot be.
+        """Return a `LateGather` of `variables`; `None` where it does not help, or is not possible.
 
-        It gains where gradients leave in several buckets: between nodes, or where the user has asked for it.
+        It helps where gradients are sent in several buckets: between nodes, or where the user asks for buckets.
         """
         communicator = self.communicator
-        goes_on = communicator.membership.is_elastic  # without a worker that has failed, or a server's weights
+        goes_on = communicator.membership.is_elastic  # without a failed worker, whose new weights are lost
         is_one = self.bucket_bytes is None or len(shards.buckets) <= 1 or self.exchange.on_gpus
         if is_one or goes_on or communicator.servers:
             return None
         return LateGather(self._shared, shards, variables)
 
     def total_of_squares(self, tensors: Sequence[Gradient], in_groups: Sequence[bool] = ()) -> Tensor:
-        """Return, for each gradient, the sum of its squares on all workers, in a step; a tensor of float64.
+        """Return, in a step, the sum of squares of each gradient over all workers, as a float64 tensor.
 
         Args:
             tensors: The gradients, or this rank's parts of them.
-            in_groups: For each of them, whether it is that of a slice, of which the other ranks of its group have
-                others. Defaults to none.
+            in_groups: For each gradient, whether it belongs to a slice; the sum then includes the slices of the other
+                ranks of the group. Defaults to none.
         """
         communicator, timeline, among = self.communicator, self._shared.timeline, np.array(in_groups, bool)
         squares, group = self._shared.backend.sums_of_squares(tensors), group_of(communicator)
@@ -302,19 +303,19 @@ class Gradients:
         """Return a function that calls `collect` on all workers, whatever the others are doing in this `fit()`.
 
         Args:
-            collect: A method, whose object is not kept alive.
+            collect: A bound method. Its object is not kept alive.
         """
         return self._shared.on_state(collect)
 
     def join(self, agreed: Agreed, apply: ApplyInStep) -> bool:
-        """Take part with weight zero in what other workers do inside a step.
+        """Take part, with weight zero, in a call that other workers make inside a step.
 
         Args:
-            agreed: What `meet` returned.
-            apply: The function that averages gradients by this object and updates variables with them.
+            agreed: The result of `meet`.
+            apply: The function that averages gradients with this object, then updates variables.
 
         Returns:
-            Whether it is something of this optimizer's.
+            Whether the call was one of this optimizer's.
         """
         if agreed.purpose == Purpose.ROWS:
             self.communicator.all_gather_rows(np.zeros(agreed.detail))
@@ -330,11 +331,11 @@ class Gradients:
         return True
 
     def _step_without_data(self, reducer: Reducer, apply: ApplyInStep, of_slices: list[Gradient]) -> None:
-        """Apply gradients that are zero, or have no rows, and those of slices."""
+        """Apply zero gradients, sparse gradients without rows, and the gradients of slices."""
         zeros = {Kind.DENSE: self._tensors.zeros, Kind.ROWS: self._tensors.no_rows}
         entries, left = reducer.plan.gradients, iter(of_slices)
         gradients = [zeros[one.kind](one.spec) if one.kind in zeros else next(left) for one in entries]
-        # In the order of the others' step, as clipping sums so.
+        # In the order of the other workers' step, because clipping sums in that order.
         step = sorted(zip(entries, gradients, reducer.variables, strict=True), key=lambda one: one[0].position)
         context = StepContext(moving=reducer.moving)
         apply(context, [gradient for _, gradient, _ in step], [variable for _, _, variable in step])

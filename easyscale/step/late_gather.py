@@ -1,4 +1,4 @@
-"""The gather of a step's new weights, which goes on while the next step begins. No TensorFlow."""
+"""The gather of a step's new weights while the next step begins. No TensorFlow."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ __all__ = ["LateGather"]
 
 
 class Coming(NamedTuple):
-    """A bucket of weights that is on its way.
+    """A bucket of weights in flight.
 
     Attributes:
-        sent: Future. It is done when the bucket has come.
-        wholes: Dict. From the number of a variable to its value, which is whole then.
+        sent: Future. Done when the bucket has arrived.
+        wholes: Dict. Maps the number of a variable to its value, complete when `sent` is done.
     """
 
     sent: "Future[None]"
@@ -29,16 +29,16 @@ class Coming(NamedTuple):
 
 
 class LateGather:
-    """Lets weights come back in the order in which the next step's forward pass reads them.
+    """Delivers weights in the order in which the next step's forward pass reads them.
 
         step s      ... reduce | update | send
         step s + 1                           receive 0 | receive 1 | ...       forward pass, reduce, ...
         thread                               gather 0, gather 1, ...
 
-    A layer waits for the bucket that its weights are in, and for those before; while the others travel it computes.
-    It costs as many messages and bytes as a gather behind the update, and a call of Python for each bucket more.
-    Between `send` and `receive` the variables have the weights of the step before: whoever reads them outside of a step
-    calls `settle` first. The messages have the same order as those of a worker that gathers behind its update.
+    A layer waits for the bucket of its weights and for those before it, and computes while later ones travel. The cost
+    is that of a gather after the update, in messages and bytes, plus one Python call per additional bucket. Between
+    `send` and `receive` the variables have the previous step's weights: code that reads them outside of a step must
+    call `settle` first. Messages have the same order as on a worker that gathers after its update.
 
     Args:
         shared: The `Shared` of the communicator.
@@ -51,15 +51,15 @@ class LateGather:
 
     def __init__(self, shared: Shared, shards: Shards, variables: Sequence[Variable]):
         self._shared, self._shards, self._variables = shared, shards, variables
-        # By the bucket's number. They stay until the next are sent: a step that finds no more data may have received
-        # them, and not assigned.
+        # By bucket number. Kept until the next ones are sent: a step that runs out of data may have received them
+        # without assigning them.
         self._coming: dict[int, Coming] = {}
-        self._gathered: set[int] = set()  # the numbers of variables that a step has given new values
+        self._gathered: set[int] = set()  # the numbers of variables that have been gathered before
 
     def send(self, parts: Mapping[int, Variable]) -> None:
-        """Begin to give all workers the parts of the variables, by number, that each has computed. At a step's end.
+        """Start to send the parts of the variables, by number, that this worker has updated. At the end of a step.
 
-        The parts become views of what the variables will be, so that no weight is there twice.
+        The parts become views of the variables' new values, so that no weight is stored twice.
         """
         numbers = list(parts)
 
@@ -82,7 +82,7 @@ class LateGather:
             self._shared.backend.assign(part, view)
 
     def receive(self) -> None:
-        """Give the variables the weights that the last step has sent, as each bucket comes. At a step's begin."""
+        """Assign the weights sent by the last step, as each bucket arrives. At the start of a step."""
         for number, bucket in enumerate(self._shards.buckets):
             indices = [slot.index for slot in bucket.slots]
             variables = [self._variables[index] for index in indices]
@@ -92,13 +92,13 @@ class LateGather:
                 self._shared.backend.assign(variable, value)
 
     def _take(self, bucket: int, indices: Sequence[int], *values: np.ndarray) -> list[np.ndarray]:
-        """Return what variables are from now on, given what they are."""
+        """Return the new values of variables, given the current ones."""
         before = self._shared.timeline.to(Part.GATHER)
         wholes = self._wait(bucket)
         self._shared.timeline.to(before)
         if not wholes and self._gathered.issuperset(indices):
             return list(values)
-        # What no step replaces is copied: else it would be a view of a view of ..., one more in each step.
+        # A value that no step replaces is copied: otherwise each step would add a view of a view.
         return [
             wholes[index] if index in wholes else value.copy() for index, value in zip(indices, values, strict=True)
         ]
@@ -111,10 +111,10 @@ class LateGather:
         return wholes
 
     def settle(self) -> None:
-        """Return when the variables have what the last step has sent. Outside of a step; it sends nothing.
+        """Wait until the variables have the weights sent by the last step. Outside of a step; sends nothing.
 
         Raises:
-            PeerError: If a worker has failed before it had sent its parts.
+            PeerError: If a worker has failed before sending its parts.
         """
         for bucket in sorted(self._coming):
             for number, whole in self._wait(bucket).items():
@@ -122,5 +122,5 @@ class LateGather:
         self.drop()
 
     def drop(self) -> None:
-        """Forget what the last step has sent: the variables have it, or it does not come."""
+        """Forget the weights sent by the last step: the variables have them, or they will not arrive."""
         self._coming.clear()

@@ -1,4 +1,4 @@
-"""The replica of a model in a process that has one: what all backends have in common of it."""
+"""The replica of a model in this process: the base class of all backends."""
 
 import abc
 import contextlib
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 
 class OneReplica(abc.ABC):
-    """The replica of a model in this process, which is one of many: how it is built, and its step.
+    """The replica of a model in this process, one of many: its construction and its step.
 
     Args:
         exchange: The connected `Exchange` between processes.
         step: `CurrentStep`.
         backend: The `Backend`.
-        asked: String. The name of the exchange that was asked for. Defaults to `None`: none was.
+        asked: String. The name of the requested exchange. Defaults to `None`: none was requested.
 
     Attributes:
         has_copies: Bool. Whether a model's variables have copies on several devices.
@@ -50,7 +50,7 @@ class OneReplica(abc.ABC):
 
     @abc.abstractmethod
     def batch(self, shared: Shared) -> WholeBatch:
-        """Return the batches of all workers together."""
+        """Return the `WholeBatch` of all workers."""
 
     @abc.abstractmethod
     def check_model(self, model: Model) -> None:
@@ -58,64 +58,64 @@ class OneReplica(abc.ABC):
 
     @abc.abstractmethod
     def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:
-        """Trace `step(next(iterator))`, or run it alone, without an update, and give `variables` their values again."""
+        """Trace `step(next(iterator))`, or run it without the other workers and then restore `variables`."""
 
     @staticmethod
     def between_processes(exchange: ExchangeArgument) -> ExchangeArgument:
-        """Return which exchange processes use if the user has said `exchange`."""
+        """Return the exchange between processes for a user's `exchange` argument."""
         return exchange
 
     @staticmethod
     def apart(function: Callable[[], T]) -> T:
-        """Return `function()`, which may make variables: they are those of one device."""
+        """Return `function()`. Variables that it creates are on a single device."""
         return function()
 
     @staticmethod  # noqa: B027
     def make_local(optimizer: Any) -> None:
-        """Make an optimizer one of a single device, whose variables may have copies on several."""
+        """Make an optimizer single-device, even if the variables that it trains have copies on several."""
 
     @staticmethod
     def scope() -> contextlib.AbstractContextManager:
         """Return the context in which a model is built."""
         return contextlib.nullcontext()
 
-    stock_scope = scope  # of one that is trained without EasyScale, for comparison
+    stock_scope = scope  # for a model trained without EasyScale, for comparison
 
     def run(self, step: Callable[[Any], T], data: Any, samples: Tensor, model: Model) -> T:
-        """Return `step(data)`, a step of `model`, for a batch of `samples`."""
+        """Return `step(data)`, a step of `model` on a batch of `samples`."""
         return step(data)
 
     def weight_alone(self, weight: Any) -> Any:
-        """Return the weight of this replica in a step outside of a `fit()`, given that of its process.
+        """Return the weight of this replica in a step outside of `fit()`, given that of its process.
 
-        All replicas of a process have its whole batch there, so only the first one counts.
+        There, each replica of a process has the whole batch, so only the first one counts.
         """
         return weight
 
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
-        """Call `apply(context, gradients, variables)`, once for all replicas of this process."""
+        """Call `apply(context, gradients, variables)` once for all replicas of this process."""
         apply(self._step.context, list(gradients), list(variables))
 
     def on_one_device(self, apply: ApplyInStep) -> ApplyInStep:
-        """Return a function that does what `apply` does for all replicas, outside of a step of theirs."""
+        """Return a function that calls `apply` for all replicas, outside of their steps."""
         return apply
 
     def copies_of(self, variable: Variable) -> list[tuple[int, Variable]]:
-        """Return a variable's copies in this process, each with a number that no other replica ever has."""
+        """Return a variable's copies in this process, each with a number that is unique to its replica."""
         return [(self.communicator.membership.initial_ranks[self.communicator.rank], variable)]
 
     def start_equal(self, variables: Sequence[Variable], root: int = 0) -> None:
         """Overwrite all workers' `variables` with those of worker `root`, by default the chief.
 
         Raises:
-            ValueError: If a variable has no value yet, because it is made by the step that is being traced.
+            ValueError: If a variable has no value yet, because the step being traced creates it.
             DesyncError: If the workers' variables differ in number, shape or dtype.
         """
         if everyone_of(self.communicator).size > 1:
             equality.start_equal(everyone_of(self.communicator), self._backend, variables, root)
 
     def start_in_step(self, variables: Sequence[Variable], state: Sequence[Variable]) -> None:
-        """Let variables, and an optimizer's state, be the chief's in the first step of a loop of the user's own."""
+        """Set variables, and an optimizer's state, to the chief's in the first step of a custom loop."""
         self.start_equal([*variables, *state])
 
     def check_equal(self, variables: Sequence[Variable], step: int) -> np.ndarray:

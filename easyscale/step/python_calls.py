@@ -1,4 +1,4 @@
-"""Calls of Python from a graph, and what comes out of it when one has failed."""
+"""Calls of Python from a graph, and the exceptions that they raise."""
 
 import contextlib
 import functools
@@ -13,15 +13,15 @@ __all__ = ["PythonCalls"]
 
 
 class PythonCalls:
-    """Calls Python from a graph, one call after the other, and knows what a call has raised there.
+    """Calls Python from a graph, one call at a time, and keeps the exception that a call has raised.
 
-    A backend raises an error of its own then, with the first one as a text. `explained` raises the first one.
+    The backend then raises another error, with the original one as text. `explained` raises the original one.
 
     Args:
         backend: The `Backend`.
 
     Attributes:
-        failure: The exception that was last raised by a call, or `None`.
+        failure: The exception that a call has raised last, or `None`.
         rehearses: Bool. Whether it is in `rehearsing()`.
     """
 
@@ -32,7 +32,7 @@ class PythonCalls:
 
     @contextlib.contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """Inside, nothing is called: zeros stand for what comes back. So a step can be made without the others."""
+        """Make calls return zeros, without calling anything, so that a step can run without the other workers."""
         self.rehearses = True
         try:
             yield
@@ -46,7 +46,7 @@ class PythonCalls:
         results: Sequence[tuple[Sequence[int | None], np.dtype]],
         stay: int = 0,
     ) -> list:
-        """Call `function` with NumPy arrays from a step; return the tensors that it returns. See `HostCalls`."""
+        """Call `function` with NumPy arrays from a step; return its results as tensors. See `HostCalls`."""
 
         if self.rehearses:
             shapes = [[length or 0 for length in shape] for shape, _ in results]
@@ -56,7 +56,7 @@ class PythonCalls:
         @functools.wraps(function, assigned=(), updated=())
         def guarded(*arrays: np.ndarray) -> Any:
             try:
-                with np.errstate(over="ignore", invalid="ignore"):  # gradients may overflow, and optimizers look
+                with np.errstate(over="ignore", invalid="ignore"):  # gradients may overflow; optimizers check
                     return function(*arrays)
             except Exception as error:
                 self.failure = error
@@ -66,10 +66,10 @@ class PythonCalls:
 
     @contextlib.contextmanager
     def explained(self, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Inside, what a call has raised is raised as it was, without the backend's wrapping.
+        """Have a `with` block raise the original exception of a call, without the backend's wrapping.
 
         Args:
-            on_failure: Function. Is called when anything but the end of the data is raised. Defaults to none.
+            on_failure: Function. Called on any exception but the end of the data. Defaults to none.
         """
         self.failure = None
         try:

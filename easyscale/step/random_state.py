@@ -1,4 +1,4 @@
-"""The random numbers of a process: Python's, NumPy's and the backend's own generators, as plain lists."""
+"""The random number generators of a process: Python's, NumPy's and the backend's, as plain lists."""
 
 import hashlib
 import random
@@ -13,7 +13,7 @@ __all__ = ["get_numpy_state", "get_random_state", "mix", "set_numpy_state", "set
 
 
 def get_random_state(backend: Backend) -> dict:
-    """Return the state of the generators that a script uses without making them. JSON takes it."""
+    """Return the state of the global generators, for JSON."""
     version, numbers, gauss = random.getstate()
     return {
         "python": [version, list(numbers), gauss],
@@ -23,7 +23,7 @@ def get_random_state(backend: Backend) -> dict:
 
 
 def set_random_state(backend: Backend, state: dict) -> None:
-    """Go on with random numbers where `get_random_state` was called; the backend's own only if it was this one."""
+    """Restore a state from `get_random_state`, without the backend's generator if the backend is another."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     set_numpy_state(state["numpy"])
@@ -32,19 +32,19 @@ def set_random_state(backend: Backend, state: dict) -> None:
 
 
 def get_numpy_state() -> list:
-    """Return the state of NumPy's generator. JSON takes it."""
+    """Return the state of NumPy's global generator, for JSON."""
     of_numpy = np.random.get_state(legacy=False)
     key, position = of_numpy["state"]["key"], of_numpy["state"]["pos"]
     return [of_numpy["bit_generator"], key.tolist(), position, of_numpy["has_gauss"], of_numpy["gauss"]]
 
 
 def set_numpy_state(state: Sequence[Any]) -> None:
-    """Go on with NumPy's random numbers where `get_numpy_state` was called."""
+    """Restore a state from `get_numpy_state`."""
     name, keys, position, has_gauss, cached = state
     np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
 
 
 def mix(seed: int, rank: int) -> int:
-    """Return the seed of a rank that follows from another one's."""
+    """Derive the seed of a rank from another seed."""
     digest = hashlib.blake2b(f"{seed} {rank}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") >> 1  # 31 bits: it may be an int32
+    return int.from_bytes(digest, "little") >> 1  # 31 bits, to fit an int32

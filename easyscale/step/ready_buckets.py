@@ -1,4 +1,4 @@
-"""Gradients that leave while a backward pass makes them, where that is no graph which has calls in it."""
+"""Sends gradients during an eager backward pass, from per-gradient hooks."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ __all__ = ["EarlyGradients", "ReadyBuckets"]
 
 
 class EarlyGradients:
-    """Lets the gradients of one optimizer leave while the backward pass goes on, in the steps in which that gains.
+    """Sends the gradients of one optimizer during the backward pass, in the steps in which that helps.
 
-    Such a step makes the update that the one before has made.
+    Such a step must make the same update as the previous one.
 
     Args:
-        way: The `Way` on which they travel.
+        way: The `Way`: exchange, bucket size and compression.
         shared: The `Shared` of its communicator.
         reducer_of: Function. See `Gradients.reducer_of`.
     """
@@ -33,15 +33,15 @@ class EarlyGradients:
         self._ready: ReadyBuckets | None = None
 
     def remember(self, variables: Sequence[Variable], shards: Shards | None) -> None:
-        """Take in that an update has the means of gradients by these variables, in each step from now on."""
+        """Expect an update by the mean gradients of these variables in each step from now on."""
         self._update = variables, shards
 
     def forget(self) -> None:
-        """Take in that another update may come, or one that sums gradients up before they leave."""
+        """Expect no particular update: the next may be different, or accumulate gradients before sending them."""
         self._update = None
 
     def expect(self, context: StepContext, loss: Tensor) -> None:
-        """Let the gradients of `loss`, whose backward pass is next, leave when they have been made."""
+        """Prepare to send the gradients of `loss`, whose backward pass is next, as they become ready."""
         self.expect_none()
         backward, exchange = self._shared.backend.backward_pass, self._way.exchange
         is_alone = everyone_of(exchange.communicator).size == 1
@@ -54,34 +54,34 @@ class EarlyGradients:
             return
         tensors: list[Gradient] = [None] * len(variables)
         for index in dense:
-            tensors[index] = self._shared.backend.tensors.whole(variables[index])  # which has the dtype of its gradient
+            tensors[index] = self._shared.backend.tensors.whole(variables[index])  # of the gradient's dtype
         expected = self._reducer_of(context, tensors, variables, shards=shards)
         if expected.overlaps:
             self._ready = ReadyBuckets(expected, self._shared, backward, context)
 
     def take(self) -> "ReadyBuckets | None":
-        """Return the buckets of this step, of which the last leave now; `None` if none has left."""
+        """Return this step's buckets, the last of which are being sent now; `None` if it has not sent any."""
         ready, self._ready = self._ready, None
         return ready
 
     def expect_none(self) -> None:
-        """End the step, by an error perhaps: what the backward pass makes now does not leave."""
+        """End the step, perhaps after an error: gradients of a later backward pass are not sent."""
         if (ready := self.take()) is not None:
             ready.close()
 
 
 class ReadyBuckets:
-    """The buckets of one step, each of which leaves when all gradients in it have been made.
+    """The buckets of one step, each of which is sent when all its gradients are ready.
 
         this thread     loss | backward pass: ... gradient 9, 8 | 7, 6, 5 | 4 ... 0 | finish | update
         thread beside        | agree                            | bucket 2          | bucket 1, bucket 0
 
-    What a rank sends is what it sends where the `Reducer` is called after the backward pass, in the same order: a rank
-    that cannot know its gradients before meets those that do. It costs a walk through the backward pass before it is
-    made, and a call of Python for each gradient.
+    A rank sends the same messages, in the same order, as when the `Reducer` is called after the backward pass, so ranks
+    that do and do not know their gradients in advance can be mixed. The cost is a traversal of the autograd graph
+    before the backward pass, and a Python call per gradient.
 
     Args:
-        reducer: The `Reducer` of the gradients that will be made, which overlaps.
+        reducer: The `Reducer` of the expected gradients, which overlaps.
         shared: The `Shared` of the communicator.
         backward: The backend's `BackwardPass`.
         context: `StepContext`.
@@ -93,8 +93,8 @@ class ReadyBuckets:
         self._reducer, self._shared, self._backward = reducer, shared, backward
         self._summed: list[Gradient] = [None] * len(reducer.plan.of(Kind.DENSE))
         self._summed += [shared.backend.tensors.whole(variable) for variable in context.moving]
-        self._left = len(reducer.vectors)  # so many are still to leave
-        self._gradient_comes = threading.Lock()  # a framework may have a thread for each device
+        self._left = len(reducer.vectors)  # the number of vectors still to be sent
+        self._gradient_comes = threading.Lock()  # a framework may have a thread per device
         if context.came is not None:
             shared.timeline.came(context.came)
         known = StepArrays(context.weight, list(context.losses), list(context.data), due=())
@@ -114,15 +114,15 @@ class ReadyBuckets:
         return all(one is not None for one in self._reducer.vectors[number].select(self._summed))
 
     def finish(self, reducer: Reducer, step: StepArrays) -> Reduced:
-        """Return what the `Reducer` does, called with this step.
+        """Return the means of this step, as a call of the `Reducer` would.
 
         Raises:
-            ValueError: If its gradients are not those that have left.
+            ValueError: If its gradients are not those that have been sent.
         """
         self.close()
         reduced = (
             None if self._left else self._reducer.finish(StepArrays(0.0))
-        )  # also before an error: others count on it
+        )  # even before an error: the other ranks wait for it
         dense = len(self._reducer.plan.of(Kind.DENSE))
         made = zip(self._summed[:dense], step.summed, strict=False)
         if reducer is not self._reducer or reduced is None or any(sent is not tensor for sent, tensor in made):

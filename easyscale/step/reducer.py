@@ -1,7 +1,7 @@
 """The exchange of one plan's arrays: called once a step, from a graph or from a thread.
 
-Gradients come in as views of the backend's memory, are copied once, into vectors, and go back as views of the vectors:
-no other copy is made. Gradients that are a few rows of a large matrix travel as rows.
+Gradients arrive as views of the backend's memory, are copied once, into vectors, and are returned as views of the
+vectors: no other copy is made. Sparse gradients are sent as rows.
 """
 
 import functools
@@ -31,27 +31,27 @@ __all__ = ["Reducer"]
 class Reducer:
     """Averages the arrays of one plan over workers.
 
-    With `bucket_bytes` gradients leave while the backward pass still computes others: the last layer's first, in one
-    order on all workers. A thread beside the graph sends them, one vector after the other.
+    With `bucket_bytes`, gradients are sent while the backward pass still computes others: the last layer's first, in
+    the same order on all workers. A background thread sends them, one vector at a time.
 
     Args:
         plan: The `Plan`.
         variables: The variables of the plan's gradients.
         moving: The variables of the moving statistics.
-        way: The `Way` on which gradients travel.
+        way: The `Way`: exchange, bucket size and compression.
         shared: The `Shared` of its communicator.
-        densify: Bool. Whether rows may travel as a whole matrix where that is less.
+        densify: Bool. Whether rows may be sent as a whole matrix where that is fewer bytes.
         shards: The `Shards`, if the plan is sharded; else `None`.
 
     Attributes:
-        vectors: List of `Vector`. The last one leaves first.
-        overlaps: Bool. Whether gradients leave in pieces.
-        idle_step: A graph that takes part in a step without data, once it has been made; else `None`.
+        vectors: List of `Vector`. The last one is sent first.
+        overlaps: Bool. Whether vectors are sent one by one during the backward pass.
+        idle_step: A graph that takes part in a step without data; `None` until it is made.
 
     Reference: Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020, section 3.2.
     """
 
-    _begun: "Future[tuple[float, list[np.ndarray]]]"  # in a step in pieces: this worker's share, and its vectors
+    _begun: "Future[tuple[float, list[np.ndarray]]]"  # in an overlapped step: this worker's share, and its vectors
     _sent: list[Future[None]]
 
     def __init__(
@@ -74,7 +74,7 @@ class Reducer:
         self.divide(shards)
 
     def divide(self, shards: Shards | None) -> None:
-        """Use these shards from now on, if the plan is sharded. A step must be traced after this."""
+        """Use these shards from now on, if the plan is sharded. Steps must be retraced after this."""
         self._shards = shards if self.plan.sharded else None
         self.idle_step: Any = None
         self.vectors = self._lay_out()
@@ -94,7 +94,7 @@ class Reducer:
                 move = functools.partial(self._move_alike, move, alike)
             vectors.append(Vector(bucket, own, move, take, is_moving))
 
-        apart = self.plan.accumulates or self._sums is not None  # moving statistics from gradients
+        apart = self.plan.accumulates or self._sums is not None  # moving statistics are in separate vectors
         groups = [range(dense), range(dense, len(summed))] if apart else [range(len(summed))]
         if self._shards is not None:
             numbers = {entry.position: index for index, entry in enumerate(summed[:dense])}
@@ -117,7 +117,7 @@ class Reducer:
         return self._sums.way(self._exchange, bucket, variables, gathers=self._shards is None)
 
     def __call__(self, step: StepArrays) -> Reduced:
-        """Return the means, as tensors, given those of a step."""
+        """Return the means of a step's arrays, as tensors."""
         if self.overlaps:
             self.begin(step)
             return self.finish(step)
@@ -136,10 +136,10 @@ class Reducer:
         return self._named(self._shared.call(reduce, flat(step), self._results(), on_gpu))
 
     def join(self, agreed: Agreed, idle_step: Callable[[], Any]) -> None:
-        """Call a step without data, for which the ranks have met already.
+        """Run a step without data, on which the ranks have already agreed.
 
         Args:
-            agreed: What `meet` returned.
+            agreed: The result of `meet`.
             idle_step: Function without arguments. Calls this object.
         """
         self._joined = agreed
@@ -149,11 +149,11 @@ class Reducer:
             self._joined = None
 
     def begin(self, step: StepArrays) -> None:
-        """Let gradients leave, each when it is there. `finish` must follow, also in another graph."""
+        """Start to send gradients, each when it is ready. `finish` must follow, perhaps in another graph."""
         known = StepArrays(step.weight, step.losses, step.data, step.came, due=())
 
         def begin(*given: np.ndarray) -> None:
-            arrays = like(known, [np.array(one) for one in given])  # the graph's memory is its own after this
+            arrays = like(known, [np.array(one) for one in given])  # the graph may reuse its memory after this
             self._timeline.came(*arrays.came)
             self.start(lambda: arrays)
 
@@ -164,7 +164,7 @@ class Reducer:
             self._shared.call(functools.partial(self._send, number), selected, [], stay)
 
     def finish(self, step: StepArrays) -> Reduced:
-        """Return the means of a step that has begun, given its rows."""
+        """Exchange the rows of a step that `begin` started, and return all its means."""
         rows = step._replace(weight=(), losses=(), data=(), came=(), due=(), summed=(), accumulated=())
 
         def finish(*given: np.ndarray) -> list[np.ndarray]:
@@ -190,7 +190,7 @@ class Reducer:
         return [*summed, *values, *indices, ((), np.dtype("bool"))]
 
     def _reduce(self, agreed: Agreed, step: StepArrays) -> Reduced:
-        """Exchange a step in one piece, after the backward pass."""
+        """Exchange all arrays of a step after the backward pass."""
         is_skipped = np.isnan(agreed.share)
         exchanges = bool(step.due) and not is_skipped
         self._timeline.to(Part.EXCHANGE)
@@ -211,10 +211,10 @@ class Reducer:
             summed[dense:] = step.summed[dense:]
         return Reduced(summed, *self._gather_rows(step, agreed.share), np.array(exchanges))
 
-    # A step in pieces, between which the backward pass goes on
+    # An overlapped step: the backward pass continues between vectors
 
     def start(self, come: Callable[[], StepArrays]) -> None:
-        """Begin to agree with the others, in the thread beside, on the step that `come()` returns when it is there."""
+        """Start to agree with the other ranks, in the background, on the step that `come()` waits for and returns."""
 
         def begin() -> tuple[float, list[np.ndarray]]:
             return self._agree(come()).share, self._lend()
@@ -223,7 +223,7 @@ class Reducer:
         self._sent = []
 
     def send(self, number: int, come: Callable[[], Sequence[np.ndarray]]) -> None:
-        """Let the arrays that `come()` returns, when they are there, leave in the vector of this number."""
+        """Send, in the background, the vector of this number with the arrays that `come()` waits for and returns."""
         layout = self.vectors[number]
 
         def send() -> None:
@@ -249,7 +249,7 @@ class Reducer:
         self._timeline.to(Part.EXCHANGE)
         for future in self._sent:
             future.result()
-        del self._begun, self._sent  # lent memory goes back
+        del self._begun, self._sent  # returns the lent memory
         self._timeline.to(Part.PACK)
         reduced = Reduced(self._take(vectors), *self._gather_rows(rows, share), np.array(True))
         self._timeline.to(Part.UPDATE)
@@ -275,13 +275,13 @@ class Reducer:
             self._shared.same_batch = agreed.same_batch
         return agreed
 
-    # Gradients in rows
+    # Sparse gradients
 
     def _gather_rows(self, step: StepArrays, share: float) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return the rows of each gradient in rows, those of all ranks in the order of ranks, and their numbers.
+        """Return the rows of each sparse gradient, from all ranks in rank order, and their row numbers.
 
-        A row that several samples touch comes several times, as it does on one worker: some of Keras's optimizers make
-        of that another step than of its sum.
+        A row that several samples touch appears several times, as on one worker: some Keras optimizers take a different
+        step for its sum.
         """
         all_values: list[np.ndarray] = []
         all_indices: list[np.ndarray] = []
@@ -289,7 +289,7 @@ class Reducer:
             return all_values, all_indices
         self._timeline.to(Part.EXCHANGE)
         communicator = self._exchange.communicator
-        groups = () if self._shards is None else self._shards.groups  # slices, of which other ranks have others
+        groups = () if self._shards is None else self._shards.groups  # slices, which differ within a group
         counts = communicator.all_gather_rows(np.array([values.shape[0] for values in step.values]))
         for entry, column, values, indices in zip(
             self.plan.of(Kind.ROWS), counts.T, step.values, step.indices, strict=True
@@ -299,7 +299,7 @@ class Reducer:
             values = np.multiply(values, share, dtype=wide).astype(values.dtype) if values.size else values
             if entry.position not in groups:
                 make_alike(communicator, values)
-            size, width = math.prod(shape), math.prod(shape[1:])  # the same on all ranks, also on one without rows
+            size, width = math.prod(shape), math.prod(shape[1:])  # the same on all ranks, even on one without rows
             whole = 2 * size * values.itemsize // communicator.size
             if self._densify and column.max() * (width * values.itemsize + indices.itemsize) >= whole > 0:
                 matrix = self._exchange.allocate(size, values.dtype)

@@ -1,4 +1,4 @@
-"""What forms have left out of gradients, on this rank: it is added to those of the next step. NumPy only."""
+"""Compression errors of gradients on this rank, which are added to those of the next step. NumPy only."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,12 +20,11 @@ _FLOAT32 = np.dtype("float32")
 class Residuals:
     """This rank's residuals of the gradients of one optimizer, one for each variable, by its number.
 
-    They are in the units of gradients that are weighted already: their sum over ranks is what all workers have left out
-    of the mean.
+    They are in units of weighted gradients: their sum over ranks is what compression has left out of the mean.
 
     Args:
         communicator: The `Communicator`.
-        name: String. The form's, for the warning.
+        name: String. The name of the codec, for the warning.
     """
 
     def __init__(self, communicator: Communicator, name: str):
@@ -35,7 +34,7 @@ class Residuals:
         self._has_warned = False
 
     def begin(self, vector: np.ndarray, spans: Iterable[Span]) -> np.ndarray:
-        """Add the residuals to the gradients in a vector; return a vector of zeros, as long, for the next ones."""
+        """Add the residuals to the gradients in a vector; return a vector of zeros for the next residuals."""
         for span in spans:
             if span.number in self._arrays and self._arrays[span.number].size == span.stop - span.start:
                 vector[span.start : span.stop] += self._arrays[span.number]
@@ -46,7 +45,7 @@ class Residuals:
         return left_out
 
     def keep(self, left_out: np.ndarray, spans: Sequence[Span], step: int) -> None:
-        """Take what a step has left out. If it is not finite, what there was before stays, and that is told of once."""
+        """Store the residuals of a step. If they are not finite, keep the previous ones, and warn once."""
         with np.errstate(over="ignore", invalid="ignore"):
             is_finite = bool(np.isfinite(left_out.sum()))
         if not is_finite and not self._has_warned:
@@ -70,28 +69,28 @@ class Residuals:
     def _number(self) -> int:
         return self._communicator.membership.initial_ranks[self._communicator.rank]
 
-    # As a part of a checkpoint
+    # Checkpoints
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `collect` finds memory for."""
+        """Return shape and dtype of the arrays that `collect` allocates."""
         return [Spec((self._communicator.size, array.size), _FLOAT32) for _, array in sorted(self._arrays.items())]
 
     def collect(self, memory: SnapshotMemory) -> dict[int, np.ndarray]:
-        """Return, on the chief, a row of each rank for each variable, by its number. All ranks must call this."""
+        """Return, on the chief, the residuals of each variable by number, a row per rank. All ranks must call this."""
         communicator = self._communicator
         sizes: dict[int, int] = {}
         for of_rank in communicator.all_gather_object([[number, own.size] for number, own in self._arrays.items()]):
             sizes.update(of_rank)
         found = {}
         for number, size in sorted(sizes.items()):
-            own = self._arrays.get(number, np.zeros(size, _FLOAT32))  # one that has just come has none
+            own = self._arrays.get(number, np.zeros(size, _FLOAT32))  # a rank that has just joined has none
             rows = collect_rows(communicator, own, memory)
             if rows is not None:
                 found[number] = rows
         return found
 
     def load(self, all_ranks: Mapping[int, np.ndarray]) -> None:
-        """Go on from what `collect` has returned: on another number of ranks each takes an equal part of the sum."""
+        """Restore what `collect` returned. On another number of ranks, each takes an equal part of the sum."""
         communicator = self._communicator
         self._arrays = {}
         for number, rows in all_ranks.items():

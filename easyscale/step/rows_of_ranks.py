@@ -1,4 +1,4 @@
-"""Arrays of which each rank has one of its own, collected on the chief. NumPy only."""
+"""Collects one array from each rank on the chief. NumPy only."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ __all__ = ["collect_rows"]
 
 
 def collect_rows(communicator: Communicator, own: np.ndarray, memory: SnapshotMemory) -> np.ndarray | None:
-    """Return, on the chief, the arrays of all ranks, one behind the other. All ranks must call this.
+    """Return, on the chief, the arrays of all ranks, stacked; elsewhere `None`. All ranks must call this.
 
     Args:
         communicator: The `Communicator`.
-        own: Array. This rank's, of the same shape and dtype on all.
-        memory: `SnapshotMemory`. Where they are.
+        own: Array. This rank's array, of the same shape and dtype on all ranks.
+        memory: `SnapshotMemory`. Allocates the result.
     """
     if not communicator.is_chief:
         if own.size:

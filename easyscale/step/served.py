@@ -1,4 +1,4 @@
-"""Weights that servers own and change at any time, seen from a worker."""
+"""Weights owned by servers, which may change them at any time."""
 
 import sys
 import threading
@@ -19,30 +19,30 @@ __all__ = ["OwnedWeights", "Served"]
 
 
 class OwnedWeights(Protocol):
-    """The weights that a server owns which does not wait for all workers, and their update."""
+    """The weights owned by a server that does not wait for all workers, and their update."""
 
     def step(self, gradients: list[Any]) -> None:
-        """Update them by gradients of the owned parts, by number; `None` where there is none."""
+        """Update the weights by gradients of the owned parts, by number; `None` where there is none."""
 
     def read(self) -> list[np.ndarray]:
         """Return this rank's parts of the variables, by number."""
 
     def take(self) -> None:
-        """Begin with the weights that this rank has as a worker."""
+        """Start from the weights that this rank has as a worker."""
 
     def set_rate(self, rate: float) -> None:
-        """Use the learning rate that the chief has."""
+        """Use the chief's learning rate."""
 
 
 class _ServerThread:
-    """A server that serves beside whatever else its rank does.
+    """A server in a background thread of its rank.
 
     Attributes:
         server: The `Server`.
         failure: The exception that it raised, or `None`.
     """
 
-    _thread: threading.Thread  # of the last epoch that has begun
+    _thread: threading.Thread  # of the epoch that was started last
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -57,7 +57,7 @@ class _ServerThread:
         self.check()
 
     def check(self) -> None:
-        """Raise what the server has raised."""
+        """Raise the exception that the server has raised, if any."""
         if self.failure is not None:
             raise self.failure
 
@@ -66,11 +66,11 @@ class _ServerThread:
             self.server.serve()
         except BaseException as error:
             self.failure = error
-            sys.excepthook(*sys.exc_info())  # which ends all ranks: they wait for this one's answers
+            sys.excepthook(*sys.exc_info())  # ends all ranks, which wait for this one's answers
 
 
 class Served:
-    """The servers of one optimizer: a worker's way to them and, where this rank is one, itself.
+    """The servers of one optimizer: a worker's client, and this rank's own server if it is one.
 
     Args:
         exchange: A connected `ParameterServer` that is not synchronous.
@@ -79,7 +79,7 @@ class Served:
         part: The `OwnedWeights` of this rank.
 
     Attributes:
-        in_epoch: Bool. Whether servers have weights that ranks have not collected.
+        in_epoch: Bool. Whether servers have weights that ranks have not collected yet.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Served:
             ]
 
             def update(vectors: list[np.ndarray], rate: float | None, flags: np.ndarray | None) -> None:
-                if rate is not None and comm.rank > 0:  # the chief has it, and may have set another meanwhile
+                if rate is not None and comm.rank > 0:  # the chief has it, and may have changed it since
                     part.set_rate(rate)
                 parts = shards.unpack_own(vectors)
                 part.step([gradient if flags is None or flags[n] else None for n, gradient in enumerate(parts)])
@@ -131,17 +131,17 @@ class Served:
 
     @property
     def client(self) -> Client:
-        """This worker's way to the servers.
+        """This worker's client of the servers.
 
         Raises:
-            EasyScaleError: If this rank is no worker: it only serves.
+            EasyScaleError: If this rank only serves.
         """
         if self._client is None:
             raise EasyScaleError(f"a rank that only serves makes no steps. Received: rank {self._communicator.rank}")
         return self._client
 
     def step(self, gradients: Mapping[int, Any], variables: Sequence[Variable], weight: Any, rate: Any) -> None:
-        """Push gradients and renew the variables, in a step.
+        """Push gradients and update the variables, in a step.
 
         Args:
             gradients: Dense gradients, by the number of their variable.
@@ -154,7 +154,7 @@ class Served:
             number: 0.0 for number in range(len(variables)) if number not in gradients
         }
         flags = np.array([number in gradients for number in range(len(variables))], np.uint8) if absent else None
-        keeps = self._exchange.pull_every > 1  # the worker goes down its own gradients between pulls
+        keeps = self._exchange.pull_every > 1  # between pulls, the worker applies its own gradients
 
         def call(weight: np.ndarray, rate: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
             if self._server is not None:
@@ -182,7 +182,7 @@ class Served:
     # An epoch
 
     def begin_epoch(self) -> None:
-        """Start to serve, if this rank does, beside whatever else it does.
+        """Start an epoch, and this rank's server, if it has one, in the background.
 
         All ranks must call this, with the same weights, which a callback may have set.
         """
@@ -194,10 +194,12 @@ class Served:
             self._server.start()
 
     def end_epoch(self, stop: bool) -> bool:
-        """Return when no worker has data in this epoch any more: whether any has said that training stops.
+        """End an epoch; return whether servers report that a worker has asked to stop training.
+
+        A rank that serves first waits until no worker has data left in this epoch.
 
         Args:
-            stop: Bool. Whether this worker says so.
+            stop: Bool. Whether this worker asks to stop.
         """
         if self._client is not None:
             self._client.end_epoch(stop)
@@ -207,9 +209,9 @@ class Served:
         return self._server.server.stop
 
     def shrink(self, lost: Sequence[int]) -> dict[int, int]:
-        """Go on without these workers, which have failed; return how many steps of this epoch each had made.
+        """Continue without these failed workers; return the number of steps that each had made in this epoch.
 
-        All ranks that are left must call this, between epochs, when the exchange's communicator has new numbers.
+        All remaining ranks must call this, between epochs, after the exchange's communicator has renumbered them.
         """
         for stream in self._streams:
             stream.membership.regroup()
@@ -224,12 +226,12 @@ class Served:
         return {worker: steps for counts in all_ranks for worker, steps in counts}
 
     def collect(self) -> list[np.ndarray]:
-        """Return the whole variables, flat, behind `end_epoch`. All ranks must call this alike."""
+        """Return the whole variables, flat, after `end_epoch`. All ranks must call this the same way."""
         self.in_epoch = False
         return [self._shards.collect(number, part) for number, part in enumerate(self._part.read())]
 
     def staleness(self) -> list[Staleness]:
-        """Return what each server has counted in the last epoch. All ranks must call this alike."""
+        """Return the `Staleness` that each server has counted in the last epoch. All ranks must call this."""
         local = self._server and self._server.server.rule.staleness.to_json()
         return [
             Staleness.from_json(found) for found in self._communicator.all_gather_object(local) if found is not None

@@ -1,4 +1,4 @@
-"""What all optimizers of a process that use one communicator have in common."""
+"""State shared by all optimizers of a process on one communicator."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ __all__ = ["Shared"]
 
 
 class Shared:
-    """Where steps call Python, one call after the other. Use `Shared.of(communicator, backend)`.
+    """State shared by all optimizers on one communicator. Use `Shared.of(communicator, backend)`.
 
     Attributes:
         backend: The `Backend`.
-        agreement: The `Agreement`: all optimizers' exchanges are counted together.
+        agreement: The `Agreement`. It counts the exchanges of all optimizers together.
         together: Bool. Whether all workers are in the same `fit()` or `evaluate()`. Rows are exchanged only then.
-        may_be_whole: Bool. Whether each worker may have all data of the `evaluate()` that is under way.
-        same_batch: Bool. Whether all workers had the same data in the first exchange after this became `None`.
-        call: The `PythonCalls`.
-        background: The `Background` that exchanges while the graph computes.
+        may_be_whole: Bool. Whether each worker may have all data of the current `evaluate()`.
+        same_batch: Bool. Whether all workers had the same data in the first exchange after this was set to `None`.
+        call: The `PythonCalls` by which steps call Python, one call at a time.
+        background: The `Background` that communicates while the graph computes.
     """
 
     _of: dict[Communicator, "Shared"] = {}
@@ -43,14 +43,14 @@ class Shared:
 
     @classmethod
     def of(cls, communicator: Communicator, backend: Backend) -> "Shared":
-        """Return what belongs to `communicator`; make it the first time."""
+        """Return the instance for `communicator`, created on first use."""
         if communicator not in cls._of:
             cls._of[communicator] = cls(communicator, backend)
         return cls._of[communicator]
 
     @property
     def timeline(self) -> Timeline:
-        """Where this rank records the parts of its steps."""
+        """The `Timeline` in which this rank records the parts of its steps."""
         return self._communicator.timeline
 
     def new_number(self) -> int:
@@ -70,10 +70,10 @@ class Shared:
         return collect_on_all
 
     def _collect_state(self, number: int) -> list[np.ndarray]:
-        """Collect, with all other ranks, the state of this number; return it.
+        """Collect the state with this number, together with all other ranks; return it.
 
         Raises:
-            DesyncError: If this rank has no such optimizer any more.
+            DesyncError: If the optimizer no longer exists on this rank.
         """
         collect = self._states[number]()
         if collect is None:
@@ -91,9 +91,9 @@ class Shared:
         batch: float = 0.0,
         descriptions: Sequence[str] = (),
     ) -> Agreed:
-        """Tell the others what this worker does next; return what they do. See `Agreement.meet`.
+        """Announce this worker's next collective call; return the agreed one. See `Agreement.meet`.
 
-        Before, take part in the collecting of states that others need.
+        States that other workers request are collected first.
         """
         while True:
             agreed = self.agreement.meet(purpose, detail, weight, batch, descriptions)
@@ -102,7 +102,7 @@ class Shared:
             self._collect_state(agreed.detail)
 
     def gather_rows(self, row: np.ndarray) -> np.ndarray:
-        """Return every worker's row, inside a step; this one's alone where not all workers are in one step."""
+        """Return the rows of all workers, inside a step; only this worker's unless all are `together`."""
         if not self.together:
             return row[None]
         before = self.timeline.to(Part.WAIT)

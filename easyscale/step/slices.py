@@ -21,27 +21,27 @@ class Slice(NamedTuple):
 class Slices:
     """Variables of which each rank has a slice, by identity.
 
-    Slices over workers are neither reduced nor gathered: their gradients are those of all workers' samples already,
-    weighted as in their mean. Slices over the ranks of a group, which are one worker together, are reduced and gathered
-    between the ranks that have the same slice; only norms and whole states need the other ranks of the group.
+    Slices over workers are neither reduced nor gathered: their gradients already cover all workers' samples, weighted
+    as in the mean. Slices over the ranks of a group, which form one worker, are reduced and gathered between the ranks
+    with the same slice; only norms and whole states involve the other ranks of the group.
     """
 
     def __init__(self) -> None:
         self._slices: dict[int, Slice] = {}
 
     def add(self, variable: Variable, sliced: Sliced, take: Callable[[], Gradient] | None = None) -> None:
-        """Let a variable be a slice from now on.
+        """Register a variable as a slice.
 
         Args:
             variable: The variable, which has the shape of the slice.
             sliced: `Sliced`. The whole that it is a slice of.
-            take: Function. Returns the gradient that has come to this worker while it had no batch of its own.
-                Defaults to `None`, for a slice over the ranks of a group.
+            take: Function. Returns the gradient that this worker has received while it had no batch. Defaults to
+                `None`, for a slice over the ranks of a group.
         """
         self._slices[id(variable)] = Slice(variable, sliced, take)
 
     def clear(self) -> None:
-        """Let all variables be whole again."""
+        """Treat all variables as whole again."""
         self._slices.clear()
 
     def __len__(self) -> int:
@@ -59,10 +59,10 @@ class Slices:
         return [self.sliced(variable) if variable in self else None for variable in variables]
 
     def numbered(self, variables: Sequence[Variable]) -> dict[int, Sliced]:
-        """Return the wholes that variables are slices of, by their numbers, without variables that are whole."""
+        """Return the wholes of those variables that are slices, by the variables' numbers."""
         return {number: sliced for number, sliced in enumerate(self.of(variables)) if sliced is not None}
 
     def take(self, variable: Variable) -> Gradient:
-        """Return the gradient of a slice on a worker that has made no backward pass."""
+        """Return the gradient of a slice on a worker that has run no backward pass."""
         take = self._slices[id(variable)].take
         return None if take is None else take()

@@ -1,4 +1,4 @@
-"""What is said of the data of several workers together. NumPy only."""
+"""Statistics over the data of all workers, and a fingerprint of a batch. NumPy only."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,15 @@ __all__ = ["describe", "unite"]
 
 
 def unite(rows: np.ndarray) -> list[np.ndarray]:
-    """Return the mean and variance of all workers' data, and how many they are.
+    """Return the mean, variance and count of all workers' data.
 
         mean = sum_r(n_r mean_r) / sum_r(n_r)
         variance = sum_r(n_r (variance_r + (mean_r - mean)^2)) / sum_r(n_r)
 
-    Unlike a difference of two large sums, that loses no digits when the mean is far from zero.
+    Unlike a difference of two large sums, this loses no digits when the mean is far from zero.
 
     Args:
-        rows: Float64 array of one row for each worker: the number of data, their means, and as many variances.
+        rows: Float64 array with one row per worker: the count, the means, and as many variances.
 
     Example:
 
@@ -32,10 +32,10 @@ def unite(rows: np.ndarray) -> list[np.ndarray]:
 
 
 def describe(vectors: Sequence[np.ndarray]) -> float:
-    """Return a number that two batches have in common only if these, with which they begin, are the same.
+    """Return a fingerprint of a batch from the first elements of its tensors, to detect equal batches.
 
-    It is 0 if nothing is known of a batch: constants are alike on all workers. And it is finite: NaN is for a batch
-    whose loss is not.
+    It is 0 if nothing is known of the batch: constant vectors, which are the same on all workers, do not count. It is
+    always finite: NaN marks a batch whose loss is not.
 
     Example:
 

@@ -18,28 +18,28 @@ __all__ = ["Steps"]
 
 
 class Steps:
-    """The steps of one optimizer, among all that workers do together, and how all leave when one has failed.
+    """Coordinates the steps of one optimizer with other collective calls, and recovery from failed workers.
 
     Args:
         communicator: The `Communicator`.
         shared: Its `Shared`.
-        gradients: The `Gradients` whose gradients are exchanged in a step.
+        gradients: The `Gradients` of the optimizer.
     """
 
     def __init__(self, communicator: Communicator, shared: Shared, gradients: Gradients):
         self._communicator, self._shared, self._gradients = communicator, shared, gradients
 
     def note_batch(self, tensors: Sequence[Tensor], exchanges: bool) -> Any:
-        """Return, in a step, when these tensors of its batch have come; `None` if parts of steps are not recorded.
+        """Note, in a step, when its batch is ready; return that time if the exchange is to record it, else `None`.
 
         Args:
-            tensors: The tensors.
-            exchanges: Bool. Whether the step exchanges gradients: it is told the time then, else it is told now.
+            tensors: Tensors of the batch.
+            exchanges: Bool. Whether the step exchanges gradients. If not, the time is recorded now.
         """
         timeline = self._communicator.timeline
         if not timeline.is_on:
             return None
-        if exchanges:  # a call of Python more would take longer than all else that is recorded
+        if exchanges:  # another Python call would cost more than all other records
             return self._shared.backend.time_when(tensors[:1])
 
         def came(*_: np.ndarray) -> None:
@@ -63,16 +63,16 @@ class Steps:
         progress.activity = Activity.EVALUATION if phase % 2 else Activity.STEPS
 
     def meet(self, purpose: Purpose, detail: int = 0) -> Agreed:
-        """Tell the others what this worker does next; return what they do. See `Agreement.meet`."""
+        """Announce this worker's next collective call; return the agreed one. See `Agreement.meet`."""
         return self._shared.meet(purpose, detail)
 
     def ask_to_end(self) -> None:
-        """Let all workers know, in their next step, that this one was asked to end."""
+        """Notify all workers, in their next step, that this one was asked to end."""
         self._shared.agreement.ask_to_end()
 
     @property
     def asked_to_end(self) -> bool:
-        """Whether some worker was asked to end; all know it from the same step on."""
+        """True if some worker was asked to end. It changes in the same step on all workers."""
         return self._shared.agreement.asked_to_end
 
     @property
@@ -82,35 +82,35 @@ class Steps:
 
     @property
     def not_finite(self) -> list[int]:
-        """The ranks whose losses were the first that were not finite, since the last `fit()` began; none so far."""
+        """The ranks with the first losses that were not finite, since the last `fit()` began; empty if none."""
         return self._shared.agreement.not_finite
 
     def expect_finite(self) -> None:
-        """Forget of which ranks the losses were not finite."""
+        """Reset `not_finite`."""
         self._shared.agreement.not_finite = []
 
     def same_batch(self) -> bool:
-        """Return whether all workers had the same data in the first exchange since this was last called."""
+        """Return whether all workers had the same data in the first exchange since the last call."""
         same, self._shared.same_batch = self._shared.same_batch, None
         return bool(same)
 
-    # Workers that have failed
+    # Failed workers
 
     @property
     def failure(self) -> Exception | None:
-        """What an exchange has raised inside the graph."""
+        """The exception that an exchange has raised inside the graph, or `None`."""
         return self._shared.call.failure
 
     def interrupt(self) -> None:
-        """Have all workers come out of what they do together, because one has failed. `shrink` must follow."""
+        """Interrupt the collective calls of all workers, because one has failed. `shrink` must follow."""
         self._communicator.membership.revoke()
-        self._shared.background.submit(lambda: None).result()  # what is queued there has failed by then
+        self._shared.background.submit(lambda: None).result()  # by then, all that was queued has failed
 
     def shrink(self, exchanges: int) -> None:
-        """Go on with the communicator's new ranks.
+        """Continue with the communicator's new ranks.
 
         Args:
-            exchanges: Int. As many exchanges of gradients as count as done, on all workers.
+            exchanges: Int. The number of exchanges of gradients that count as done, on all workers.
         """
         self._shared.call.failure = None
         self._shared.agreement.count = exchanges
@@ -119,9 +119,9 @@ class Steps:
             self._gradients.sums.shrink(exchanges)
 
     def explained(self, on_failure: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Raise what an exchange raised inside the graph as it was, without the backend's wrapping.
+        """Raise the original exception of an exchange inside the graph, without the backend's wrapping.
 
         Args:
-            on_failure: Called when anything but the end of the data is raised.
+            on_failure: Function. Called on any exception but the end of the data.
         """
         return self._shared.call.explained(on_failure)

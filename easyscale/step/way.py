@@ -1,4 +1,4 @@
-"""On which way gradients travel: as it was asked for, or as it is chosen when they are known. NumPy only."""
+"""The exchange, bucket size and compression of gradients, either requested or chosen by measuring. NumPy only."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,11 +14,11 @@ __all__ = ["FormToChoose", "Way"]
 
 
 class FormToChoose(NamedTuple):
-    """What is known of the form of gradients before it is chosen.
+    """The inputs to the choice of a codec.
 
     Attributes:
-        sums_in: Function. Returns the `CompressedSums` in a form; `None` for `None`.
-        gathers: Bool. Whether the sum comes back in the form, and not weights.
+        sums_in: Function. Returns the `CompressedSums` of a codec; `None` for `None`.
+        gathers: Bool. Whether compressed sums are gathered, rather than weights.
     """
 
     sums_in: Callable[[Compression | None], CompressedSums | None]
@@ -26,19 +26,19 @@ class FormToChoose(NamedTuple):
 
 
 class Way:
-    """The exchange, the size of vectors and the form by which the gradients of one optimizer travel.
+    """The exchange, bucket size and compression of one optimizer's gradients.
 
     Args:
         exchange: A connected `Exchange`.
-        bucket_bytes: Int. Gradients travel in vectors of about this size; `None`: one for each dtype.
-        fixed: Bool. Whether the exchange was asked for. If not, another may be chosen.
-        sums: `CompressedSums`. In which dense gradients travel. Defaults to `None`: as they are.
-        forms: `FormToChoose`. How a form is chosen. Defaults to `None`: there is no choice.
+        bucket_bytes: Int. The approximate size of a bucket of gradients; `None`: one bucket per dtype.
+        fixed: Bool. Whether to keep this exchange. If not, another may be chosen.
+        sums: `CompressedSums` for dense gradients. Defaults to `None`: they are not compressed.
+        forms: `FormToChoose`. Defaults to `None`: the codec is not chosen.
 
     Attributes:
-        exchange, bucket_bytes, sums: What is used now.
-        choice: The `Choice` of exchange and buckets, or `None` if there has been none yet.
-        form_choice: The `FormChoice`, or `None` if there has been none.
+        exchange, bucket_bytes, sums: The current ones.
+        choice: The `Choice` of exchange and bucket size; `None` until it is made.
+        form_choice: The `FormChoice`; `None` if none was made.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Way:
         self.form_choice: FormChoice | None = None
 
     def choose(self, specs: Sequence[Spec]) -> None:
-        """Choose, the first time, what is left open. All workers must call this alike.
+        """Choose, on the first call, what has been left open. All workers must call this the same way.
 
         Args:
             specs: `Spec` of each gradient.
@@ -72,16 +72,16 @@ class Way:
 
     @property
     def reasons(self) -> list[str]:
-        """One line for the user for each choice between several."""
+        """One line for the user for each choice between several options."""
         return [made.reason for made in (self.choice, self.form_choice) if made is not None and made.reason]
 
     def chosen(self) -> list | None:
-        """Return the arguments of `take`, or `None` if there has been no choice yet."""
+        """Return the choice as the arguments of `take`; `None` if none has been made yet."""
         form = None if self.sums is None else compression.serialize(self.sums.form)
         return self.choice and [self.choice.exchange.name, self.choice.bucket_bytes, form]
 
     def take(self, name: str, bucket_bytes: int | None, form: dict | None) -> None:
-        """Use the exchange of this name, buckets of this size and the form, which other workers have chosen before."""
+        """Use the exchange, bucket size and codec that other workers have chosen."""
         if name != self.exchange.name:
             self.exchange = exchange.get(name, self.exchange.communicator)
         self.bucket_bytes, self.choice = bucket_bytes, Choice(self.exchange, bucket_bytes, [], "")

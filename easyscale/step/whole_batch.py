@@ -1,4 +1,4 @@
-"""The batches of all workers together, which layers, losses and metrics ask for inside a step."""
+"""The batches of all workers as one, for layers, losses and metrics inside a step."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -12,11 +12,11 @@ from easyscale.step.shared import Shared
 
 __all__ = ["COMPARED", "BatchOfProcesses", "OwnBatch", "WholeBatch"]
 
-COMPARED = 4096  # elements of a tensor, by which batches are known to be the same
+COMPARED = 4096  # elements of each tensor by which batches are compared
 
 
 class WholeBatch(Protocol):
-    """What layers, losses and metrics need of the other workers inside a step.
+    """The batches of all workers as one, for layers, losses and metrics inside a step.
 
     Outside of a `fit()` or `evaluate()` of all workers, and with one worker, the whole batch is the worker's own.
     """
@@ -27,7 +27,7 @@ class WholeBatch(Protocol):
 
     @property
     def context(self) -> StepContext:
-        """What is known of the step that is being traced."""
+        """The context of the step that is being traced."""
 
     def graph(self) -> Any:
         """Return the graph that is being traced; `None` if none is."""
@@ -37,17 +37,17 @@ class WholeBatch(Protocol):
 
         Args:
             vector: Vector. This worker's numbers.
-            fingerprint: Scalar. In an evaluation for which each worker may have all data: workers that have the same
-                numbers and the same fingerprint have the same data, which counts once. Defaults to `None`: each counts.
+            fingerprint: Scalar. For an evaluation in which each worker may have all data: if all workers have the same
+                vector and fingerprint, they have the same data, which counts once. Defaults to `None`: each counts.
         """
 
     def moments(self, mean: Tensor, variance: Tensor, count: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean, variance and number of all workers' data together, in the graph and with their gradients.
+        """Return the mean, variance and count of all workers' data, in the graph and with gradients.
 
         Args:
             mean: Vector. The mean of this worker's data, for each channel.
-            variance: Vector. Their variance.
-            count: Scalar. How many data these are.
+            variance: Vector. The variance.
+            count: Scalar. The number of values per channel.
 
         Reference: Chan, Golub, LeVeque, 1979 for the moments of a union of samples.
         """
@@ -56,11 +56,11 @@ class WholeBatch(Protocol):
         """Return the number of samples in a batch, given as the list of its tensors, some of which may be `None`."""
 
     def beginnings(self, tensors: Sequence[Any]) -> list[Tensor]:
-        """Return the first elements of each tensor of numbers in a batch, in the graph: vectors of at most 4096."""
+        """Return the first elements of each numeric tensor in a batch, at most 4096, as vectors in the graph."""
 
 
 class BatchOfProcesses(WholeBatch):
-    """The batches of all workers together, which layers and losses may ask for inside a step.
+    """The batches of all workers as one, by communication between processes.
 
     Args:
         communicator: The `Communicator`.
@@ -92,9 +92,9 @@ class BatchOfProcesses(WholeBatch):
 
 
 class OwnBatch(WholeBatch):
-    """Stands for the batches of all workers in a step without the others: each has as much as this one.
+    """Stand-in for the whole batch in a step without the other workers, as if each had this worker's batch.
 
-    So a loss that is a sum is as large as in a step of all workers, and a mean that counts steps counts it as much.
+    So a loss that is a sum is as large as in a step of all workers, and has the same weight in a mean over steps.
 
     Args:
         batch: The `WholeBatch` of all workers.
