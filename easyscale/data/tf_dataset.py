@@ -19,7 +19,7 @@ from easyscale.when_imported import when_imported
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["install", "of_all", "owns", "part", "part_caches"]
+__all__ = ["install", "is_endless", "of_all", "owns", "part", "part_caches"]
 
 
 _local_batches: weakref.WeakKeyDictionary[Any, called.LocalBatch] = weakref.WeakKeyDictionary()
@@ -191,6 +191,14 @@ def _count(dataset: "tf.data.Dataset", rank: int, size: int) -> int | None:
     batches = -(-samples // batch)
     before = (batches - 1) * batch
     return batches if samples - before > (rank - before) % size else batches - 1
+
+
+def is_endless(data: Any) -> bool:
+    """Return whether `data` is a `tf.data.Dataset` known to have no end."""
+    if not owns(data) or "take" in type(data).__name__.lower():
+        return False
+    cardinality = int(data.cardinality())  # a filter, such as that of a part, does not know
+    return cardinality == -1 or (cardinality == -2 and any(map(is_endless, inputs_of(data))))
 
 
 def _repeats(dataset: "tf.data.Dataset") -> bool:

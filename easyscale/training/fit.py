@@ -9,8 +9,8 @@ import keras
 
 from easyscale import backend as backends
 from easyscale.communicator.data_axis import everyone_of
-from easyscale.data import division
-from easyscale.errors import DesyncError
+from easyscale.data import division, tf_dataset
+from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.keras_internals import initial_epoch, set_initial_epoch
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.agreement import Purpose
@@ -170,6 +170,17 @@ class Fit:
             self._trace_anew()
         set_initial_epoch(self._model, first["first"])  # which BackupAndRestore may have set, on the chief
         given = locals_of_fit(self._model)
+        if (
+            given.get("steps_per_epoch") is None
+            and tf_dataset.is_endless(given.get("x"))
+            and self._communicator.is_chief
+        ):
+            warnings.warn(
+                "an epoch must end. Received: a tf.data.Dataset without an end, and no `steps_per_epoch`. Pass "
+                "`steps_per_epoch` to `fit()`, or leave out `repeat()`",
+                EasyScaleWarning,
+                stacklevel=2,
+            )
         ends = given.get("steps_per_epoch") is None and any(
             division.is_finite(given.get(name)) for name in ("x", "val_x")
         )

@@ -125,3 +125,22 @@ def check_data_are_let_go_of_when_fit_has_ended():
     model.fit(data, epochs=2, steps_per_epoch=2, verbose=0, callbacks=[Distribute(), looks])
     gc.collect()
     assert [one() for one in known] == [None] * 4
+
+
+def check_an_epoch_without_an_end_is_reported():
+    model, (x, y) = classify(conv_net(), _sgd()), digits(GLOBAL_BATCH)
+    stops = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: _stop(model, batch))
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH)
+    endless = [easyscale.shard(batches.repeat()), easyscale.shard(batches).repeat()]
+    ending = [easyscale.shard(batches.repeat(2)), easyscale.shard(batches.repeat()).take(2)]
+    for data in (*endless, *ending):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(data, verbose=0, callbacks=[Distribute(), stops])
+        said = [str(one.message) for one in caught if "an epoch must end" in str(one.message)]
+        assert len(said) == (easyscale.is_chief() and data in endless), said
+
+
+def _stop(model, batch):
+    if batch == 2:
+        model.stop_training = True
