@@ -1,4 +1,4 @@
-"""Keras callbacks: `Distribute` makes a model's `fit()` that of all workers."""
+"""Keras callbacks: `Distribute` makes `fit()` train one model on all workers."""
 
 from easyscale.callbacks.distribute import Distribute
 from easyscale.callbacks.exchange_metrics import ExchangeMetrics

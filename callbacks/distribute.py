@@ -1,4 +1,4 @@
-"""The callback that does it all."""
+"""`Distribute`, the callback that makes `fit()` distributed."""
 
 import numbers
 import os
@@ -41,51 +41,50 @@ class Distribute(keras.callbacks.Callback):
     """Train one model on all workers: pass this callback to `fit()`, on every worker.
 
     - The model's optimizer, and every other optimizer among its attributes, is wrapped in a `DistributedOptimizer`,
-      unless it is one.
+      unless it already is one.
     - All workers start from the chief's weights and optimizer state. Dropout and augmentation differ between workers.
-    - A worker's gradients weigh as much as it has samples in the step, and losses with masks, weights or sums as much
-      as they have in the global batch. A worker that runs out of data before the others takes part in their steps with
+    - A worker's gradients are weighted by its number of samples in the step. Losses with masks, sample weights or sums
+      are normalized over the global batch. A worker that runs out of data early takes part in the others' steps with
       weight zero until the epoch ends for all.
-    - At the end of an epoch the metrics' states are merged over workers, those of the validation data as well. Every
-      callback sees the result, wherever it stands in the list.
-    - What a callback of one worker decides (to stop, the chief's learning rate) holds on all workers. Only the chief
-      has the callbacks that show or write, such as the progress bar and `ModelCheckpoint`.
+    - At the end of an epoch, the states of the metrics, including those of validation, are merged over workers. Every
+      callback sees the result, regardless of its position in the list.
+    - A decision of a callback on one worker (to stop, or the chief's learning rate) applies to all workers. Callbacks
+      that display or write, such as the progress bar and `ModelCheckpoint`, run only on the chief.
     - The workers' weights are compared after the first step, every `check_every` steps, and at the end.
 
-    With one worker `fit()` is what it is without this callback. A second `fit()` and a new `compile()` need nothing
-    else. In the `callbacks` of `evaluate()` on all workers it merges their metrics; without it each evaluates alone.
+    With one worker, `fit()` trains as it does without this callback. A second `fit()` or a new `compile()` needs
+    nothing else. In the `callbacks` of `evaluate()` on all workers, it merges their metrics; without it, each worker
+    evaluates its own data only.
 
     Args:
-        exchange: What `easyscale.exchange.get` takes: `"ring"`, `"tree"`, an `Exchange`, ... Defaults to `None`: what
-            `easyscale launch --exchange` said, else `"auto"`.
-        replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: what `easyscale launch
-            --replication` said, else `"between_graph"`.
+        exchange: An argument of `easyscale.exchange.get`: `"ring"`, `"tree"`, an `Exchange`, ... Defaults to `None`:
+            that of `easyscale launch --exchange`, else `"auto"`.
+        replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: that of `easyscale launch
+            --replication`, else `"between_graph"`.
         update: `"replicated"`, `"sharded"`, `"local_sgd"`, `"diloco"`, `"gossip"`, or an instance, such as
-            `easyscale.update.LocalSGD(every=16)`. See `DistributedOptimizer`. Defaults to `None`: `"sharded"` where the
-            model's optimizer allows it, there are 64 KB of weights or more, and the job is not elastic.
-        compression: In what form gradients travel between processes: `"int8"`, `"bf16"`, ..., or an instance, such as
+            `easyscale.update.LocalSGD(every=16)`. See `DistributedOptimizer`. Defaults to `None`: `"sharded"` if the
+            model's optimizer supports it, there are at least 64 KB of weights, and the job is not elastic.
+        compression: Compression of gradients between processes: `"int8"`, `"bf16"`, ..., or an instance, such as
             `easyscale.compression.FP16()`; or `"auto"`, chosen by timing. See `DistributedOptimizer`. Defaults to
-            `None`: what `easyscale launch --compression` said, else as they are.
-        bucket_bytes: Int. Gradients travel in vectors of about this size while the backward pass goes on, and weights
-            while the next step begins. Defaults to `None`: in one on one node, in what is found good between nodes.
-        communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+            `None`: that of `easyscale launch --compression`, else none.
+        bucket_bytes: Int. Approximate size of the buckets in which gradients travel during the backward pass, and
+            weights during the start of the next step. Defaults to `None`: one bucket within a node; between nodes, a
+            size chosen by measuring.
+        communicator: An argument of `easyscale.communicator.get`. Defaults to `None`.
         model_parallel: `easyscale.parallel.Pipeline`, or `Split`. A pipeline cuts the model into stages on neighbouring
-            ranks, which are then one worker: make this object before `easyscale.shard` and `local_batch` are called.
-            `Split` divides the weights of some layers over the workers or, with `group`, over neighbouring ranks that
-            are then one worker: make this object first as well. `Pipeline(split=...)` has both. With one rank none
-            changes anything.
+            ranks, which then form one worker. `Split` divides the weights of some layers over the workers or, with
+            `group`, over neighbouring ranks, which then form one worker. `Pipeline(split=...)` combines both. Create
+            this callback before you call `easyscale.shard` and `local_batch`. With one rank, none has an effect.
             Defaults to `None`: every rank trains the whole model.
-        check_every: Int. After so many steps the workers' weights are compared. Defaults to `100`.
-        checkpoint: String or path. A folder for checkpoints of the whole state of this `fit()`. If there are some,
-            training goes on from the last one. Each `fit()` has a folder of its own. Defaults to `None`: none are
-            written.
-        every: Int, or string. A checkpoint is written after so many steps, or so much time: `"90s"`, `"10min"`,
-            `"1h"`. Defaults to `None`: `"10min"`.
-        keep: Int. So many checkpoints stay, the last ones; fewer on a full disk. Defaults to `None`: `3`.
+        check_every: Int. Number of steps between comparisons of the workers' weights. Defaults to `100`.
+        checkpoint: String or path. A folder for checkpoints of the full state of this `fit()`, a separate one for each
+            `fit()`. If it has checkpoints, training continues from the last one. Defaults to `None`: none are written.
+        every: Int, or string. Interval between checkpoints: a number of steps, or a time, such as `"90s"`, `"10min"`
+            or `"1h"`. Defaults to `None`: `"10min"`.
+        keep: Int. Number of most recent checkpoints to keep; fewer on a full disk. Defaults to `None`: `3`.
 
     Raises:
-        ValueError: If an argument is none of those that it can be, or the model's optimizer is already distributed in
-            another way.
+        ValueError: If an argument is invalid, or the model's optimizer is already distributed in another way.
         DesyncError: In `fit()`, if workers differ in exchange, model, gradients, epochs or weights.
 
     Example:
@@ -119,7 +118,7 @@ class Distribute(keras.callbacks.Callback):
             "bucket_bytes": bucket_bytes,
             "communicator": communicator,
         }
-        DistributedOptimizer("sgd", **self._options)  # a wrong argument shows here and not in fit()
+        DistributedOptimizer("sgd", **self._options)  # checks the arguments now, not in fit()
         self._split = model_parallel if isinstance(model_parallel, Split) else None
         pipeline = None if isinstance(model_parallel, Split) else model_parallel
         if model_parallel is not None:
@@ -156,7 +155,7 @@ class Distribute(keras.callbacks.Callback):
             }
 
     def take(self, callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
-        """Distribute `model`. Called before the callbacks of the list get it."""
+        """Distribute `model`. Called before the callbacks of the list receive it."""
         if self._parallel.pipeline is not None:
             self._taken = callbacks
             remember(callbacks.callbacks)
@@ -172,7 +171,7 @@ class Distribute(keras.callbacks.Callback):
             options = {**options, "communicator": workers_of_groups(options["communicator"], self._group)}
         distribution.wrap_optimizers(options)
         if not distribution.optimizers:
-            return  # `predict()` needs none; `fit()` says so in `on_train_begin`
+            return  # `predict()` needs none; for `fit()`, `on_train_begin` raises an error
         self._taken = callbacks
         distribution.check_every, distribution.checkpoint = self._check_every, self._checkpoint
         distribution.split_by(self._split if distribution.ranks > 1 else None)
@@ -214,7 +213,7 @@ def _take(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
     ]
     found = [callback for callback in callbacks.callbacks if isinstance(callback, Distribute)]
     if classes:
-        communicators.get()  # by which an error is one line
+        communicators.get()  # so that errors are shown in one line
         raise ValueError(
             f"`callbacks` must be instances. Received: the class {classes[0].__name__}. Write `{classes[0].__name__}()`"
         )

@@ -1,4 +1,4 @@
-"""What the steps of an epoch have exchanged, among its metrics."""
+"""Metrics of the exchange, in the logs of each epoch."""
 
 from typing import Any
 
@@ -15,21 +15,21 @@ _TIMES = {"exchange_ms": (Part.EXCHANGE, Part.GATHER), "wait_ms": (Part.WAIT,), 
 
 
 class ExchangeMetrics(keras.callbacks.Callback):
-    """Add to the logs of each epoch what its training steps have exchanged: for `History`, `CSVLogger`, `TensorBoard`.
+    """Add metrics of the exchange to the logs of each epoch, for `History`, `CSVLogger`, `TensorBoard`.
 
-    - `exchange_messages`, `exchange_bytes`: what this worker has sent in a step, on average. What workers of one node
-      read in each other's memory is not sent.
-    - `exchange_ms`: milliseconds of a step in which gradients and weights travel.
-    - `wait_ms`: milliseconds in which this worker waits for others, which have not come as far.
+    - `exchange_messages`, `exchange_bytes`: messages and bytes that this worker sends in a step, on average. Reads from
+      the memory of other workers on the same node do not count.
+    - `exchange_ms`: milliseconds of a step in which gradients and weights are exchanged.
+    - `wait_ms`: milliseconds in which this worker waits for others that are behind.
     - `data_ms`: milliseconds in which it waits for its own data.
 
-    Steps that are traced, or compiled, are in no time. What is exchanged while the backward pass goes on is in no time
-    either. With one worker all are 0; times are with `--elastic`, `--servers` and in-graph. The chief's `History` has
-    those of the chief. All workers must have this callback, before those that write the logs; recording the times takes
-    less than 2 % of a step.
+    The times exclude steps that are traced or compiled, and exchanges that overlap with the backward pass. With one
+    worker all metrics are 0; with `--elastic`, `--servers` and in-graph replication all times are 0. The chief's
+    `History` has the chief's metrics. All workers must have this callback, before those that write the logs. Recording
+    the times takes less than 2 % of a step.
 
     Args:
-        communicator: What `easyscale.communicator.get` takes: the one that `Distribute` has. Defaults to `None`.
+        communicator: An argument of `easyscale.communicator.get`, the same as for `Distribute`. Defaults to `None`.
 
     Example:
 
@@ -52,10 +52,10 @@ class ExchangeMetrics(keras.callbacks.Callback):
         communicator, in_graph = self._communicator, replication.check(None) == "in_graph"
         self._was_on = communicator.timeline.is_on
         records = not (communicator.membership.is_elastic or communicator.servers or in_graph)
-        communicator.timeline.is_on = records  # before `fit()` begins, on all workers
+        communicator.timeline.is_on = records  # set before `fit()` begins, on all workers
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        self._communicator.timeline.is_on = self._was_on  # another `fit()` may have no use for it
+        self._communicator.timeline.is_on = self._was_on  # another `fit()` may not need it
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         timeline = self._communicator.timeline
@@ -63,7 +63,7 @@ class ExchangeMetrics(keras.callbacks.Callback):
         self._sent = self._now = self._traffic()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        self._steps, self._now = batch + 1, self._traffic()  # a validation follows, and metrics are merged
+        self._steps, self._now = batch + 1, self._traffic()  # excludes validation and the merging of metrics
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         if logs is None:

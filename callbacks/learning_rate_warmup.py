@@ -1,4 +1,4 @@
-"""A learning rate that grows during the first epochs."""
+"""A learning rate warm-up over the first epochs."""
 
 from typing import Any
 
@@ -12,28 +12,28 @@ __all__ = ["LearningRateWarmup"]
 
 
 class LearningRateWarmup(keras.callbacks.Callback):
-    """Raise the learning rate during the first epochs of a `fit()`, a little with every batch.
+    """Increase the learning rate linearly, batch by batch, during the first epochs of a `fit()`.
 
         rate = start + (target - start) * (epoch + batch / steps_per_epoch) / epochs
 
-    With the rate that a large batch needs, training would diverge at its begin. Behind the warm-up the rate is
-    `target`, and other callbacks may change it. `easyscale.optimizers.schedules.Warmup` is the same as a schedule.
+    At the rate that a large batch needs, training would diverge at the start. After the warm-up the rate is `target`,
+    and other callbacks may change it. `easyscale.optimizers.schedules.Warmup` is the equivalent schedule.
 
-    For momentum correction give the model `easyscale.optimizers.SGD`, or `LARS(momentum_correction=True)`: in the
-    velocity of `keras.optimizers.SGD` steps of earlier rates live on.
+    For momentum correction, use `easyscale.optimizers.SGD`, or `LARS(momentum_correction=True)`: the velocity of
+    `keras.optimizers.SGD` keeps steps at earlier rates.
 
     Args:
-        epochs: Float. How long the warm-up takes. Defaults to `5`.
+        epochs: Float. Length of the warm-up. Defaults to `5`.
         start: Float. The rate of the first batch. Defaults to `None`: `target / easyscale.size()`, the rate of one
-            worker if `target` has been scaled linearly; with one worker nothing is to be warmed up then.
-        target: Float. The rate at the end. Defaults to `None`: the optimizer's when `fit()` begins. Give it where a
-            `fit()` may begin in the midst of the warm-up, as with `BackupAndRestore`, or with a second `fit()`.
-        steps_per_epoch: Int. Defaults to `None`: what Keras knows of the data.
-        verbose: Int. `1`: the chief says when the warm-up ends. Defaults to `0`.
+            worker if `target` has been scaled linearly; with one worker there is then no warm-up.
+        target: Float. The rate at the end. Defaults to `None`: the optimizer's when `fit()` begins. Set it if a `fit()`
+            may begin during the warm-up, as with `BackupAndRestore` or a second `fit()`.
+        steps_per_epoch: Int. Defaults to `None`: the number that Keras finds for the data.
+        verbose: Int. `1`: the chief prints when the warm-up ends. Defaults to `0`.
 
     Raises:
-        ValueError: If an argument is out of its range or, in `fit()`, the learning rate is a schedule's, or nobody
-            knows how many batches an epoch has.
+        ValueError: If an argument is out of its range or, in `fit()`, the learning rate is a schedule, or the number of
+            batches in an epoch is unknown.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Options in a file: `easyscale launch --config easyscale.toml`. What the command line says wins over the file.
+"""Options from a file: `easyscale launch --config easyscale.toml`. The command line takes precedence over the file.
 
 [launch]
 np = 4
@@ -22,11 +22,11 @@ else:
 
 __all__ = ["is_long", "key", "option", "rule_against", "written"]
 
-_OWN = ("config", "print_config", "help")  # options that are about the file, or nothing
+_OWN = ("config", "print_config", "help")  # options that a file cannot set
 
 
 def option(function: Any) -> Any:
-    """Give a command the option `--config`, and `--print-config`, which is a flag that the command acts upon."""
+    """Add the option `--config`, and the flag `--print-config`, which the command itself handles."""
     read = click.option(
         "--config", metavar="FILE", is_eager=True, expose_value=False, callback=_read, type=str,
         help="Take options, script and arguments from a TOML file; those of the command line win.",
@@ -36,7 +36,7 @@ def option(function: Any) -> Any:
 
 
 def written(context: click.Context) -> str:
-    """Return the file that says what the command line of `context`, and the file it names, have said."""
+    """Return a config file with the options of `context`, from its command line and config file."""
     lines = [f"[{context.info_name}]"]
     for parameter in context.command.get_params(context):
         value = context.params.get(parameter.name or "")
@@ -58,12 +58,12 @@ def _in_toml(value: Any) -> str:
 
 
 def key(parameter: click.Parameter) -> str:
-    """The name of an option, or argument, in the file: that of its longest form, without dashes before it."""
+    """Return the name of an option or argument in the file: its longest form, without leading dashes."""
     return max(parameter.opts, key=len).lstrip("-")
 
 
 def is_long(option: click.Option) -> bool:
-    """Whether an option has a name of more than a letter."""
+    """Return whether an option has a long form, e.g. `--hosts`."""
     return any(name.startswith("--") for name in option.opts)
 
 
@@ -96,14 +96,14 @@ def _check_known(found: Mapping[str, Any], valid: list[str], what: str) -> None:
 
 
 def _checked(parameter: click.Parameter, name: str, value: Any, path: str) -> Any:
-    """Return a value of the file as click takes it; raise `click.UsageError` if it is of another kind."""
+    """Convert a value from the file for click; raise `click.UsageError` if it has the wrong type."""
     if (rule := rule_against(parameter, value)) is not None:
         raise click.UsageError(f"'{name}' in {path} must be {rule}. Received: {value!r}")
     return [str(one) for one in value] if isinstance(value, list) else value
 
 
 def rule_against(parameter: click.Parameter, value: Any) -> str | None:
-    """Return what an option, or argument, must be if this is not its value; `None` if it may be."""
+    """Return the rule that this value of an option or argument breaks; `None` if it is valid."""
     if isinstance(parameter, click.Option) and parameter.is_flag:
         is_right, rule = isinstance(value, bool), "true or false"
     elif parameter.nargs == -1:

@@ -1,4 +1,4 @@
-"""Groups of commands that are the modules of a package, imported when they are used."""
+"""Command groups whose commands are the modules of a package, imported on demand."""
 
 import difflib
 import importlib
@@ -9,11 +9,11 @@ import click
 
 __all__ = ["Command", "Folder"]
 
-_SYNONYMS = {"run": "launch", "start": "launch", "check": "doctor"}  # what other tools call commands
+_SYNONYMS = {"run": "launch", "start": "launch", "check": "doctor"}  # names of these commands in other tools
 
 
 class Command(click.Command):
-    """A click command whose usage errors always know the command they are about."""
+    """A click command whose usage errors always carry its context."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         try:
@@ -24,9 +24,9 @@ class Command(click.Command):
 
 
 class Folder(Command, click.Group):
-    """Offers every module of a package as a command: the click command that the module calls `command`.
+    """A group with one command per module of a package: the click command that the module calls `command`.
 
-    Without arguments it shows its help.
+    Without arguments, it prints its help.
 
     Args:
         package: String. Name of the package.

@@ -1,4 +1,4 @@
-"""The entry point of `easyscale`, and how its errors look: one line, exit code 2 for usage and 1 for the rest."""
+"""The entry point of `easyscale`. An error is one line; the exit code is 2 for usage errors and 1 for all others."""
 
 import difflib
 import errno
@@ -17,20 +17,20 @@ __all__ = ["main"]
 
 
 class Main(Folder):
-    """The outermost group. Shows every error as one line, whatever raised it."""
+    """The top-level group. Prints errors of the user or the system as one line, whatever raised them."""
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **options: Any) -> Any:
         options["standalone_mode"] = False
         if not standalone_mode:
             return super().main(*arguments, **options)
         _open_standard_files()
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # while the command was loading
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as set while the command was loading
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             code = super().main(*arguments, **options) or 0
             sys.stdout.flush()
             sys.exit(code)
-        except BrokenPipeError:  # whoever read our output is gone
+        except BrokenPipeError:  # the reader of our output is gone
             _drop_output()
             sys.exit(128 + signal.SIGPIPE)
         except OSError as error:
@@ -49,7 +49,7 @@ class Main(Folder):
 
 
 def _open_standard_files() -> None:
-    """Open what whoever started this has closed (`>&-`): another file would take its number."""
+    """Open standard files that the caller has closed (`>&-`): another file would take their numbers."""
     for file, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(file)
@@ -64,12 +64,12 @@ def _open_standard_files() -> None:
 
 
 def _drop_output(file: int = 1) -> None:
-    """Have Python's end write nowhere what is left to write."""
+    """Discard what Python would still write at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), file)
 
 
 def _usage(error: click.UsageError) -> str:
-    """What click says about wrong usage, in the form of all other errors."""
+    """Return click's message about wrong usage, in the style of all other errors."""
     help_line = f"See `{error.ctx.command_path} --help`" if error.ctx else ""
     if isinstance(error, click.NoSuchOption) and error.ctx:
         valid = [name for option in error.ctx.command.get_params(error.ctx) for name in option.opts if name[0] == "-"]
@@ -88,7 +88,7 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _rule_of(parameter: click.Parameter) -> str:
-    """Return what a number that an option takes must be; `""` if it takes none."""
+    """Return the rule for the number that an option takes; `""` if it takes none."""
     kind = parameter.type
     if not isinstance(kind, (click.types.IntParamType, click.types.FloatParamType)):
         return ""

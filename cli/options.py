@@ -1,4 +1,4 @@
-"""What options of several commands have in common: what each may be, and how it is refused if it is something else."""
+"""Options shared by several commands: their definitions, parsing and validation."""
 
 import difflib
 import importlib.util
@@ -56,7 +56,7 @@ class Workers(click.ParamType):
 
 
 def files(json: str, plot: str) -> Callable[[Callable], Callable]:
-    """Add the options `--json` and `--plot`, with these texts for the help, as `json_file` and `plot_file`."""
+    """Add the options `--json` and `--plot`, with these help texts, as `json_file` and `plot_file`."""
 
     def add(command: Callable) -> Callable:
         command = click.option("--plot", "plot_file", metavar="FILE.png", help=plot)(command)
@@ -66,7 +66,7 @@ def files(json: str, plot: str) -> Callable[[Callable], Callable]:
 
 
 def hosts(command: Callable) -> Callable:
-    """Add the options `--hosts` and `--hostfile`, which `parse_hosts` takes."""
+    """Add the options `--hosts` and `--hostfile`, which `parse_hosts` parses."""
     command = click.option("--hostfile", metavar="FILE", help="The hosts in a file: one a line, `a:2` or `a slots=2`.")(
         command
     )
@@ -76,7 +76,7 @@ def hosts(command: Callable) -> Callable:
 
 
 def network(command: Callable) -> Callable:
-    """Add the options `--bandwidth` and `--latency`, of a slower network than there is."""
+    """Add the options `--bandwidth` and `--latency`, which emulate a slower network."""
     command = click.option("--latency", metavar="T", help="Let what a rank sends arrive so much later, such as 20ms.")(
         command
     )
@@ -86,7 +86,7 @@ def network(command: Callable) -> Callable:
 
 
 def parse_hosts(hosts: str | None, hostfile: str | None) -> list[Host]:
-    """Return the hosts that are listed, or in a file; none if neither is given."""
+    """Return the hosts from a list or a file; none if neither is given."""
     if hosts is not None and hostfile is not None:
         raise click.UsageError("the hosts must come from one place. Received: --hosts and --hostfile. Leave one out")
     try:
@@ -98,7 +98,7 @@ def parse_hosts(hosts: str | None, hostfile: str | None) -> list[Host]:
 
 
 def check_network(bandwidth: str | None, latency: str | None) -> None:
-    """Refuse what is no bandwidth, or no time."""
+    """Reject an invalid bandwidth or latency."""
     if bandwidth is not None:
         parse("--bandwidth", bandwidth, parse_bandwidth)
     if latency is not None:
@@ -106,7 +106,7 @@ def check_network(bandwidth: str | None, latency: str | None) -> None:
 
 
 def check_files(json_file: str | None, plot_file: str | None) -> None:
-    """Refuse files that could not be written, before anything is measured."""
+    """Reject files that could not be written, before anything is measured."""
     for option, path in (("--json", json_file), ("--plot", plot_file)):
         if path is None:
             continue
@@ -120,7 +120,7 @@ def check_files(json_file: str | None, plot_file: str | None) -> None:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Refuse a file that could not be written."""
+    """Reject a file that could not be written."""
     folder = os.path.dirname(path) or "."
     if not path or not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
         raise click.UsageError(
@@ -129,20 +129,20 @@ def check_writable(option: str, path: str) -> None:
 
 
 def check_least(option: str, value: float | None, least: int) -> None:
-    """Refuse a number that is too small, infinite or none."""
+    """Reject a number that is too small, infinite or NaN."""
     if value is not None and not least <= value < float("inf"):
         raise click.UsageError(f"{option} must be {least} or more. Received: {option} {value}")
 
 
 def check_name(option: str, name: str, valid: Sequence[str], also: str = "") -> str:
-    """Return a name, if it is among those that are `valid`."""
+    """Return a name if it is `valid`; reject any other."""
     if name not in valid:
         raise click.UsageError(unknown(option, name, list(valid), also))
     return name
 
 
 def check_servers(servers: int, workers: int) -> None:
-    """Refuse fewer servers than none, and more than workers."""
+    """Reject a negative number of servers, and more servers than workers."""
     if not 0 <= servers <= workers:
         raise click.UsageError(
             "the number of servers must be from 0 to that of the workers. "
@@ -151,7 +151,7 @@ def check_servers(servers: int, workers: int) -> None:
 
 
 def check_image_size(model: str, smallest: int | None, image_size: int | None) -> None:
-    """Refuse images that are too small for a model."""
+    """Reject images that are too small for a model."""
     if image_size is not None and (smallest or 0) > image_size:
         raise click.UsageError(
             f"--image-size must be {smallest} or more for {model}. Received: --image-size {image_size}"
@@ -159,7 +159,7 @@ def check_image_size(model: str, smallest: int | None, image_size: int | None) -
 
 
 def check_between_devices(names: Sequence[str]) -> list[str]:
-    """Return those of these exchanges that devices of one process have; at least one has to be among them."""
+    """Return the exchanges that work between devices of one process; there must be at least one."""
     from easyscale import replication
 
     valid = ["auto", *replication.devices.available()]
@@ -170,7 +170,7 @@ def check_between_devices(names: Sequence[str]) -> list[str]:
 
 
 def parse(option: str, text: str, parser: Callable[[str], T]) -> T:
-    """Return what a parser of `quantities` makes of a text."""
+    """Parse the text of an option with a parser from `quantities`."""
     try:
         return parser(text)
     except ValueError as error:
@@ -178,12 +178,12 @@ def parse(option: str, text: str, parser: Callable[[str], T]) -> T:
 
 
 def parse_names(option: str, text: str, valid: Sequence[str]) -> list[str]:
-    """Return the names in `text`, each once."""
+    """Return the distinct names in `text`."""
     return [check_name(option, name, valid) for name in dict.fromkeys(text.split(","))]
 
 
 def parse_numbers(option: str, text: str) -> list[int]:
-    """Return the numbers in `text`, sorted, each once."""
+    """Return the distinct numbers in `text`, sorted."""
     parts = text.split(",")
     if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         received = text if len(text) < 80 else f"{text[:80]}..."
@@ -194,7 +194,7 @@ def parse_numbers(option: str, text: str) -> list[int]:
 
 
 def parse_exchanges(text: str | None, also: Sequence[str] = (), servers: int = 0) -> list[str]:
-    """Return the names in `text`, of exchanges or among `also`; if it is `None`, all that can have these servers."""
+    """Return the names in `text`, of exchanges or among `also`; if `None`, all exchanges that support `servers`."""
     from easyscale import exchange
 
     if text is None:

@@ -1,4 +1,4 @@
-"""What commands show is made of: progress while they measure; then percentiles, tables, JSON files and plots."""
+"""Building blocks of reports: progress bars, percentiles, tables, JSON files and plots."""
 
 import json
 import statistics
@@ -16,12 +16,12 @@ __all__ = ["Panel", "percentiles", "plot", "progress", "speedups", "table", "wri
 def progress(
     console: "rich.console.Console", is_counted: bool = True, is_shown: bool = True
 ) -> "rich.progress.Progress":
-    """Return what shows how far something is, and for how long it goes on.
+    """Return a progress display with the elapsed time.
 
     Args:
-        console: Where to show it. It goes away at the end.
-        is_counted: Bool. Whether the number of things to do is known. Defaults to `True`: there is a bar.
-        is_shown: Bool. Defaults to `True`.
+        console: The console. The display disappears at the end.
+        is_counted: Bool. Whether the total is known. Defaults to `True`: there is a bar.
+        is_shown: Bool. Whether to show it at all. Defaults to `True`.
     """
     from rich.progress import (
         BarColumn,
@@ -42,13 +42,13 @@ def progress(
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        refresh_per_second=2,  # what is measured needs the cores
+        refresh_per_second=2,  # the measurement needs the cores
         disable=not is_shown,
     )
 
 
 def percentiles(times: Sequence[float]) -> dict[str, float]:
-    """Return the `median`, and `p10` and `p90`, between which eight of ten are.
+    """Return the `median`, and the percentiles `p10` and `p90`.
 
     Example:
 
@@ -67,12 +67,12 @@ def percentiles(times: Sequence[float]) -> dict[str, float]:
 def table(
     title: str, columns: Sequence[str], sections: Iterable[Iterable[Sequence[str]]], caption: str | None = None
 ) -> "rich.table.Table":
-    """Return a table: names stand on the left of their columns, numbers on the right.
+    """Return a table with names aligned left and numbers aligned right.
 
     Args:
         title: String.
-        columns: The names of the columns. One that ends in a colon, which is not shown, has names.
-        sections: Rows that belong together.
+        columns: The titles of the columns. A trailing colon, which is not shown, marks a column of names.
+        sections: Groups of rows.
         caption: String. Defaults to `None`.
     """
     import rich.box
@@ -91,21 +91,21 @@ def table(
 
 
 def write(path: str, found: dict[str, Any]) -> None:
-    """Write it as JSON."""
+    """Write a dict to a JSON file."""
     with open(path, "w", encoding="utf-8") as file:
         json.dump(found, file, indent=1)
         file.write("\n")
 
 
 class Panel(NamedTuple):
-    """One of the plots of a figure: a column of numbers over another one.
+    """One plot of a figure: a column of numbers against another.
 
     Attributes:
-        column: String. Its name.
-        scale: Float. What its numbers are multiplied by.
-        look: What `matplotlib.axes.Axes.set` takes: `title`, `ylabel`, scales, ...
-        band: The names of two columns, between which is shaded. Defaults to none.
-        has_ideal: Bool. Whether there is a line on which both columns are equal. Defaults to `False`.
+        column: String. The name of the column.
+        scale: Float. Factor for its numbers.
+        look: Arguments of `matplotlib.axes.Axes.set`: `title`, `ylabel`, scales, ...
+        band: The names of two columns; the area between them is shaded. Defaults to none.
+        has_ideal: Bool. Whether to draw the line on which both columns are equal. Defaults to `False`.
     """
 
     column: str
@@ -116,7 +116,7 @@ class Panel(NamedTuple):
 
 
 def speedups(scale: str = "linear") -> list[Panel]:
-    """Return the panels of speed-up and of efficiency over ranks."""
+    """Return the panels of speed-up and efficiency against ranks."""
     look = {"title": "speed-up over one process", "xlabel": "ranks", "xscale": scale, "yscale": scale}
     efficiency = {"title": "efficiency, %", "xlabel": "ranks", "xscale": scale}
     return [Panel("speedup", 1, look, has_ideal=True), Panel("efficiency", 100, efficiency)]
@@ -130,15 +130,15 @@ def plot(
     lines: Sequence[tuple[str, str, Sequence[dict]]],
     text: Callable[[int], str] = str,
 ) -> None:
-    """Draw panels beside each other, and save them.
+    """Draw panels side by side, and save the figure.
 
     Args:
         path: String.
-        title: String. Of the whole figure.
-        panels: Its `Panel`s.
+        title: String. The title of the figure.
+        panels: The figure's `Panel`s.
         over: String. The name of the column on the horizontal axis.
-        lines: For each its label, its style, and rows, as dicts.
-        text: Function. Takes a number of the horizontal axis, and returns what stands there. Defaults to `str`.
+        lines: For each line its label, its style, and its rows, as dicts.
+        text: Function. Takes a number on the horizontal axis, and returns its tick label. Defaults to `str`.
     """  # fmt: skip
     from matplotlib.figure import Figure
 

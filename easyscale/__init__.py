@@ -1,6 +1,6 @@
-"""EasyScale: one Keras `fit()` on several processes; you pick how gradients are exchanged.
+"""EasyScale: one Keras `fit()` on several processes, with a choice of gradient exchanges.
 
-Names load when they are first used, so that `import easyscale` needs neither TensorFlow, Keras nor MPI.
+Names are loaded on first use, so `import easyscale` needs neither TensorFlow, Keras nor MPI.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import typing
 
 _is_command = os.path.basename((sys.argv or [""])[0]) in ("easyscale", "easyscale.exe")
 if _is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C while the command loads is no traceback; see `cli/main.py`
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C while the command loads; see `cli/main.py`
 
 __version__ = "0.2.0"
 """The version of this package.
@@ -58,7 +58,7 @@ _MODULES = (
 
 __all__ = ["__version__", *_MODULES, *_WHERE]
 
-if not os.path.isdir(os.path.join(__path__[0], "cli")):  # a checkout: `callbacks` and `cli` stand beside this folder
+if not os.path.isdir(os.path.join(__path__[0], "cli")):  # a checkout: `callbacks` and `cli` are next to this folder
     __path__.append(os.path.dirname(__path__[0]))
 
 importlib.import_module("easyscale.keras_backend").watch()

@@ -1,4 +1,4 @@
-"""`python -m easyscale` is `easyscale`."""
+"""Entry point of `python -m easyscale`, the same command as `easyscale`."""
 
 from easyscale.cli.main import main
 

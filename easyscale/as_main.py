@@ -1,4 +1,4 @@
-"""Runs a script, or a module, in this process as Python would have."""
+"""Running of a script or module in this process, as `python` would."""
 
 import functools
 import os
@@ -11,9 +11,9 @@ __all__ = ["run_as_main"]
 
 
 def run_as_main(arguments: Sequence[str]) -> None:
-    """Run what `python` would run with these arguments: a script, or `-m` and a module, and what it is given.
+    """Run these arguments as `python` would: a script, or `-m` and a module, then its own arguments.
 
-    The traceback of an exception begins with the script, as it would there.
+    The traceback of an exception starts with the script, as with `python`.
     """
     sys.excepthook = functools.partial(_show, sys.excepthook)
     if arguments[0] == "-m":

@@ -1,4 +1,4 @@
-"""Which of the package's functions the script has called: from this it shows what has been forgotten."""
+"""Record of the package's functions that the script has called, used to detect forgotten ones."""
 
 import contextlib
 import warnings
@@ -17,12 +17,12 @@ __all__ = [
 ]
 
 names: set[str] = set()
-_local_batches: dict[int, int] = {}  # what `local_batch` has returned -> what it was given last
+_local_batches: dict[int, int] = {}  # result of `local_batch` -> its last argument
 _warned: set[int] = set()
 
 
 class LocalBatch(int):
-    """The integer that `local_batch` returns, with the global batch it was divided from.
+    """The integer that `local_batch` returns, with the global batch that it is a part of.
 
     Attributes:
         global_batch: Int. The samples in a batch of all workers.
@@ -32,13 +32,13 @@ class LocalBatch(int):
 
 
 def note(name: str) -> None:
-    """Take in that the script has called a function of this name."""
+    """Record that the script has called a function of this name."""
     names.add(name)
 
 
 @contextlib.contextmanager
 def unnoted() -> Iterator[None]:
-    """Return a context in which it is not the script that calls functions."""
+    """Return a context in which calls are not recorded, because the script does not make them."""
     before = set(names)
     try:
         yield
@@ -47,7 +47,7 @@ def unnoted() -> Iterator[None]:
 
 
 def note_local_batch(global_batch: int, local_batch: int) -> LocalBatch:
-    """Return what `local_batch` returns, after it was noted."""
+    """Record a call of `local_batch`; return its result."""
     names.add("local_batch")
     _local_batches[local_batch] = global_batch
     local = LocalBatch(local_batch)
@@ -56,12 +56,12 @@ def note_local_batch(global_batch: int, local_batch: int) -> LocalBatch:
 
 
 def global_batch_of(local_batch: int) -> int | None:
-    """Return the global batch for which `local_batch` has returned this last; `None` if it never has."""
+    """Return the last global batch for which `local_batch` has returned this; `None` if it never has."""
     return _local_batches.get(local_batch)
 
 
 def warn_of_batches_divided_twice(local: LocalBatch) -> None:
-    """Warn where `shard` is about to divide batches that were made with what `local_batch` has returned.
+    """Warn that `shard` is about to divide batches whose size is already a result of `local_batch`.
 
     Args:
         local: The size of the batches.

@@ -1,4 +1,4 @@
-"""What stands in the files of a folder, so that a new file is all that something new takes."""
+"""Plugin discovery: imports a package's modules and registers their classes."""
 
 import functools
 import importlib
@@ -17,32 +17,32 @@ T = TypeVar("T")
 
 @functools.cache
 def import_all(package: str) -> tuple[ModuleType, ...]:
-    """Import every module of a package, by its name, and return them."""
+    """Import every module of a package, given by name, and return them."""
     path = importlib.import_module(package).__path__
     return tuple(importlib.import_module(module.name) for module in pkgutil.iter_modules(path, package + "."))
 
 
 def classes_in(package: str) -> list[type]:
-    """Return the classes that the modules of a package have, each once, in the order of modules."""
+    """Return the classes in the modules of a package, without duplicates, in the order of modules."""
     found = [value for module in import_all(package) for value in vars(module).values()]
     return list({value: None for value in found if isinstance(value, type)})
 
 
 def kinds_in(package: str, base: type) -> list[type[Any]]:
-    """Return those of `classes_in` that are of a base class and can be made."""
+    """Return those of `classes_in` that inherit from `base` and are not abstract."""
     return [kind for kind in classes_in(package) if issubclass(kind, base) and not inspect.isabstract(kind)]
 
 
 def make(argument: str, kind: type[T], arguments: Mapping[str, Any]) -> T:
-    """Return an instance of a class that a user, or a file, asks for, with these arguments.
+    """Return an instance of a class requested by a user or a file, made with these arguments.
 
     Args:
-        argument: String. What it was given to, for messages of errors.
+        argument: String. The user's argument, for error messages.
         kind: The class.
-        arguments: Dict. By their names.
+        arguments: Dict. The class's arguments by name.
 
     Raises:
-        ValueError: If it does not take them, needs more, or is only a base of others.
+        ValueError: If the class does not take these arguments, needs others, or is abstract.
     """
     problem = "a class with methods to be written" if inspect.isabstract(kind) else None
     try:
@@ -59,16 +59,17 @@ def make(argument: str, kind: type[T], arguments: Mapping[str, Any]) -> T:
 
 
 class Registry(Generic[T]):
-    """The classes that users ask for by name: those in the files of a package, and the user's own.
+    """Classes that users select by name: those in the modules of a package, and custom ones.
 
-    A class is known if it is registered; with a `base`, if it inherits from that and has a `name` of its own.
+    A class is known if it is registered or, with a `base`, if it inherits from that and defines a `name` itself.
 
     Args:
-        argument: String. What a name is given to, as "exchange": for messages of errors.
-        package: String. The package, whose modules are imported before a name is looked up.
-        base: Class. Defaults to `None`: only what is registered is known.
-        also: String. What may be given instead of a name, as " or an `Exchange`". Defaults to `""`.
-        besides: Names that stand for none of the classes, and are given elsewhere, as `"auto"`. Defaults to none.
+        argument: String. The user's argument, such as "exchange", for error messages.
+        package: String. A package, whose modules are imported before a name is looked up.
+        base: Class. Defaults to `None`: only registered classes are known.
+        also: String. Alternatives to a name, such as " or an `Exchange`", for error messages. Defaults to `""`.
+        besides: Valid names that are not those of classes and are handled elsewhere, such as `"auto"`. Defaults to
+            none.
 
     Example:
 
@@ -85,7 +86,7 @@ class Registry(Generic[T]):
         self._registered: dict[str, type[T]] = {}
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Return a decorator that makes a class known under `name`, which becomes its attribute `name`."""
+        """Return a decorator that registers a class under `name` and sets its attribute `name`."""
 
         def decorate(cls: type[T]) -> type[T]:
             cls.name = name  # type: ignore[attr-defined]
@@ -95,13 +96,13 @@ class Registry(Generic[T]):
         return decorate
 
     def classes(self) -> dict[str, type[T]]:
-        """Return all classes, by their names, sorted."""
+        """Return all classes by name, sorted."""
         import_all(self._package)
         named = {cls.__dict__["name"]: cls for cls in _subclasses(self._base) if cls.__dict__.get("name")}
         return dict(sorted({**named, **self._registered}.items()))
 
     def find(self, name: Any) -> type[T]:
-        """Return the class of this name.
+        """Return the class with this name.
 
         Raises:
             ValueError: If there is none.
@@ -112,13 +113,13 @@ class Registry(Generic[T]):
         return classes[name]
 
     def error(self, value: Any, valid: Sequence[str], argument: str | None = None) -> ValueError:
-        """Return the error for a value that is not among the valid names, by default of this registry's argument."""
+        """Return the error for a value that is not a valid name; `argument` defaults to that of this registry."""
         return ValueError(unknown(argument or self._argument, value, [*self._besides, *valid], self._also))
 
 
 def _subclasses(base: type[T] | None) -> list[type[T]]:
-    """Return all classes that inherit from one, those that are nearest first."""
+    """Return all classes that inherit from a class, closest first."""
     found = [] if base is None else base.__subclasses__()
-    for cls in found:  # which grows meanwhile
+    for cls in found:  # grows during the loop
         found += cls.__subclasses__()
     return found

@@ -1,15 +1,15 @@
-"""What EasyScale raises.
+"""Errors and warnings of EasyScale.
 
     EasyScaleError
-    ├── LaunchError          the ranks were not started in a way that lets them meet
+    ├── LaunchError          ranks were started in a way that does not let them connect
     ├── DesyncError          ranks differ where they must agree: exchange, gradients, weights
     ├── PeerError            another rank has left or failed while this one waits for it
-    ├── SharedMemoryError    a node has no room for the memory that its ranks are to have in common
-    └── WorkerError          a worker that `run` has started has raised an exception, or has ended
-    EasyScaleWarning         something works, but hardly as meant
+    ├── SharedMemoryError    a node has too little room for the memory that its ranks share
+    └── WorkerError          a worker started by `run` has raised an exception, or has ended
+    EasyScaleWarning         something works, but probably not as intended
 
-A bad argument is a plain `ValueError` or `TypeError`, as in Keras. Every message is the rule, what came, and the
-remedy, in one line.
+An invalid argument raises a plain `ValueError` or `TypeError`, as in Keras. Every message is one line: the rule, the
+received value, and the remedy.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class EasyScaleError(Exception):
-    """Base class of the errors that are EasyScale's own.
+    """Base class of EasyScale's own errors.
 
     Example:
 
@@ -47,7 +47,7 @@ class EasyScaleError(Exception):
 
 
 class LaunchError(EasyScaleError):
-    """The ranks were not started in a way that lets them meet.
+    """Ranks were started in a way that does not let them connect.
 
     Example:
 
@@ -66,7 +66,7 @@ class DesyncError(EasyScaleError):
     >>> try:
     ...     model.fit(x, y, batch_size=easyscale.local_batch(64), callbacks=[Distribute("ring")])
     ... except DesyncError as error:
-    ...     print(error)  # which ranks, and in what
+    ...     print(error)  # which ranks differ, and in what
     """
 
 
@@ -75,7 +75,7 @@ class PeerError(EasyScaleError):
 
     Args:
         message: String.
-        left: Int. The rank, if it has left. Defaults to `None`. Also an attribute.
+        left: Int. The rank that has left, if any. Defaults to `None`. Also an attribute.
 
     Example:
 
@@ -89,30 +89,30 @@ class PeerError(EasyScaleError):
 
 
 class LostError(PeerError):
-    """Another rank has failed, in a job that may go on without it: one that was started with `--elastic`.
+    """Another rank has failed in a job that may continue without it, one started with `--elastic`.
 
-    Who shows it to the user could not go on.
+    A rank that shows it to the user could not continue.
     """
 
 
 class SharedMemoryError(EasyScaleError):
-    """A node has no room for the memory that its ranks are to have in common.
+    """A node has too little room for the memory that its ranks share.
 
     Example:
 
     >>> try:
     ...     vector = easyscale.exchange.get("shared_memory").allocate(1 << 20, "float32")
     ... except SharedMemoryError as error:
-    ...     print(error)  # how much is free, and what makes more
+    ...     print(error)  # how much is free, and how to get more
     """
 
 
 class WorkerError(EasyScaleError):
-    """A worker that `run` has started has raised an exception, or has ended. Raised by `run`, on no worker.
+    """A worker started by `run` has raised an exception, or has ended. Raised by `run`, not on workers.
 
     Args:
         message: String.
-        rank: Int. The worker. Defaults to `None`: it is not known. Also an attribute.
+        rank: Int. The worker's rank. Defaults to `None`: it is not known. Also an attribute.
 
     Example:
 
@@ -126,7 +126,7 @@ class WorkerError(EasyScaleError):
 
 
 class EasyScaleWarning(UserWarning):
-    """Something works, but hardly as meant.
+    """Something works, but probably not as intended.
 
     Example:
 
@@ -137,10 +137,10 @@ class EasyScaleWarning(UserWarning):
 
 @functools.cache
 def show_in_one_line() -> None:
-    """From now on show in one line, without a traceback, what EasyScale raises and nobody catches.
+    """From now on, show EasyScale's uncaught errors and its warnings in one line, without a traceback.
 
-    That is every `EasyScaleError`, and a `ValueError` or `TypeError` about an argument of EasyScale's, with the line of
-    the script that passed it; and every `EasyScaleWarning`.
+    Applies to every `EasyScaleError` and `EasyScaleWarning`, and to a `ValueError` or `TypeError` that EasyScale raises
+    for an argument; the latter are shown with the script's line that passed it.
     """
     previous_hook, previous_format = sys.excepthook, warnings.formatwarning
 
@@ -153,7 +153,7 @@ def show_in_one_line() -> None:
         else:
             previous_hook(kind, error, traceback)
             return
-        sys.stderr.write(f"{kind.__name__}: {error}{where}\n")  # in one piece: other ranks write too
+        sys.stderr.write(f"{kind.__name__}: {error}{where}\n")  # one write, so as not to interleave with other ranks
 
     def format_warning(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> str:
         if issubclass(category, EasyScaleWarning):
@@ -164,7 +164,7 @@ def show_in_one_line() -> None:
 
 
 def _where(traceback: TracebackType | None) -> str:
-    """Return the innermost line of a traceback that is the user's own."""
+    """Return the innermost line of the user's code in a traceback."""
     own = [
         f" ({frame.f_code.co_filename}, line {number})"
         for frame, number in walk_tb(traceback)
@@ -175,20 +175,20 @@ def _where(traceback: TracebackType | None) -> str:
 
 
 def _is_of_a_library(file: str) -> bool:
-    # Libraries can come from several places at once: those of a user, of a virtual environment, of the system.
+    # Libraries may be in several places at once: the user's, a virtual environment's, the system's.
     own_folder = {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
     return file.startswith(sysconfig.get_paths()["stdlib"]) or not own_folder
 
 
 def tell(line: str) -> None:
-    """Write a line to stderr, if that can be: on a full disk, or closed, it is no reason to end."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: it was closed by Python
+    """Write a line to stderr if possible. A full disk or a closed stderr is not a reason to fail."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: Python has closed it
         if sys.stderr is not None:
             print(line, file=sys.stderr, flush=True)
 
 
 def is_number(value: Any, least: float | None = None, above: float | None = None, whole: bool = False) -> bool:
-    """Return whether `value` is a number that is finite, `whole` if that is asked, and in its range.
+    """Return whether `value` is a finite number in a range; with `whole`, an integer.
 
     Example:
 
@@ -202,7 +202,7 @@ def is_number(value: Any, least: float | None = None, above: float | None = None
 
 
 def unknown(argument: str, value: Any, valid: list[str], also: str = "") -> str:
-    """Return the message for a `value` that is not among the `valid` names, with the nearest of them.
+    """Return the error message for a `value` that is not among the `valid` names, with the closest of them.
 
     Example:
 

@@ -1,7 +1,7 @@
-"""Which backend Keras has or, before it is imported, will have; and whether it is installed. Keras is not loaded here.
+"""The backend that Keras uses or, before its import, will use, and checks that it is installed. Does not load Keras.
 
-Keras imports its backend while it is imported itself. Without it the error is one of a missing module, whose name says
-nothing to whoever has not chosen it. `watch` has the rule and the remedy said instead.
+Keras imports its backend during its own import. If the backend is missing, the error names a module that means nothing
+to a user who has not chosen it. `watch` reports the rule and the remedy instead.
 """
 
 import os
@@ -12,13 +12,13 @@ from easyscale.when_imported import before_import
 
 __all__ = ["check_choice", "check_installed", "chosen", "watch"]
 
-_DEFAULT = "tensorflow"  # Keras's own
-_EXTRAS = ("tensorflow", "torch", "jax")  # those that are an extra of this package
+_DEFAULT = "tensorflow"  # Keras's default
+_EXTRAS = ("tensorflow", "torch", "jax")  # backends that are an extra of this package
 
 
 def chosen() -> str:
-    """Return the backend that a Keras will have that is imported now: of `KERAS_BACKEND`, else of its own file."""
-    import json  # not before: `import easyscale` is to be quick
+    """Return the backend that Keras would use if imported now: from `KERAS_BACKEND`, else from `keras.json`."""
+    import json  # lazy, to keep `import easyscale` fast
 
     if asked := os.environ.get("KERAS_BACKEND"):
         return asked
@@ -30,9 +30,9 @@ def chosen() -> str:
 
 
 def check_installed() -> None:
-    """Raise `EasyScaleError` if the backend that Keras will have is not installed, or does not exist.
+    """Raise `EasyScaleError` if the backend that Keras will use is not installed, or does not exist.
 
-    One that is no backend of EasyScale's may train alone.
+    An installed backend that EasyScale does not support is accepted: it may train in a single process.
     """
     from importlib.util import find_spec
 
@@ -52,7 +52,7 @@ def check_installed() -> None:
 
 
 def check_choice(used: str) -> None:
-    """Raise `EasyScaleError` if `KERAS_BACKEND` says another backend than the one that Keras uses."""
+    """Raise `EasyScaleError` if `KERAS_BACKEND` differs from the backend that Keras uses."""
     asked = os.environ.get("KERAS_BACKEND")
     if asked and asked != used:
         raise EasyScaleError(
@@ -62,5 +62,5 @@ def check_choice(used: str) -> None:
 
 
 def watch() -> None:
-    """Have `check_installed` called when Keras is about to be imported, whoever does it."""
+    """Call `check_installed` when Keras is about to be imported, by any module."""
     before_import("keras", check_installed)

@@ -1,8 +1,8 @@
-"""The logical CPU devices of a process that drives several devices: made as soon as TensorFlow is imported.
+"""Logical CPU devices of a process that drives several devices, created as soon as TensorFlow is imported.
 
-TensorFlow makes them before it computes anything, or not at all. A script may compute before it enters `scope()`, which
-needs them: so they are made when the script imports TensorFlow, if the launcher has said how many. Nothing heavy is
-imported here: `import easyscale` does.
+TensorFlow can create them only before it computes anything. A script may compute before it enters `scope()`, which
+needs them. So they are created when the script imports TensorFlow, if the launcher has set their number. No heavy
+imports: `import easyscale` loads this module.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ __all__ = ["make", "watch"]
 
 
 def watch() -> None:
-    """Make this process's devices when TensorFlow has been imported, or Keras with it, if there are to be several."""
+    """Create this process's devices, if it drives several, after TensorFlow, or Keras with it, has been imported."""
     try:
         said = Settings.read(os.environ, ["replication", "devices", "launched", "rank_process"])
-    except ValueError:  # whoever needs the variable says so
+    except ValueError:  # reported where the variable is used
         return
     is_child = any(process not in (None, os.getpid()) for process in (said.launched, said.rank_process))
     devices = said.devices
@@ -31,14 +31,14 @@ def watch() -> None:
 
 
 def make(count: int, is_said: bool) -> None:
-    """Make so many logical CPU devices, unless there are.
+    """Create `count` logical CPU devices, unless they exist.
 
     Args:
-        count: Int. How many.
-        is_said: Bool. Whether a line says so.
+        count: Int. The number of devices.
+        is_said: Bool. Whether to report it in a line on stderr.
 
     Raises:
-        RuntimeError: If TensorFlow has computed something.
+        RuntimeError: If TensorFlow has already computed something.
     """
     config = _tensorflow().config
     cpu = config.list_physical_devices("CPU")[0]
@@ -54,12 +54,12 @@ def _make_early(devices: Devices) -> None:
     launcher = launchers.detect()
     local_rank = (launcher and launcher.local_rank) or 0
     if not _are_gpus(devices, local_rank):
-        with contextlib.suppress(RuntimeError):  # `scope()` says so
+        with contextlib.suppress(RuntimeError):  # `scope()` reports it
             make(devices.count, is_said=launcher is None or launcher.rank == 0)
 
 
 def _are_gpus(devices: Devices, local_rank: int) -> bool:
-    """Return whether the devices of a rank are GPUs: there are as many, or none else will do."""
+    """Return whether the devices of a rank are GPUs: they are required to be, or there are enough of them."""
     return devices.kind == "gpu" or (devices.kind != "cpu" and _gpus() >= (local_rank + 1) * devices.count)
 
 

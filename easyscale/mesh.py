@@ -1,7 +1,7 @@
-"""Workers in a grid with named axes: each axis of a rank is a communicator of its own.
+"""Ranks in a grid with named axes, each of which has a separate communicator.
 
-What travels along one axis never meets what travels along another. Gradients go along `"data"`, between the ranks that
-have the same weights; activations along `"model"`, between those that have different ones.
+Messages along different axes never interfere. Gradients travel along `"data"`, between ranks that have the same
+weights; activations along `"model"`, between ranks that have different ones.
 """
 
 import math
@@ -16,22 +16,22 @@ from easyscale.errors import unknown
 
 __all__ = ["Mesh", "ranks_of_worker", "set_ranks_of_worker"]
 
-_ranks_of_worker = 1  # neighbours that train one copy of the model, as the script has said last
+_ranks_of_worker = 1  # neighbouring ranks that train one copy of the model, as last set by the script
 
 
 def ranks_of_worker() -> int:
-    """Return how many neighbouring ranks are one worker: those of a pipeline, or that share a batch; else 1."""
+    """Return the number of neighbouring ranks that form one worker, a pipeline or a group with one batch; usually 1."""
     return _ranks_of_worker
 
 
 def set_ranks_of_worker(count: int) -> None:
-    """Let so many neighbouring ranks be one worker, to `easyscale.size()`, `shard` and `local_batch`."""
+    """Set the number of neighbouring ranks that `easyscale.size()`, `shard` and `local_batch` count as one worker."""
     global _ranks_of_worker
     _ranks_of_worker = count
 
 
 class Mesh:
-    """The ranks of a communicator, in a grid whose last axis goes through neighbours.
+    """The ranks of a communicator in a row-major grid: ranks along the last axis are neighbours.
 
             model 0   model 1
         data 0   0 ------- 1        mesh["model"] of rank 2: ranks 2 and 3
@@ -39,8 +39,8 @@ class Mesh:
         data 1   2 ------- 3
 
     Args:
-        communicator: The `Communicator`. All of its ranks make the mesh alike.
-        axes: Dict. For each axis, by name, its number of ranks.
+        communicator: The `Communicator`. All its ranks must create the same mesh together.
+        axes: Dict. The number of ranks along each axis, by name.
 
     Attributes:
         communicator: The same.
@@ -85,36 +85,36 @@ class Mesh:
             self._groups[name] = Group(communicator.duplicate(), self._ranks[name])
 
     def __getitem__(self, axis: str) -> Communicator:
-        """Return the communicator of the ranks that differ from this one along one axis only, and this one."""
+        """Return the communicator of the ranks along an axis: this one, and those that differ from it only there."""
         if axis not in self._groups:
             raise ValueError(unknown("axis", axis, list(self._groups)))
         return self._groups[axis]
 
     def beside(self, axis: str) -> Communicator:
-        """Return another communicator of an axis, for a thread beside: its messages never meet those of the first.
+        """Return a second communicator of an axis, for a background thread: its messages never mix with the first's.
 
-        All ranks must call this alike the first time.
+        The first call for an axis is collective: all ranks must make it.
         """
         if axis not in self._beside:
             self._beside[axis] = Group(self.communicator.duplicate(), self._ranks[axis])
         return self._beside[axis]
 
     def workers(self) -> DataAxis:
-        """Return the ranks along the first axis as workers, of which each is a group along the last one.
+        """Return the workers along the first axis, each a group of ranks along the last one.
 
-        With other axes between, they are the ranks that are at one place there. All ranks must call this alike the
-        first time.
+        With axes in between, only ranks with this rank's coordinates there are included. The first call is collective:
+        all ranks must make it.
         """
         if self._workers is None:
             first, last = list(self.axes)[0], list(self.axes)[-1]
             everyone, ranks = self.communicator.duplicate(), self._ranks_along(first, last)
-            if len(ranks) < everyone.size:  # else it has the collectives of its own
+            if len(ranks) < everyone.size:  # else keep its native collectives
                 everyone = Group(everyone, ranks)
             self._workers = DataAxis(self[first], self[last], self.beside(last), everyone)
         return self._workers
 
     def _ranks_along(self, *axes: str) -> list[int]:
-        """Return the ranks that differ from this one along these axes only, and this one."""
+        """Return this rank and those that differ from it only along these axes."""
         at = tuple(slice(None) if name in axes else position for name, position in self._coordinates.items())
         return self._grid[at].reshape(-1).tolist()
 
@@ -127,7 +127,7 @@ def _shown(axes: Mapping[str, int]) -> str:
 
 
 def _remedy(axes: Mapping[str, int], size: int) -> str:
-    """What makes the last axes fit: another number of ranks."""
+    """Return a remedy: the closest numbers of ranks that fit all axes but the first."""
     inner = math.prod(list(axes.values())[1:])
     near = sorted({max(1, size // inner) * inner, (size // inner + 1) * inner})
     return f"Start {' or '.join(map(str, near))} ranks with these, or change the axes"

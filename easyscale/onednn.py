@@ -1,6 +1,6 @@
-"""Whether TensorFlow computes with oneDNN's kernels, which it switches on by itself on some processors only.
+"""oneDNN kernels in TensorFlow, which enables them by default on some processors only.
 
-They are faster on others, too. Processor time in ms of a step of stock Keras, one core of an AMD Milan, which has AVX2:
+They are faster on others, too. CPU time in ms of a step of stock Keras, on one core of an AMD Milan, which has AVX2:
 
 | | off | on |
 |---|---|---|
@@ -8,8 +8,8 @@ They are faster on others, too. Processor time in ms of a step of stock Keras, o
 | ResNet50, 16 images of 64 x 64 | 2463 | 986 |
 | LSTM; transformer; conv net on digits | 154; 273; 19.4 | 115; 230; 18.6 |
 
-Results differ by rounding, of a weight there by 1.8e-7. TensorFlow reads the variable when it is imported. Nothing
-heavy is imported here.
+Results differ by rounding, 1.8e-7 for a weight in these runs. TensorFlow reads the environment variable on import. This
+module has no heavy imports.
 """
 
 import functools
@@ -26,14 +26,14 @@ ADVICE = (
     f"{_VARIABLE}=1 before it is imported, or start by `easyscale launch`; {_VARIABLE}=0 if it is meant so"
 )
 
-# With one of these TensorFlow does so by itself, on Linux: `DefaultOneDnnPolicy` in its util/port.cc.
+# On Linux, TensorFlow enables oneDNN by default if a processor has one of these: `DefaultOneDnnPolicy` in util/port.cc.
 _BY_ITSELF = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"}
-_FASTER = {"avx2", "fma"}  # what the processor of the table has
+_FASTER = {"avx2", "fma"}  # features of the processor in the table
 
 
 @functools.cache
 def features() -> frozenset[str]:
-    """Return what this processor can do, in the words of Linux; nothing where that is not known, or none of x86."""
+    """Return this processor's features by Linux's names; an empty set if they are unknown, or not on x86."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             found = next(line for line in file if line.startswith("flags"))
@@ -43,11 +43,11 @@ def features() -> frozenset[str]:
 
 
 def are_off(environment: Mapping[str, str], has: Collection[str] | None = None) -> bool:
-    """Return whether TensorFlow does without oneDNN though it is faster, and nobody has said so.
+    """Return whether TensorFlow runs without oneDNN although that is slower, and nobody has set the variable.
 
     Args:
-        environment: That TensorFlow starts with.
-        has: What the processor can do. Defaults to `None`: `features()`.
+        environment: The environment that TensorFlow starts with.
+        has: The processor's features. Defaults to `None`: `features()`.
 
     Example:
 
@@ -59,23 +59,23 @@ def are_off(environment: Mapping[str, str], has: Collection[str] | None = None) 
 
 
 def were_switched_on(environment: Mapping[str, str]) -> bool:
-    """Return whether it was the launcher that had TensorFlow compute with oneDNN, and nobody has said so."""
+    """Return whether TensorFlow uses oneDNN because the launcher has enabled it."""
     return environment.get(_BY_LAUNCHER) == "1" and are_on(environment)
 
 
 def are_on(environment: Mapping[str, str]) -> bool:
-    """Return whether TensorFlow computes with oneDNN."""
+    """Return whether TensorFlow uses oneDNN."""
     said = environment.get(_VARIABLE, "").lower()
     return said in ("1", "true") or (said not in ("0", "false") and bool(_BY_ITSELF & features()))
 
 
 def variables(choice: str, environment: Mapping[str, str], has: Collection[str] | None = None) -> dict[str, str]:
-    """Return what has TensorFlow do as was chosen, in a process that starts with `environment` and these beside.
+    """Return variables to add to `environment` so that a process that starts with it follows the choice.
 
     Args:
-        choice: String. `"on"`, `"off"`, or `"auto"`: on where it is faster and nobody has said anything.
+        choice: String. `"on"`, `"off"`, or `"auto"`: on where it is faster, unless the variable is set.
         environment: Mapping.
-        has: What the processor can do. Defaults to `None`: `features()`.
+        has: The processor's features. Defaults to `None`: `features()`.
 
     Example:
 

@@ -37,50 +37,50 @@ _ARGUMENTS = (
     "update",
     "compression",
     "bucket_bytes",
-)  # saved in a model's file
+)  # saved in the configuration
 
 
 @keras.saving.register_keras_serializable(package="easyscale")
 class DistributedOptimizer(AroundAnother):
-    """Average the gradients over all workers, then let another optimizer apply them.
+    """Average the gradients over all workers, then apply them with an inner optimizer.
 
         g_mean = sum_r(n_r * g_r) / sum_r(n_r)        over workers r, with n_r samples each
         w, state = inner_optimizer(w, state, g_mean)
 
     Everything that the inner optimizer does to gradients and weights (clipping, weight decay, moving averages, loss
-    scaling) uses the average, and so has the same meaning as on one worker. With one worker nothing is exchanged.
+    scaling) applies to the average, so it has the same meaning as on one worker. With one worker nothing is exchanged.
 
     `easyscale.callbacks.Distribute` wraps a model's optimizer automatically. Use this class directly in a custom
-    training loop, where `n_r` is 1. At the first step, the variables that it trains, and its own, are set to the
-    chief's on all workers; untrained variables are left as they are.
+    training loop, where `n_r` is 1. At the first step the trained variables and the optimizer's own are set to the
+    chief's values on all workers; other variables stay as they are.
 
     Args:
-        inner_optimizer: A `keras.optimizers.Optimizer`, or anything that `keras.optimizers.get` accepts.
-        exchange: Anything that `easyscale.exchange.get` accepts. Defaults to `None`: the value of `easyscale launch
-            --exchange`, else `"auto"`, which chooses by measuring.
-        replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: the value of `easyscale launch
+        inner_optimizer: A `keras.optimizers.Optimizer`, or an identifier that `keras.optimizers.get` accepts.
+        exchange: An argument of `easyscale.exchange.get`. Defaults to `None`: that of `easyscale launch --exchange`,
+            else `"auto"`, which chooses by measuring.
+        replication: String. `"between_graph"` or `"in_graph"`. Defaults to `None`: that of `easyscale launch
             --replication`, else `"between_graph"`.
         update: `"replicated"`: every worker updates all weights. `"sharded"`: in a `fit()` with `Distribute`, each
-            worker updates the weights that it owns, and has the inner optimizer's state for these only. A custom inner
-            optimizer must take the same step for any part of a weight, and after being rebuilt from its config.
-            `"local_sgd"`, `"diloco"`, `"gossip"`, or an instance, such as `easyscale.update.LocalSGD(every=16)`:
-            workers step alone between rounds. Defaults to `None`: `"sharded"` if the inner optimizer is one of Keras's
-            own and allows it, there are 64 KB of weights or more, and the job is not elastic; else `"replicated"`.
-        compression: The codec of gradients between processes: anything that `easyscale.compression.get` accepts, or
-            `"auto"`, which chooses by timing the gradients. With a codec, `update` is `"replicated"` unless you request
-            `"sharded"`: weights are sent uncompressed. Defaults to `None`: the value of `easyscale launch
-            --compression`, else no codec.
-        bucket_bytes: Int. The approximate size of the vectors in which gradients are sent during the backward pass, and
-            weights while the next step begins. Defaults to `None`: one vector on one node, a size chosen by measuring
-            between nodes.
-        communicator: Anything that `easyscale.communicator.get` accepts. Defaults to `None`.
+            worker updates only the weights that it owns, and holds the inner optimizer's state only for them. A custom
+            inner optimizer must then make the same step on any part of a weight, and be reproducible from its
+            configuration. `"local_sgd"`, `"diloco"`, `"gossip"`, or an instance, such as
+            `easyscale.update.LocalSGD(every=16)`: workers step independently between rounds. Defaults to `None`:
+            `"sharded"` if the inner optimizer is one of Keras's that supports it, there are at least 64 KB of weights,
+            and the job is not elastic.
+        compression: Compression of gradients between processes: an argument of `easyscale.compression.get`. With
+            compression, `update` defaults to `"replicated"`, because weights are not compressed. Defaults to `None`:
+            that of `easyscale launch --compression`, else none. `"auto"` chooses by timing the gradients.
+        bucket_bytes: Int. Approximate size of the buckets in which gradients travel during the backward pass, and
+            weights during the start of the next step. Defaults to `None`: one bucket within a node; between nodes, a
+            size chosen by measuring.
+        communicator: An argument of `easyscale.communicator.get`. Defaults to `None`.
         name: String. The optimizer's name. Defaults to `None`: that of the inner one.
 
     Attributes:
-        is_by_hand: Bool. Whether a script has created it, and not `Distribute` or a saved model.
+        is_by_hand: Bool. Whether the script created it, rather than `Distribute` or a saved configuration.
 
     Raises:
-        ValueError: If an argument is invalid, or `update="sharded"` and the inner optimizer needs whole weights.
+        ValueError: If an argument is invalid, or `update="sharded"` and the inner optimizer depends on whole weights.
         DesyncError: If workers have different exchanges, or exchange different gradients.
 
     Example:
@@ -115,7 +115,7 @@ class DistributedOptimizer(AroundAnother):
         self.compression = compressions.given(compression)
         self.bucket_bytes, self.communicator = bucket_bytes, communicator
         self.is_by_hand = True
-        self.starts_equal = True  # at the first step, unless `fit()` has done so
+        self.starts_equal = True  # copy the chief's variables at the first step, unless done elsewhere
         self.is_scaled_outside = self.is_clipped_outside = False  # by a `LossScaleOptimizer`; over stages of a pipeline
         self._replication: Replication | None = None
         self._hold(inner_optimizer)
@@ -126,7 +126,7 @@ class DistributedOptimizer(AroundAnother):
         self.forward(set(inner_optimizer.get_config()) - {*_ARGUMENTS, "learning_rate"})
 
     def take_inside(self, scaling: keras.optimizers.LossScaleOptimizer) -> None:
-        """Swap places with the loss scaling around this optimizer, so that the scaling sees the average."""
+        """Move to the outside of the loss scaling that wraps this optimizer, so that it sees the average."""
         scaling.inner_optimizer = self.inner_optimizer
         self._hold(scaling)
         self.built = self.is_scaled_outside = False
@@ -139,7 +139,7 @@ class DistributedOptimizer(AroundAnother):
 
     @property
     def workers(self) -> Replication:
-        """All workers, as seen from this one. The first use connects them, and is a collective call."""
+        """The `Replication` over all workers. The first access connects them, and is collective."""
         if self._replication is None:
             update = None if self.update is None else str(self.update)
             how = self.exchange, self.replication, update, self.bucket_bytes, self.communicator
@@ -153,8 +153,8 @@ class DistributedOptimizer(AroundAnother):
         if not self.inner_optimizer.built:
             replication = replications.get(self.replication)
             if replication.has_copies:
-                _ = self.workers  # makes it single-device
-            with keras.name_scope(self.inner_optimizer.name, caller=self.inner_optimizer):  # paths as in stock Keras
+                _ = self.workers  # connecting makes the inner optimizer local to one device
+            with keras.name_scope(self.inner_optimizer.name, caller=self.inner_optimizer):  # stock Keras's paths
                 replication.apart(lambda: self.inner_optimizer.build(variables))
         super().build(variables)
 
@@ -185,31 +185,31 @@ class DistributedOptimizer(AroundAnother):
         return loss
 
     def stateless_apply(self, *args: list, **kwargs: list) -> tuple[list, list]:
-        inner = self.inner_optimizer.stateless_apply  # loss scaling works differently there than in `apply`
+        inner = self.inner_optimizer.stateless_apply  # loss scaling overrides it, with other code than in `apply`
         return super().stateless_apply(*args, **kwargs) if self.workers.size > 1 else inner(*args, **kwargs)
 
     @property
     def is_sharded(self) -> bool:
-        """True while each worker has only its part of the inner optimizer's state."""
+        """True if each worker currently has only its part of the inner optimizer's state."""
         return self.updates.now.divides_state
 
     @property
     def is_synchronous(self) -> bool:
-        """True if all workers agree in each step of a `fit()`."""
+        """True if all workers synchronize in each step of a `fit()`."""
         return self.updates.is_synchronous
 
     @property
     def is_elastic(self) -> bool:
-        """True if others can continue after a worker fails: not with accumulated gradients, as its part is lost."""
+        """True if others can continue after a worker fails: not if it held part of the accumulated gradients."""
         inner = unscaled(self.inner_optimizer)
         accumulates = any(one.gradient_accumulation_steps for one in getattr(inner, "optimizers", [inner]))
         return self.workers.gradients.exchange.is_elastic and not accumulates
 
     def shard(self) -> None:
-        """Begin the update of a `fit()`: divide the inner optimizer's state among workers, if possible.
+        """Begin the update of a `fit()`: divide the inner optimizer's state over workers, if possible.
 
         Raises:
-            ValueError: If `update="sharded"` and it cannot be divided.
+            ValueError: If `update="sharded"` and the state cannot be divided.
         """
         self.workers.replicas.apart(self._shard)
 
@@ -219,48 +219,48 @@ class DistributedOptimizer(AroundAnother):
             self.updates.begin(self._trainable_variables)
 
     def unshard(self, complete: bool) -> None:
-        """End the update of a `fit()`, on all workers or not; see `UpdateInFit.end`."""
+        """End the update of a `fit()`, on all workers if `complete`; see `UpdateInFit.end`."""
         self.updates.end(complete)
 
     @property
     def late(self) -> LateGather | None:
-        """The `LateGather` of weights during the next step; `None` if a step gathers at its end."""
+        """The gather of weights at the start of the next step; `None` if a step gathers at its end."""
         return self.updates.now.late
 
     def back_up(self) -> None:
-        """Copy each worker's part of the state, if it has one, to another worker. All workers must call this."""
+        """Copy each worker's part of the state, if divided, to a second worker. Collective: all workers call this."""
         self.updates.back_up()
 
     def make_whole(self, has_joined: bool) -> None:
-        """Make the inner optimizer's state whole after workers have failed or joined; see `UpdateInFit.make_whole`."""
+        """Restore the inner optimizer's full state after workers fail or join; see `UpdateInFit.make_whole`."""
         self.updates.make_whole(has_joined)
 
     def collect_state(self, memory: SnapshotMemory) -> list:
-        """Return, on the chief, the whole values of `inner_optimizer.variables`. All workers must call this.
+        """Return, on the chief, the full values of `inner_optimizer.variables`. Collective: all workers call this.
 
         Args:
-            memory: `SnapshotMemory`. Allocates them.
+            memory: `SnapshotMemory`. Holds the values.
         """
         return self.updates.of_checkpoints.collect(memory)
 
     def set_state(self, values: list) -> None:
-        """Restore what `collect_state` returned; see `UpdateInFit.load`."""
+        """Set the values that `collect_state` returned; see `UpdateInFit.load`."""
         self.updates.load(values)
 
     def join(self, agreed: Agreed) -> bool:
-        """Take part, with weight zero, in a step of other workers; see `Gradients.join`."""
+        """Take part in a step of the other workers with weight zero; see `Gradients.join`."""
         return self.workers.gradients.join(agreed, self.workers.replicas.on_one_device(self._apply_in))
 
     def _apply_in(self, context: StepContext, grads: list, variables: list) -> None:
         with self.workers.current_step.of(context):
-            self.apply(grads, variables)  # the public method, which may be wrapped
+            self.apply(grads, variables)  # may be instrumented, as by `easyscale verify`
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name in vars(self).get("_hyperparameters", ()):
             self.updates.set(name, value)
 
-    # A model's file holds the inner optimizer's state once, where stock Keras looks for it.
+    # A model file has the inner optimizer's state once, where stock Keras looks for it.
 
     def save_own_variables(self, store: dict) -> None:
         self.updates.now.save_own_variables(store)
@@ -284,9 +284,9 @@ class DistributedOptimizer(AroundAnother):
 
 
 def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Return whether duplicate rows of a sparse gradient may be summed before the optimizer sees them.
+    """Return whether gradients of an embedding row from several samples may be summed before the optimizer sees them.
 
-    Many Keras optimizers would take a different step: they square or clip the row of each sample separately.
+    For many Keras optimizers that changes the step: they square, or clip, each sample's part separately.
     """
     optimizer = unscaled(optimizer)
     clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
@@ -294,10 +294,10 @@ def _adds_up(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def _form_for(optimizer: keras.optimizers.Optimizer, compression: Form) -> Form:
-    """Return the codec of gradients.
+    """Return the compression of gradients.
 
     Raises:
-        ValueError: If the compression error of a gradient would be added to one of a different loss scale.
+        ValueError: If error feedback would add a residual to a gradient with a different loss scale.
     """
     form = compressions.asked(compression)
     is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)

@@ -1,7 +1,7 @@
-"""What a rank tells of itself to whoever watches it: a record in memory that both see.
+"""Progress record of a rank, in memory that it shares with its watcher.
 
-The rank writes a few numbers, which costs it nothing worth mentioning. The watcher reads them whenever it likes, also
-while the rank is stuck, or stopped by a signal. Where nobody watches the record is memory of the rank's own.
+The rank writes a few numbers, at negligible cost. The watcher can read them at any time, even while the rank is stuck
+or stopped by a signal. Without a watcher, the record is in the rank's private memory.
 """
 
 import faulthandler
@@ -13,38 +13,38 @@ import time
 
 __all__ = ["Activity", "Leave", "Progress", "STACK_SIGNAL", "Wait"]
 
-STACK_SIGNAL = signal.SIGRTMIN + 6  # a rank that gets it writes where each of its threads is
+STACK_SIGNAL = signal.SIGRTMIN + 6  # makes a rank write the stacks of its threads
 
 _WORDS = ("pid", "moves", "phase", "step", "exchanges", "activity", "leave", "met", "missed")
-_SLOTS = 4  # threads that wait at a time; more go unnoticed
-_TEXT = 512  # bytes for what each of them waits for
+_SLOTS = 4  # waiting threads that can be recorded at a time; others are ignored
+_TEXT = 512  # bytes for the description of each wait
 _NUMBERS = 8 * (len(_WORDS) + 2 * _SLOTS)
 _SIZE = _NUMBERS + _SLOTS * _TEXT
 
 
 class Activity:
-    """What a rank does between exchanges that may take its time, and is no stall as long as it computes."""
+    """A rank's activity between exchanges. Some may take long, and are not stalls while the rank computes."""
 
     STEPS = 0
-    FIRST_STEP = 1  # which traces, and compiles
+    FIRST_STEP = 1  # traced and compiled
     EVALUATION = 2
     NAMES = ("steps", "the first step, which is traced", "an evaluation")
 
 
 class Leave:
-    """How a rank takes leave of the others."""
+    """The way in which a rank leaves the job."""
 
     NONE = 0  # not yet
     DONE = 1
     TOO_EARLY = 2  # others still need it
-    GAVE_UP = 3  # because of what another one did
-    RAISED = 4  # by an exception, after which others of an elastic job go on
-    UNNEEDED = 5  # it was to replace another one, and is not needed any more
-    MISSED = 6  # it has come to its end, and one of an elastic job has not, whom nobody has left out
+    GAVE_UP = 3  # because another rank failed or left
+    RAISED = 4  # by an exception; the others of an elastic job go on
+    UNNEEDED = 5  # it was a replacement that is no longer needed
+    MISSED = 6  # it has finished, but another rank of the elastic job has neither finished nor been removed
 
 
 class Wait:
-    """One thread's wait: `since` (on the monotonic clock, in nanoseconds) and what a dictionary says of it."""
+    """A thread's wait: `since`, in nanoseconds on the monotonic clock, and a dictionary that describes it."""
 
     def __init__(self, since: int, about: dict):
         self.since, self.about = since, about
@@ -65,23 +65,23 @@ def _word(index: int) -> property:
 
 
 class Progress:
-    """The record of one rank. Its numbers are attributes that can be read and set.
+    """The record of one rank. Its numbers are readable and writable attributes.
 
     Args:
-        memory: A `mmap` of `Progress.open`, or `None` for memory of this process's own.
+        memory: A `mmap` of `Progress.open`, or `None` for private memory.
 
     Attributes:
-        pid: Int. The process that writes, if it answers to `STACK_SIGNAL`; else 0.
-        moves: Int. Changes whenever the rank begins to wait for others, or has come through an exchange.
-        phase: Int. Twice the number of the epoch, from 1; one more in an evaluation. 0 outside of `fit()`.
+        pid: Int. The process that writes, if it handles `STACK_SIGNAL`; else 0.
+        moves: Int. Changes whenever the rank starts to wait for others, or completes an exchange.
+        phase: Int. Twice the number of the epoch, from 1, plus 1 in an evaluation. 0 outside of `fit()`.
         step: Int. Steps so far in this `fit()`.
-        exchanges: Int. Exchanges of gradients so far.
+        exchanges: Int. Gradient exchanges so far.
         activity: Int, of `Activity`.
         leave: Int, of `Leave`.
-        met: Int. 1 if all ranks have begun with MPI. Before, none can go on without another.
-        missed: Int. One more than the number of the rank that has ended while this one waited for it; 0 for none.
-        exchange: String. Of the rank's own: the name of the exchange in use.
-        purpose: String. Of the rank's own: what it meets the others for.
+        met: Int. 1 after all ranks have initialized MPI. Before, none can go on without the others.
+        missed: Int. 1 plus the rank that ended while this one waited for it; 0 for none.
+        exchange: String. The name of the exchange in use; not in the shared record.
+        purpose: String. The purpose of the current collective call; not in the shared record.
     """
 
     pid, moves, phase, step, exchanges, activity, leave, met, missed = map(_word, range(len(_WORDS)))
@@ -94,11 +94,10 @@ class Progress:
 
     @classmethod
     def open(cls, file: int | None = None) -> tuple["Progress", int]:
-        """Return a record that several processes see, and its file descriptor.
+        """Return a record that several processes can share, and its file descriptor.
 
         Args:
-            file: Int. The descriptor of a record that is there. Defaults to `None`: a new one, in memory without a
-                name.
+            file: Int. The descriptor of an existing record. Defaults to `None`: a new one, in anonymous memory.
         """
         if file is None:
             file = os.memfd_create("easyscale-progress")
@@ -107,15 +106,15 @@ class Progress:
 
     @classmethod
     def of_this_process(cls, variable: str) -> "Progress":
-        """Return the record that a watcher has given to this process by an environment variable, else a new one.
+        """Return the record that a watcher has passed to this process in an environment variable, else a new one.
 
-        From then on the process answers to `STACK_SIGNAL`.
+        With a watcher, the process handles `STACK_SIGNAL` from then on.
 
         Args:
-            variable: String. The value: process, descriptor of the record, descriptor to write stacks to.
+            variable: String. The variable's value: process, descriptor of the record, descriptor for stacks.
         """
         pid, record, stacks = (int(number) for number in variable.split(":")) if variable else (0, 0, 0)
-        if pid != os.getpid():  # a child of a rank has inherited it
+        if pid != os.getpid():  # inherited by a child of a rank
             return cls()
         made, _ = cls.open(record)
         faulthandler.register(STACK_SIGNAL, stacks, all_threads=True)
@@ -123,19 +122,19 @@ class Progress:
         return made
 
     def moved(self) -> None:
-        """Note that the rank has begun to wait for others, or come through an exchange."""
+        """Record that the rank has started to wait for others, or has completed an exchange."""
         self._numbers[1] += 1
 
-    # Waiting. A wait is written down when it has lasted a while, so that short ones cost nothing.
+    # Waits. A wait is recorded only after it has lasted a while, so that short ones cost nothing.
 
     def begin_wait(self, since: float, action: str, missing: list[int] | None = None, ends_job: bool = True) -> int:
-        """Write down that this thread waits; return the number for `end_wait`.
+        """Record that this thread waits; return the number for `end_wait`.
 
         Args:
-            since: Float. On the monotonic clock, in seconds.
-            action: String, as "waits for rank 1".
-            missing: The ranks that it waits for, if that is known. Defaults to `None`.
-            ends_job: Bool. Whether the job is ended if that takes too long, and not only told of. Defaults to `True`.
+            since: Float. The start, in seconds on the monotonic clock.
+            action: String, such as "waits for rank 1".
+            missing: The ranks that it waits for, if they are known. Defaults to `None`.
+            ends_job: Bool. Whether too long a wait ends the job, rather than being only reported. Defaults to `True`.
         """
         slot = next((free for free in range(_SLOTS) if not self._since(free)), -1)
         if slot >= 0:
@@ -155,20 +154,20 @@ class Progress:
         return slot
 
     def end_wait(self, slot: int) -> None:
-        """Write down that the wait is over."""
+        """Record that the wait is over."""
         if slot >= 0:
             self._set_since(slot, 0)
 
     @property
     def waits(self) -> list[Wait]:
-        """What this rank's threads wait for now, the longest wait first."""
+        """The current waits of this rank's threads, longest first."""
         found = []
         for slot in range(_SLOTS):
             if since := self._since(slot):
                 text = bytes(self._texts[slot * _TEXT : (slot + 1) * _TEXT]).partition(b"\0")[0]
                 try:
                     found.append(Wait(since, json.loads(text)))
-                except ValueError:  # it is being written
+                except ValueError:  # being written right now
                     continue
         return sorted(found, key=lambda wait: wait.since)
 

@@ -1,4 +1,4 @@
-"""Quantities as people write and read them: sizes (`4KB`, `1.5MB`), rates (`10Gbit`, `12.5GB/s`), times (`20us`), ...
+"""Human-readable quantities: sizes (`4KB`, `1.5MB`), rates (`10Gbit`, `12.5GB/s`), times (`20us`), ...
 
 KB is 1000 bytes, as in GB/s, and KiB 1024.
 """
@@ -24,10 +24,10 @@ _PER_SECOND = {"ns": 1e9, "us": 1e6, "µs": 1e6, "ms": 1e3, "s": 1.0}
 
 
 def parse_bytes(size: str) -> int:
-    """Return the number of bytes.
+    """Parse a size; return bytes.
 
     Raises:
-        ValueError: If the form or the unit is not known, or the size is not a whole number of bytes, 1 or more.
+        ValueError: If the format or the unit is unknown, or the size is not a whole number of bytes, 1 or more.
 
     Example:
 
@@ -50,10 +50,10 @@ def parse_bytes(size: str) -> int:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Return bytes per second.
+    """Parse a bandwidth; return bytes per second.
 
     Raises:
-        ValueError: If the form or the unit is not known, or it is not above zero.
+        ValueError: If the format or the unit is unknown, or the bandwidth is not above zero.
 
     Example:
 
@@ -71,10 +71,10 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_seconds(text: str) -> float:
-    """Return seconds.
+    """Parse a time; return seconds.
 
     Raises:
-        ValueError: If the form or the unit is not known.
+        ValueError: If the format or the unit is unknown.
 
     Example:
 
@@ -91,10 +91,10 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_steps(text: str) -> range:
-    """Return the numbers of steps, from 0.
+    """Parse a half-open range of step numbers, from 0.
 
     Raises:
-        ValueError: If the form is not known, or there is no such step.
+        ValueError: If the format is unknown, or the range is empty.
 
     Example:
 
@@ -112,10 +112,10 @@ def parse_steps(text: str) -> range:
 
 
 def parse_count(text: str) -> int:
-    """Return a whole number.
+    """Parse a count; return an integer.
 
     Raises:
-        ValueError: If the form is not known, or it is below one.
+        ValueError: If the format is unknown, or the count is below one.
 
     Example:
 
@@ -131,10 +131,10 @@ def parse_count(text: str) -> int:
 
 
 def parse_flops(text: str) -> float:
-    """Return floating-point operations per second.
+    """Parse a speed; return floating-point operations per second.
 
     Raises:
-        ValueError: If the form is not known, or it is not above zero.
+        ValueError: If the format is unknown, or the speed is not above zero.
 
     Example:
 
@@ -149,7 +149,7 @@ def parse_flops(text: str) -> float:
 
 
 def bytes_text(nbytes: int) -> str:
-    """Return the shortest form that `parse_bytes` understands.
+    """Format bytes in the shortest form that `parse_bytes` accepts.
 
     Example:
 
@@ -163,17 +163,17 @@ def bytes_text(nbytes: int) -> str:
 
 
 def millis_text(seconds: float) -> str:
-    """Return milliseconds, with more digits where there are few of them."""
+    """Format seconds as milliseconds, with more digits for small values."""
     return f"{1e3 * seconds:,.1f}" if seconds >= 1e-4 or seconds == 0 else f"{1e3 * seconds:.3f}"
 
 
 def micros_text(seconds: float) -> str:
-    """Return microseconds, with more digits where there are few of them."""
+    """Format seconds as microseconds, with more digits for small values."""
     return f"{1e6 * seconds:,.0f}" if seconds >= 1e-4 else f"{1e6 * seconds:.1f}"
 
 
 def _number(match: re.Match[str] | None) -> float | None:
-    """Return the number that a match begins with; `None` if there is no match, or it is not a finite number."""
+    """Return the first group of a match as a number; `None` if there is no match, or it is not a finite number."""
     try:
         number = float(match[1]) if match else math.inf
     except ValueError:

@@ -1,8 +1,8 @@
 """Runs a module of this package in another Python, as `python -m` does, but without the working directory.
 
-`python -m` puts the working directory first on the search path: its files, such as
-a `json.py` of somebody else, would be run in the place of others. This file is started by its path instead, takes its
-own folder off the search path, and imports nothing before.
+`python -m` puts the working directory first on the search path, so files there, such as an unrelated `json.py`, would
+shadow others. This file is started by its path instead, and removes its own folder from the search path before it
+imports anything that could be shadowed.
 """
 
 import sys
@@ -16,7 +16,7 @@ __all__ = ["command"]
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a module; without its first word it is what `python` is given.
+    """Return the command line that runs a module; its first word is the Python interpreter.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Learning rates for more workers than one, and so for larger batches."""
+"""Learning rates for several workers, and so for larger batches."""
 
 from easyscale import called
 from easyscale.errors import is_number, unknown
@@ -8,20 +8,20 @@ __all__ = ["scaled_lr"]
 
 
 def scaled_lr(base_lr: float, base_batch: int, batch: int | None = None, rule: str = "linear") -> float:
-    """Return the learning rate for a larger batch than the one that `base_lr` is good for.
+    """Return the learning rate for a larger batch than the one that `base_lr` was tuned for.
 
         base_lr * (batch / base_batch)              "linear"
         base_lr * (batch / base_batch) ** 0.5       "sqrt"
 
     Args:
-        base_lr: Float. The rate that is good for `base_batch`.
+        base_lr: Float. The rate tuned for `base_batch`.
         base_batch: Int. Samples in a step.
         batch: Int. Samples in a step of all workers. Defaults to `None`: `base_batch` on each worker.
         rule: String. `"linear"`, for SGD (Goyal et al., 2017), or `"sqrt"`, for LAMB (You et al., 2020).
             Defaults to `"linear"`.
 
     Raises:
-        ValueError: If an argument is none of those that it can be.
+        ValueError: If an argument is invalid.
 
     Example:
 

@@ -1,12 +1,12 @@
-"""Whether a `fit()` without `Distribute`, in a job of several ranks, was forgotten to be one of all of them.
+"""Warns when a multi-rank job calls `fit()` without `Distribute`.
 
-Each rank trains a model of its own then, and nothing else shows it. Rank 1 says so, at the end of the first such
-`fit()`: one that only the chief calls is meant so. So is one of a script that asks for its rank and divides neither
-data nor batches, such as a search over hyperparameters, and one in a script that uses MPI by itself.
+Each rank then trains a separate model, and nothing else shows it. Rank 1 warns at the end of the first such `fit()`,
+because one that only the chief calls is intended. So is one in a script that asks for its rank and divides neither data
+nor batches, such as a hyperparameter search, and one in a script that uses MPI itself.
 
-An `evaluate()` of divided data without `Distribute` is told of by whoever sees it: `warn_of_evaluation`.
+An `evaluate()` of divided data without `Distribute` is reported where it is detected, by `warn_of_evaluation`.
 
-Keras is watched from the moment the script imports it. Nothing heavy is imported here: `import easyscale` does.
+Keras is patched when the script imports it. No heavy imports: `import easyscale` loads this module.
 """
 
 import functools
@@ -30,7 +30,7 @@ MESSAGE = (
 
 @functools.cache
 def warn_of_evaluation() -> None:
-    """Warn, once, that a worker has evaluated its part of the data, and nobody the whole."""
+    """Warn, once, that each worker has evaluated only its part of the data."""
     warnings.warn(
         "`evaluate()` of data that `shard` has divided must have the callback `Distribute` to be of all of it. "
         "Received: none; each worker has the result of its own part. Pass "
@@ -41,7 +41,7 @@ def warn_of_evaluation() -> None:
 
 
 def watch() -> None:
-    """In rank 1 of a job, look at each `fit()` from now on, also if Keras is imported later."""
+    """On rank 1 of a job, check each `fit()` from now on, also if Keras is imported later."""
     launcher = launchers.detect()
     if launcher is None or launcher.rank != 1:
         return
@@ -49,7 +49,7 @@ def watch() -> None:
 
 
 class _CallbackList(Protocol):
-    """What is looked at of Keras's own."""
+    """The attributes of Keras's `CallbackList` that are used here."""
 
     model: Any
     callbacks: list
@@ -64,7 +64,7 @@ def _watch_keras(rank_process: int) -> None:
     def on_train_end_and_look(callbacks: _CallbackList, logs: dict | None = None) -> None:
         nonlocal has_warned
         on_train_end(callbacks, logs)
-        if not has_warned and os.getpid() == rank_process and _is_separate(callbacks):  # and not in what it has forked
+        if not has_warned and os.getpid() == rank_process and _is_separate(callbacks):  # not in forked children
             has_warned = True
             warn()
 
@@ -76,7 +76,7 @@ def _is_separate(callbacks: _CallbackList) -> bool:
     is_meant = "rank" in called.names and not divides
     is_meant |= "mpi4py.MPI" in sys.modules and "easyscale.communicator.mpi" not in sys.modules
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    main = "" if spec is None else spec.name  # one of this package's, unless it calls a function of the user's
+    main = "" if spec is None else spec.name  # this package's own programs are exempt, unless they run user code
     is_meant |= main.startswith(f"{__package__}.") and not main.startswith(f"{__package__}.running.")
     if is_meant or callbacks.model is None:
         return False
@@ -90,7 +90,7 @@ def _is_separate(callbacks: _CallbackList) -> bool:
 
 
 def warn() -> None:
-    """Warn, in a job of several ranks."""
+    """Warn if the job has several ranks."""
     launcher = launchers.detect()
     if launcher is not None and launcher.size > 1:
         show_in_one_line()

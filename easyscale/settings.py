@@ -1,8 +1,7 @@
-"""What `easyscale launch` and the ranks tell each other: environment variables, and exit codes beside the script's own.
+"""Environment variables and exit codes by which `easyscale launch` and the ranks communicate.
 
-The variables are the fields of one record, `Settings`: whoever needs one reads the record, and whoever tells a process
-something writes it by `Settings.variables`. An argument in the script wins over the variable, which wins over the
-default.
+The variables are the fields of a record, `Settings`, which processes read; `Settings.variables` writes them for other
+processes. An argument in the script takes precedence over the variable, which takes precedence over the default.
 """
 
 import difflib
@@ -16,23 +15,23 @@ from easyscale import quantities
 
 __all__ = ["RESTART", "STALLED", "Devices", "Settings", "is_known", "variable", "without"]
 
-RESTART = 75  # asked to end, it has written a checkpoint: start it again. EX_TEMPFAIL of sysexits.h
-STALLED = 124  # ranks have waited for others for twice the time-out. As timeout(1)
+RESTART = 75  # asked to end, the job has written a checkpoint: restart it. EX_TEMPFAIL of sysexits.h
+STALLED = 124  # ranks have waited for others for twice the timeout. As in timeout(1)
 
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices that each process drives, in-graph: how many, and of which kind, `"gpu"`, `"cpu"` or `""` for any."""
+    """The in-graph devices of each process: their number, and their kind, `"gpu"`, `"cpu"` or `""` for any."""
 
     count: int
     kind: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Devices":
-        """Return what a text such as `"4"` or `"gpu:4"` says.
+        """Parse a text such as `"4"` or `"gpu:4"`.
 
         Raises:
-            ValueError: If it has another form.
+            ValueError: If it has another format.
         """
         found = re.fullmatch(r"(?:(gpu|cpu):)?([1-9]\d*)", text.lower())
         if found is None:
@@ -98,13 +97,13 @@ def _setting(
     """Return a field of `Settings`.
 
     Args:
-        default: What it is if nobody has said it.
-        about: String. What it means.
-        parse: Function. Takes the text of the variable; raises `ValueError` for one that is wrong.
-        rule: String. What it must be.
-        remedy: String. What to use instead of a wrong value.
-        option: String. The option of `easyscale launch` that says it. Defaults to `""`: users do not set it.
-        shown: String. How the documents call the default.
+        default: The value if the variable is not set.
+        about: String. A description.
+        parse: Function. Parses the variable's text; raises `ValueError` for an invalid one.
+        rule: String. The valid values, for error messages.
+        remedy: String. A value to use instead of an invalid one.
+        option: String. The option of `easyscale launch` that sets it. Defaults to `""`: users do not set it.
+        shown: String. The default as shown in the documentation.
     """
     told = {"about": about, "parse": parse, "rule": rule, "remedy": remedy, "option": option, "shown": shown}
     return field(default=default, metadata=told)
@@ -112,9 +111,9 @@ def _setting(
 
 @dataclass(frozen=True)
 class Settings:
-    """What this process, or one that is about to start, has been told. `exchange` is `EASYSCALE_EXCHANGE`, and so on.
+    """Settings of this process, or of one about to start. `exchange` is `EASYSCALE_EXCHANGE`, and so on.
 
-    Names of exchanges, replications and forms are checked where these are known.
+    Names of exchanges, replications and compressions are checked where they are used.
 
     Example:
 
@@ -186,7 +185,7 @@ class Settings:
         "0:100", "The steps that are in it, from the first to the one behind the last", _steps,
         "the numbers of two steps", "10:20", "--trace-steps", "`0:100`",
     )  # fmt: skip
-    # What processes of one job tell each other.
+    # Set by EasyScale's own processes, not by users.
     launched: int | None = _setting(None, "The process that `launch` has become, the only one of its job", _number(1))
     auto: int | None = _setting(None, "The seed of all ranks, where scripts do not know of EasyScale", _number(0))
     rank_process: int | None = _setting(None, "The process that is a rank; its children are none", _number(1))
@@ -199,14 +198,14 @@ class Settings:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None, names: Iterable[str] | None = None) -> "Settings":
-        """Return what the variables say. One that is empty says nothing; several devices alone mean in-graph.
+        """Read the variables. An empty one counts as unset; several devices imply in-graph replication.
 
         Args:
-            environment: Defaults to `None`: that of this process.
+            environment: Mapping. Defaults to `None`: that of this process.
             names: The fields to read. Defaults to `None`: all.
 
         Raises:
-            ValueError: If one of them cannot be what it says, or there is one whose name is nearly one of theirs.
+            ValueError: If one has an invalid value, or this process has a variable whose name looks misspelt.
         """
         if environment is None:
             environment = os.environ
@@ -218,7 +217,7 @@ class Settings:
         return found
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables that say this: those that are not what they are anyway."""
+        """Return the environment variables for these settings, without those that have their defaults."""
         said = {
             setting.name: getattr(self, setting.name)
             for setting in fields(self)
@@ -233,12 +232,12 @@ def variable(name: str) -> str:
 
 
 def is_known(name: str) -> bool:
-    """Whether an environment variable of this name is that of a field of `Settings`."""
+    """Return whether an environment variable belongs to a field of `Settings`."""
     return name in _NAMES
 
 
 def without(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without all that `Settings` says: what another job, started from here, inherits."""
+    """Return an environment without the variables of `Settings`, for another job started from here."""
     return {name: value for name, value in environment.items() if not is_known(name)}
 
 

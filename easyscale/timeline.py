@@ -1,8 +1,8 @@
-"""What a rank does, one part of a step after the other: where the time of steps goes.
+"""Timeline of a rank: the time that each part of a step takes.
 
-The training thread, and the threads from which the backend calls Python in its place, do one thing at a time. So a step
-is a row of parts, each of which ends where the next begins, and their times make that of the step. What other threads
-do beside has rows of its own, and is in no sum.
+The training thread, and the threads from which the backend calls Python on its behalf, do one thing at a time. So a
+step is a sequence of parts, each of which ends where the next begins, and their times add up to that of the step. Other
+threads have separate rows, which are in no sum.
 """
 
 import time
@@ -19,10 +19,10 @@ T = TypeVar("T")
 class Part:
     """The parts of a step, in the order in which they are shown."""
 
-    DATA = "data"  # the batch is not there yet
+    DATA = "data"  # waiting for the batch
     PASSES = "forward-backward"
-    WAIT = "wait"  # for other ranks, that have not come as far
-    PACK = "pack"  # gradients are copied into vectors, or come out of them
+    WAIT = "wait"  # for ranks that are behind
+    PACK = "pack"  # copying gradients into and out of buckets
     EXCHANGE = "exchange"
     UPDATE = "update"
     GATHER = "gather"  # of weights that other ranks have updated
@@ -33,12 +33,12 @@ class Part:
 
 
 class Span(NamedTuple):
-    """A part of a step, as it was.
+    """A recorded part of a step.
 
     Attributes:
         name: String. Of `Part`.
         begin, end: Int. Nanoseconds on `Timeline.clock`.
-        thread: String. `""` for the row of parts.
+        thread: String. `""` for the training thread's row.
         step: Int. The number of the step, from 0 in this process.
     """
 
@@ -54,15 +54,15 @@ class Timeline:
 
     Args:
         is_on: Bool. Defaults to `False`.
-        traced: Range of the numbers of steps whose `spans` are kept. Defaults to `None`: of none.
+        traced: Range of the numbers of steps whose `spans` are kept. Defaults to `None`: none.
 
     Attributes:
         is_on: The same.
         spans: List of `Span`, of the traced steps.
-        times: `Counter`. Nanoseconds of each part in all steps that count, since `begin` was called.
-        waits: Dict. By the number of each of these steps the nanoseconds of `Part.WAIT` in it.
-        is_told: Bool. Whether the user knows why nothing is recorded.
-        number: Int. Of the step under way, or of the last one; -1 before the first.
+        times: `Counter`. Nanoseconds of each part in all counted steps since the last `begin`.
+        waits: Dict. By the number of each of these steps, its nanoseconds of `Part.WAIT`.
+        is_told: Bool. Whether the user has been told why nothing is recorded.
+        number: Int. The number of the current step, or of the last one; -1 before the first.
 
     Example:
 
@@ -81,28 +81,28 @@ class Timeline:
         self.is_told = False
         self.is_on, self._traced = is_on, range(0) if traced is None else traced
         self.spans: list[Span] = []
-        self._marks: list[tuple[int, str]] = []  # when each part of the step under way has begun
+        self._marks: list[tuple[int, str]] = []  # the start of each part of the current step
         self.number, self._counts = -1, True
         self.begin()
 
     @staticmethod
     def clock() -> int:
-        """Return nanoseconds since some moment that is the same for all processes of a host."""
+        """Return nanoseconds since a moment that is the same for all processes of a host."""
         return time.monotonic_ns()
 
     def begin(self) -> None:
-        """Count from now on: a `fit()` begins. A step that an error has left is forgotten."""
+        """Reset the sums at the start of a `fit()`. A step interrupted by an error is dropped."""
         self._marks.clear()
         self.times: Counter[str] = Counter()
         self.waits: dict[int, int] = {}
 
     @property
     def steps(self) -> int:
-        """The number of steps that count."""
+        """The number of counted steps."""
         return len(self.waits)
 
     def begin_step(self) -> None:
-        """Begin a step, where the one before ends."""
+        """End the previous step, if any, and begin the next."""
         if self.is_on:
             now = self.clock()
             self._close(now)
@@ -111,28 +111,28 @@ class Timeline:
             self._marks.append((now, Part.OTHER))
 
     def leave_out(self) -> None:
-        """Do not count the step under way: it is traced, or compiled. Its spans are kept as those of others."""
+        """Do not count the current step, because it is traced or compiled. Its spans are kept like those of others."""
         self._counts = False
 
     def end_step(self) -> None:
-        """End the last step of an epoch. One that still waits for data has found none, and is dropped."""
+        """End the last step of an epoch. A step that still waits for data has found none, and is dropped."""
         if self._marks and self._marks[-1][1] == Part.DATA:
             self.drop_step()
         if self.is_on:
             self._close(self.clock())
 
     def drop_step(self) -> None:
-        """Forget the step under way: there were no data for it."""
+        """Drop the current step, for which there was no data."""
         if self._marks:
             self._marks.clear()
             self.number -= 1
 
     def settle(self, number: int) -> None:
-        """Take in that all ranks have come to this number of a step: one has no more data than that."""
+        """Set the step number to the one that all ranks have reached, after a rank has run out of data."""
         self.number = number
 
     def to(self, part: str) -> str:
-        """Begin a part of the step under way, where the one before ends; return the one before.
+        """Begin a part of the current step, which ends the previous one; return the previous one.
 
         Outside of a step nothing is recorded.
         """
@@ -143,10 +143,10 @@ class Timeline:
         return before
 
     def came(self, *seconds: SupportsFloat) -> None:
-        """Take in when the batch of the step under way has come, if that is known: then passes have begun.
+        """Record when the batch of the current step arrived, if known: at that time the passes began.
 
         Args:
-            seconds: Float. Since 1970, as a graph knows it. Left out, nothing is done.
+            seconds: Float. Since 1970, as recorded by a graph. If left out, nothing is done.
         """
         if not self._marks or not seconds:
             return
@@ -158,7 +158,7 @@ class Timeline:
         self._marks[count:] = [*([(at, Part.PASSES)] if begins else []), *later]
 
     def beside(self, name: str, function: Callable[..., T], thread: str) -> Callable[..., T]:
-        """Return the function for another thread, which records when it is called in a traced step."""
+        """Return a function for another thread; in a traced step, wrapped to record when it runs."""
         if not self.is_on or self.number not in self._traced:
             return function
         number = self.number
@@ -173,7 +173,7 @@ class Timeline:
         return recorded
 
     def _close(self, now: int) -> None:
-        """Take in the parts of the step that ends now."""
+        """Record the parts of the step that ends now."""
         if not self._marks:
             return
         parts = [(name, begin, end) for (begin, name), (end, _) in pairwise([*self._marks, (now, "")])]

@@ -1,8 +1,8 @@
-"""Unbuffered output of a rank, written whole.
+"""Unbuffered output of a rank, without lost text.
 
-With `easyscale launch` ranks write without a buffer. Python then hands each text to the system once, and drops the rest
-if the system takes a part of it, as it does when a signal arrives while the reader is slow: SIGTERM, which asks for a
-checkpoint, or the one that asks a rank where it is.
+With `easyscale launch`, ranks write unbuffered. Python then calls `write` once for each text, and drops the rest after
+a partial write. That happens when a signal arrives while the reader is slow: SIGTERM, which requests a checkpoint, or
+the signal that requests a rank's stacks.
 """
 
 import io
@@ -14,14 +14,14 @@ __all__ = ["write_whole"]
 
 
 class _Whole(io.FileIO):
-    """A file that writes all it is given."""
+    """A file whose `write` is never partial."""
 
     def write(self, data: Any) -> int:
         rest = memoryview(data).cast("B")
         size = len(rest)
         while rest:
             written = super().write(rest)
-            if written is None:  # a file that does not wait, and takes no more now
+            if written is None:  # non-blocking, and full
                 select.select([], [self], [])
             else:
                 rest = rest[written:]
@@ -29,7 +29,7 @@ class _Whole(io.FileIO):
 
 
 def write_whole() -> None:
-    """Have `sys.stdout` and `sys.stderr` write whole texts, if they have no buffer. They stay the same objects."""
+    """Make unbuffered `sys.stdout` and `sys.stderr` write texts completely. They stay the same objects."""
     for stream in (sys.stdout, sys.stderr):
         if type(stream) is io.TextIOWrapper and type(stream.buffer) is io.FileIO:
             encoding, errors, name = stream.encoding, stream.errors, stream.name

@@ -1,4 +1,4 @@
-"""The releases of Python's libraries that EasyScale was tried with, and what is said of others. None is loaded here."""
+"""Releases of Keras and its backends that EasyScale is tested with, and checks for others. Loads none of them."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from easyscale.errors import EasyScaleError
 
 __all__ = ["TRIED", "check", "untried"]
 
-# From the first to the last: `make test-all` runs a part of the tests with both. Earlier ones are known not to work.
+# The first and the last release: `make test-all` runs some tests with both. Earlier ones are known not to work.
 TRIED = {
     "keras": ("3.12", "3.16"),
     "tensorflow": ("2.18", "2.22"),
@@ -17,13 +17,13 @@ TRIED = {
 
 
 def _numbers(version: str, count: int) -> tuple[int, ...]:
-    """Return the first numbers of a version: `(2, 13)` of `"2.13.0+cpu"`."""
+    """Return the first numbers of a version: `(2, 13)` for `"2.13.0+cpu"`."""
     found = [int(part) for part in version.partition("+")[0].split(".")[:count] if part.isdigit()]
     return tuple(found + [0] * (count - len(found)))
 
 
 def _compare(name: str, version: str) -> int:
-    """Return -1 for a version before those that were tried, 1 for one behind them, else 0."""
+    """Return -1 for a version before the tested ones, 1 for one after them, else 0."""
     first, last = TRIED[name]
     parts = first.count(".") + 1
     if _numbers(version, parts) < _numbers(first, parts):
@@ -38,7 +38,7 @@ def _loaded(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def check(backend: str) -> None:
-    """Raise `EasyScaleError` if the Keras that is loaded, or its backend, is known not to work.
+    """Raise `EasyScaleError` if the loaded Keras, or its backend, is known not to work.
 
     Args:
         backend: String. Keras's name for the backend.
@@ -53,7 +53,7 @@ def check(backend: str) -> None:
 
 
 def untried(backend: str) -> str | None:
-    """Return a line about a Keras, or a backend, that is newer than those EasyScale was tried with; `None` if none is.
+    """Return a message if the loaded Keras, or its backend, is newer than the tested releases; else `None`.
 
     Args:
         backend: String. Keras's name for the backend.

@@ -1,7 +1,7 @@
-"""One GPU for each rank: each sees its own share of its node's, before a framework has looked for them.
+"""Division of a node's GPUs: each rank sees only its share, set before a framework looks for GPUs.
 
-Frameworks compute on the first GPU that they see, and TensorFlow takes the memory of all. Nothing heavy is imported
-here: `import easyscale` does.
+Frameworks compute on the first GPU that they see, and TensorFlow reserves the memory of all. No heavy imports: `import
+easyscale` loads this module.
 """
 
 import os
@@ -14,7 +14,7 @@ from easyscale.settings import Settings
 __all__ = ["are_divided", "divide", "found", "share"]
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-_divided: list[str] = []  # the GPUs of this process, if they are a share of its node's
+_divided: list[str] = []  # this process's share of its node's GPUs, if they are divided
 
 
 def are_divided() -> bool:
@@ -23,12 +23,12 @@ def are_divided() -> bool:
 
 
 def share(gpus: Sequence[str], local_rank: int, local_size: int) -> list[str]:
-    """Return the GPUs of one rank: as many as of each other, or one that it shares with others.
+    """Return the GPUs of one rank: an equal share, or one GPU that it shares with other ranks.
 
     Args:
-        gpus: Strings. All of the node's.
+        gpus: Strings. All GPUs of the node.
         local_rank: Int. The rank's number on its node.
-        local_size: Int. How many ranks there are.
+        local_size: Int. The number of ranks on the node.
 
     Example:
 
@@ -40,20 +40,20 @@ def share(gpus: Sequence[str], local_rank: int, local_size: int) -> list[str]:
 
 
 def divide(launcher: Launcher, environment: MutableMapping[str, str], devices: str = "/dev") -> None:
-    """Have this process see its share of the GPUs, if its node has several, and several ranks.
+    """Make only its share of the GPUs visible to this process, if its node has several GPUs and several ranks.
 
-    What the user has said already counts: `CUDA_VISIBLE_DEVICES` with one GPU stays as it is, and of several each rank
-    sees a share. With devices in-graph the strategy divides them.
+    An existing `CUDA_VISIBLE_DEVICES` is respected: a single GPU stays as it is, and several are divided among the
+    ranks. With in-graph replication the strategy divides them.
 
     Args:
-        launcher: The `Launcher` that has started it.
-        environment: The variables of this process.
-        devices: String. The folder of the devices' files. Defaults to `"/dev"`.
+        launcher: The `Launcher` that has started this process.
+        environment: The environment of this process.
+        devices: String. The folder of device files. Defaults to `"/dev"`.
     """
     rank, size = launcher.local_rank, launcher.local_size
     try:
         in_graph = Settings.read(environment, ["replication"]).replication == "in_graph"
-    except ValueError:  # whoever needs the variable says so
+    except ValueError:  # reported where the variable is used
         return
     gpus = found(environment, devices)
     if rank is None or size is None or size < 2 or len(gpus) < 2 or in_graph or are_divided():

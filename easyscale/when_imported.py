@@ -1,4 +1,4 @@
-"""Something to do once a module has been imported, or just before, whoever imports it, without importing it first."""
+"""Import hooks: call a function after a module has been imported, or just before, without importing it."""
 
 import sys
 import types
@@ -10,13 +10,13 @@ __all__ = ["before_import", "when_imported"]
 
 
 def when_imported(name: str, act: Callable[[], None], through: Collection[str] = ()) -> None:
-    """Call `act` once module `name` has been imported: now, if it has been.
+    """Call `act` after module `name` has been imported: now, if it has been already.
 
     Args:
-        name: String. The module, at the top of a package: the modules in it are not looked for.
+        name: String. The module, which must be top-level.
         act: Function.
-        through: Names of modules that import `name` themselves. Where one of them is what imports it, `act` is called
-            once that one has been imported. Defaults to none.
+        through: Names of modules that import `name` themselves. If one of them imports it, `act` is called after that
+            one has been imported. Defaults to none.
 
     Example:
 
@@ -25,15 +25,15 @@ def when_imported(name: str, act: Callable[[], None], through: Collection[str] =
     """
     if sys.modules.get(name) is not None:
         act()
-    elif name not in sys.modules:  # `None` there says that it must not be imported
+    elif name not in sys.modules:  # `None` there means that it must not be imported
         sys.meta_path.insert(0, _Watching({name, *through}, frozenset(through), act))
 
 
 def before_import(name: str, act: Callable[[], None]) -> None:
-    """Call `act` before the code of module `name` is executed; never, if it has been. What it raises is `import`'s.
+    """Call `act` before the code of module `name` runs; never, if it has already run. `import` raises its exceptions.
 
     Args:
-        name: String. The module, at the top of a package: the modules in it are not looked for.
+        name: String. The module, which must be top-level.
         act: Function.
 
     Example:
@@ -45,7 +45,7 @@ def before_import(name: str, act: Callable[[], None]) -> None:
 
 
 class _Watching:
-    """A finder of modules that finds none: it puts those to work that do, and sees when they begin and are done."""
+    """A meta path finder that delegates to the other finders, and hooks into the execution of the module found."""
 
     def __init__(self, names: set[str], through: frozenset[str], act: Callable[[], None], is_before: bool = False):
         self._names, self._through, self._act, self._is_before = names, through, act, is_before
@@ -56,11 +56,11 @@ class _Watching:
     ) -> ModuleSpec | None:
         if name not in self._names or self._is_looking:
             return None
-        import importlib.util  # not before: `import easyscale` is to be quick
+        import importlib.util  # lazy, to keep `import easyscale` fast
 
         self._is_looking = True
         try:
-            spec = importlib.util.find_spec(name)  # perhaps for somebody who only wants to know whether it is there
+            spec = importlib.util.find_spec(name)  # the caller may only check that the module exists
         finally:
             self._is_looking = False
         if spec is not None and spec.loader is not None:

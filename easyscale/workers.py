@@ -1,7 +1,7 @@
-"""Who this process is among the workers: the functions that a script calls beside `fit()`.
+"""Position of this process among the workers: functions that a script calls in addition to `fit()`.
 
-The workers are the ranks of the default communicator, without those that only serve. A script that no launcher started
-is the only worker. With in-graph replication a process has several: one for each of its devices.
+Workers are the ranks of the default communicator, except those that only serve. A script started without a launcher is
+the only worker. With in-graph replication a process has several workers, one for each of its devices.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ __all__ = ["is_chief", "local_batch", "local_rank", "local_size", "rank", "scope
 
 
 def rank() -> int:
-    """Return this worker's number, from 0 to `size() - 1`; in-graph, that of the first one of this process.
+    """Return this worker's number, from 0 to `size() - 1`; in-graph, that of this process's first worker.
 
-    Ranks that only serve have the numbers after these.
+    Ranks that only serve have higher numbers.
 
     Example:
 
@@ -29,7 +29,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """Return the number of workers: of processes that train, times the devices that each of them drives.
+    """Return the number of workers: the processes that train, times the devices that each of them drives.
 
     With `Distribute(model_parallel=...)` a worker may be a pipeline, or a group of processes that share a batch.
 
@@ -43,7 +43,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Return this worker's number among those of its node, from 0 to `local_size() - 1`.
+    """Return this worker's number among the workers of its node, from 0 to `local_size() - 1`.
 
     Example:
 
@@ -65,9 +65,10 @@ def local_size() -> int:
 
 
 def is_chief() -> bool:
-    """Return whether this is worker 0, the one that prints and writes files. What replaces it in an elastic job is not.
+    """Return whether this is worker 0, which prints and writes files.
 
-    Of a worker of several processes, a pipeline or group, it is the first one.
+    In an elastic job, a process that replaces it is not the chief before it has joined. If a worker has several
+    processes, a pipeline or group, the chief is the first one.
 
     Example:
 
@@ -79,14 +80,14 @@ def is_chief() -> bool:
 
 
 def local_batch(global_batch: int) -> int:
-    """Return what `fit(batch_size=)` gets in this process so that all workers together use `global_batch`.
+    """Return the `batch_size` for `fit()` in this process so that all workers together use `global_batch`.
 
     Args:
         global_batch: Int. The number of samples in one step of all workers.
 
     Raises:
-        ValueError: If `global_batch` is no integer, or cannot be divided by the number of workers. In an elastic job
-            that has lost some, the first of those that are left get one sample more instead.
+        ValueError: If `global_batch` is not an integer, or not divisible by the number of workers. In an elastic job
+            that has lost workers, the first of the remaining ones get one more sample instead.
 
     Example:
 
@@ -112,10 +113,9 @@ def local_batch(global_batch: int) -> int:
 
 
 def scope() -> contextlib.AbstractContextManager:
-    """Return the context in which the model is built and compiled.
+    """Return the context in which to build and compile the model.
 
-    In-graph it is that of a `tf.distribute.MirroredStrategy` over this process's devices. Between processes it does
-    nothing.
+    In-graph, it is that of a `tf.distribute.MirroredStrategy` over this process's devices. Otherwise it does nothing.
 
     Example:
 
@@ -129,6 +129,6 @@ def scope() -> contextlib.AbstractContextManager:
 
 
 def _devices() -> int:
-    """The number of devices that each process drives, as far as it has been said."""
+    """Return the number of devices that each process drives, if it has been set; else 1."""
     said = Settings.read()
     return said.devices.count if said.devices is not None and said.replication == "in_graph" else 1

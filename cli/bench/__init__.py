@@ -1,1 +1,1 @@
-"""`easyscale bench`: starts the ranks that measure, and shows what they found: tables, JSON files, plots."""
+"""`easyscale bench`: starts the measuring ranks, and reports their results as tables, JSON files and plots."""

@@ -1,4 +1,4 @@
-"""What `easyscale bench exchange` shows: a table and a plot."""
+"""The report of `easyscale bench exchange`: a table and a plot."""
 
 import itertools
 from typing import TYPE_CHECKING
@@ -14,10 +14,10 @@ __all__ = ["plot", "summarise", "table"]
 
 
 def summarise(rows: list[dict], ranks: int) -> list[dict]:
-    """Add to each row its `median`, `p10` and `p90` in seconds, `bus_bandwidth` in bytes/s and `ratio_to_mpi`.
+    """Return the rows with `median`, `p10` and `p90` in seconds, `bus_bandwidth` in bytes/s and `ratio_to_mpi` added.
 
-    The bus bandwidth, `2 * S * (P - 1) / P / t`, is what each rank sends at least, over the time: it can be compared
-    over numbers of ranks, and with the speed of the memory or the network.
+    The bus bandwidth, `2 * S * (P - 1) / P / t`, is the minimum that each rank has to send, divided by the time. It is
+    comparable across numbers of ranks, and with the speed of memory or network.
     """
     done = []
     for row in rows:
@@ -31,7 +31,7 @@ def summarise(rows: list[dict], ranks: int) -> list[dict]:
 
 
 def table(rows: list[dict], machine: dict) -> "rich.table.Table":
-    """Return a table of what `summarise` returned."""
+    """Return a table of the rows from `summarise`."""
     has_mpi = any(row["ratio_to_mpi"] is not None for row in rows)
     return reports.table(
         f"allreduce over {_ranks_text(machine)} on {machine['cores']} cores\n{machine['mpi']}",
@@ -42,7 +42,7 @@ def table(rows: list[dict], machine: dict) -> "rich.table.Table":
 
 
 def plot(path: str, rows: list[dict], machine: dict) -> None:
-    """Draw time and bus bandwidth over size, a line for each exchange."""
+    """Plot time and bus bandwidth against size, one line per exchange."""
     names = dict.fromkeys(row["exchange"] for row in rows)
     lines = [(name, "-", [row for row in rows if row["exchange"] == name]) for name in names]
     look = {"xscale": "log", "yscale": "log", "xlabel": "size of the vector"}
@@ -65,6 +65,6 @@ def _cells(row: dict) -> list[str]:
 
 
 def _ranks_text(machine: dict) -> str:
-    """Return how many ranks there were, in words."""
+    """Describe the number of ranks in words."""
     servers = machine["servers"]
     return f"{machine['ranks'] - servers} workers with {servers} servers" if servers else f"{machine['ranks']} ranks"

@@ -1,4 +1,4 @@
-"""What `easyscale bench fit` shows: tables and a plot."""
+"""The report of `easyscale bench fit`: tables and a plot."""
 
 import statistics
 from typing import TYPE_CHECKING
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ALONE", "BOUND", "choices_table", "lines", "plot", "summarise", "table"]
 
-BOUND = "no exchange"  # all ranks train, each for itself
+BOUND = "no exchange"  # all ranks train without communication
 ALONE = "Keras, 1 process"
 
 
 def summarise(rows: list[dict]) -> list[dict]:
-    """Add to each row its `median`, `p10` and `p90` in seconds, `samples_per_second` of a rank, and two ratios.
+    """Return the rows with `median`, `p10` and `p90` in seconds, `samples_per_second` per rank, and two ratios added.
 
-    `speedup` is how many times as many samples all ranks train on as one process of stock Keras in the same time, and
-    `efficiency` is that for each rank.
+    `speedup` is the throughput of all ranks relative to one process of stock Keras; `efficiency` is the speed-up per
+    rank.
     """
 
     def of_run(row: dict) -> tuple:
@@ -38,7 +38,7 @@ def summarise(rows: list[dict]) -> list[dict]:
 
 
 def table(rows: list[dict], machine: dict, wanted: dict) -> "rich.table.Table":
-    """Return a table of what `summarise` returned."""
+    """Return a table of the rows from `summarise`."""
     sections: list[list[list[str]]] = [[]]
     for row in rows:
         sections[-1].append(
@@ -64,7 +64,7 @@ def table(rows: list[dict], machine: dict, wanted: dict) -> "rich.table.Table":
 
 
 def choices_table(choices: list[dict]) -> "rich.table.Table":
-    """Return a table of what "auto" has measured, and what it has chosen for each number of ranks."""
+    """Return a table of what "auto" measured and chose for each number of ranks."""
     rows = []
     for choice in choices:
         for timing in choice["timings"]:
@@ -78,13 +78,13 @@ def choices_table(choices: list[dict]) -> "rich.table.Table":
 
 
 def plot(path: str, rows: list[dict], machine: dict, wanted: dict) -> None:
-    """Draw the speed-up over ranks, a line for each exchange and batch size."""
+    """Plot the speed-up against ranks, one line per exchange and batch size."""
     title = f"{wanted['model']}, {wanted['optimizer']} · {machine['cores']} cores ({machine['cpu']})"
     reports.plot(path, title, speedups()[:1], "ranks", lines(rows))
 
 
 def lines(rows: list[dict]) -> list[tuple[str, str, list[dict]]]:
-    """Return the lines of plots, one for each exchange and batch size: label, style, and rows by ranks."""
+    """Return the lines of a plot, one per exchange and batch size: label, style, and rows sorted by ranks."""
     found = []
     for exchange, batch in dict.fromkeys((row["exchange"], row["batch"]) for row in rows if row["exchange"] != ALONE):
         own = [row for row in rows if (row["exchange"], row["batch"]) == (exchange, batch)]

@@ -1,4 +1,4 @@
-"""What all benchmarks have in common: the ranks that measure, and tell the launcher."""
+"""Shared by all benchmarks: starts the measuring ranks, and collects their messages."""
 
 import json
 import os
@@ -26,15 +26,15 @@ def run_ranks(
     """Start ranks that run `module`, show progress on stderr, and return the messages of the chief.
 
     Args:
-        ranks: Int. How many to start.
-        module: String. Its argument is `wanted` as JSON; each line that the chief writes is a JSON object.
+        ranks: Int. Number of ranks to start.
+        module: String. The module to run. Its argument is `wanted` as JSON; the chief prints one JSON object per line.
         wanted: What to measure.
-        total: Int. How many messages have a `"row"`.
+        total: Int. Number of messages with a `"row"`.
         describe: Callable. Takes a message; returns what is being measured now, or `None`.
-        servers: Int. How many of the ranks, the last ones, are servers. Defaults to `0`.
-        devices: Int. How many devices each rank drives, in-graph. Defaults to `0`: between-graph.
-        bandwidth: String. That of what leaves a rank, if it is slowed down. Defaults to `None`: it is not.
-        latency: String. What that takes longer. Defaults to `None`.
+        servers: Int. Number of ranks, the last ones, that are servers. Defaults to `0`.
+        devices: Int. Number of devices that each rank drives, in-graph. Defaults to `0`: between-graph.
+        bandwidth: String. Limit on each rank's outgoing bandwidth. Defaults to `None`: no limit.
+        latency: String. Delay added to each rank's messages. Defaults to `None`.
     """
     import rich.console
 

@@ -1,4 +1,4 @@
-"""What commands know of models without Keras, which `easyscale.bench.models` needs to build them."""
+"""Sizes and costs of the benchmark models, without Keras. `easyscale.bench.models` builds the models."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,13 @@ __all__ = ["MODELS", "OPTIMIZERS", "Model"]
 
 
 class Model(NamedTuple):
-    """Figures of a model.
+    """Size and cost of a model.
 
     Attributes:
-        weights: Int. Elements of all trainable weights, at the image size of the paper.
-        multiply_adds: Float. Of a forward pass of one sample, in millions, at that size.
-        image_size: Int. Of the paper, in pixels. Defaults to `None`: it does not see images.
-        smallest: Int. The smallest image that can be seen. Defaults to `None`.
+        weights: Int. Number of trainable parameters, at the paper's image size.
+        multiply_adds: Float. Millions of multiply-adds in a forward pass of one sample, at that size.
+        image_size: Int. The paper's image size in pixels. Defaults to `None`: the model does not take images.
+        smallest: Int. The smallest image size that the model accepts. Defaults to `None`.
     """
 
     weights: int
@@ -35,7 +35,7 @@ MODELS = {
     "vgg16": Model(138_357_544, 15470.3, 224, 32),
 }
 
-# Names that `compile()` takes and, as benchmarks name them, `lars` and `momentum`, SGD with it.
+# Names that `compile()` accepts, and two that only benchmarks accept: `lars`, and `momentum` for SGD with momentum.
 OPTIMIZERS = [
     "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "ftrl", "lamb", "lars", "lion", "momentum", "muon",
     "nadam", "rmsprop", "sgd",

@@ -1,1 +1,1 @@
-"""The commands of `easyscale`. A new one is a new file here that defines `command`; its name is the file's."""
+"""The commands of `easyscale`. To add one, add a file here that defines `command`; the file name is its name."""

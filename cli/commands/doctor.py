@@ -1,4 +1,4 @@
-"""`easyscale doctor`: whether training works here, and what to do where it does not."""
+"""`easyscale doctor`: checks that training works here, and suggests a remedy where it does not."""
 
 import sys
 

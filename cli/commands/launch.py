@@ -1,4 +1,4 @@
-"""`easyscale launch`: its options. `planning` checks them, and a `LaunchPlan` starts what they ask for."""
+"""`easyscale launch`: its options. `planning` validates them, and the resulting `LaunchPlan` starts the job."""
 
 import sys
 from typing import Any
@@ -101,7 +101,7 @@ def command(context: click.Context, dry_run: bool, print_config: bool, **options
     Everything after SCRIPT belongs to the script. The exit code is the script's. One rank runs without MPI.
     """
     said = [context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in ("script", "arguments")]
-    if said == [True, False]:  # those of a file are another script's
+    if said == [True, False]:  # arguments in the config file belong to its own script
         options["arguments"] = context.params["arguments"] = ()
     planned = plan(LaunchOptions(**options))
     if text := _misplaced(context):

@@ -1,4 +1,4 @@
-"""`easyscale plan`: what training a model on many ranks would take, before anybody has them."""
+"""`easyscale plan`: predicts how fast a model would train on many ranks, without having them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -13,11 +13,11 @@ __all__ = ["command"]
 
 
 class _Verify(Command):
-    """Takes its options also directly after the script."""
+    """A command that also accepts its options directly after the script."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         before, rest = self._split(context, arguments)
-        if rest and not rest[0].startswith("-"):  # else click says what is wrong with it
+        if rest and not rest[0].startswith("-"):  # else click reports the error
             after, own = self._split(context, rest[1:])
             if own[:1] == ["--"]:
                 own = own[1:]
@@ -25,7 +25,7 @@ class _Verify(Command):
         return super().parse_args(context, arguments)
 
     def _split(self, context: click.Context, arguments: list[str]) -> tuple[list[str], list[str]]:
-        """Return the options that the arguments begin with, and the rest."""
+        """Split the arguments into leading options and the rest."""
         options = {name: option for option in self.params if isinstance(option, click.Option) for name in option.opts}
         index = 0
         while index < len(arguments):

@@ -1,11 +1,12 @@
-"""`easyscale doctor`: whether training works here, and what to do where it does not.
+"""`easyscale doctor`: checks that training works here, and suggests a remedy where it does not.
 
-finding      one line of what it says
-software     Python, Keras and its backend, MPI, settings: which are installed
-machine      cores, memory, /dev/shm, open files, the clock
-host         all of that on one host; the program that runs on another
-hosts        whether each host can be reached, and is like the others
-trial        ranks that measure what is between them, and train
-started      the launcher, as a process that may not hang
+examination  all checks, in order
+finding      one line of the output
+software     the installed Python, Keras, backend and MPI; settings
+machine      cores, memory, /dev/shm, open files, threads, the clock
+host         all checks of one host; also the program that runs on a remote host
+hosts        reachability of each host, and equal versions on all hosts
+trial        ranks that measure the links between them, and train
+started      the launcher as a subprocess with a time-out
 report       the text for a bug report
 """

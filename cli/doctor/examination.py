@@ -1,4 +1,4 @@
-"""All that `easyscale doctor` looks at, one thing after the other."""
+"""The checks of `easyscale doctor`, in order."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,17 +10,17 @@ __all__ = ["Examination"]
 
 
 class Examination:
-    """Looks at this host, or at some hosts, and has ranks train there if nothing that they need is missing.
+    """Examines this host or several hosts, then trains on them if nothing required is missing.
 
     Args:
-        hosts: The hosts, each with the number of ranks that it is to run. With none, this host.
-        timeout: Float. Seconds that each host, and then the ranks, may take to answer.
-        begin: Function. Called with what is looked at next.
+        hosts: The hosts, each with its number of ranks. If empty, this host.
+        timeout: Float. Seconds to wait for each host, and then for the ranks.
+        begin: Function. Called with a description of the next check.
         show: Function. Called with each `Finding`.
 
     Attributes:
         findings: List of `Finding`.
-        versions: Dict. For each host its versions, by package.
+        versions: Dict. For each host, the version of each package.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Examination:
         self.versions: dict[str, dict[str, str]] = {}
 
     def run(self) -> None:
-        """Look."""
+        """Run the checks."""
         self._add([software.told()])
         names = self._look_at_hosts() if self._hosts else self._look_here()
         if self.fails or len(names) == 1:
@@ -45,7 +45,7 @@ class Examination:
 
     @property
     def fails(self) -> bool:
-        """Whether training would fail, as far as that is known."""
+        """True if, as far as is known, training would fail."""
         return any(finding.grade == "fails" for finding in self.findings)
 
     def _look_here(self) -> list[str]:
@@ -56,12 +56,12 @@ class Examination:
         return []
 
     def _look_at_hosts(self) -> list[str]:
-        """Return the names of those that can be reached."""
+        """Examine the hosts; return the names of those that can be reached."""
         self._begin(f"looks at {len(self._hosts)} hosts")
-        if self.fails:  # what would be started there is told the same
+        if self.fails:  # the settings are invalid, and would be so on all hosts
             return []
         launcher = software.mpi()
-        if launcher.grade == "fails":  # which starts what runs there
+        if launcher.grade == "fails":  # mpirun starts the checks there
             self._add([launcher])
             return []
         found = hosts.examine(self._hosts, self._timeout)

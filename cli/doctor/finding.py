@@ -1,4 +1,4 @@
-"""One line of what `easyscale doctor` says."""
+"""One line of the output of `easyscale doctor`."""
 
 from typing import Literal, NamedTuple
 
@@ -8,14 +8,14 @@ Grade = Literal["ok", "warning", "fails"]
 
 
 class Finding(NamedTuple):
-    """What was found.
+    """The result of one check.
 
     Attributes:
-        topic: String. What it is about, as `"keras"`.
-        text: String. What there is.
-        grade: `"ok"`; `"warning"`: training works, but hardly as meant; `"fails"`: it does not. Defaults to `"ok"`.
-        cure: String. What to do. Defaults to `""`: nothing, or `text` says it.
-        host: String. Where, if there are several hosts. Defaults to `""`.
+        topic: String. The subject, e.g. `"keras"`.
+        text: String. The result.
+        grade: `"ok"`; `"warning"`: training works, but probably not well; `"fails"`: it does not. Defaults to `"ok"`.
+        cure: String. The remedy. Defaults to `""`: none is needed, or `text` contains it.
+        host: String. The host, if there are several. Defaults to `""`.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""What is found on one host. On another one it runs as a program, which writes it as a line of JSON."""
+"""The checks of one host. On a remote host, this module runs as a program that prints the results as a line of JSON."""
 
 import json
 import os
@@ -12,11 +12,11 @@ __all__ = ["Host", "decode", "examine"]
 
 
 class Host(NamedTuple):
-    """What is found on a host.
+    """The results for one host.
 
     Attributes:
         findings: List of `Finding`.
-        versions: Dict. What has to be alike on all hosts.
+        versions: Dict. The versions that must be the same on all hosts, by package.
     """
 
     findings: list[Finding]
@@ -24,17 +24,17 @@ class Host(NamedTuple):
 
 
 def examine(processes: int | None = None) -> Host:
-    """Return what is found on this host.
+    """Examine this host.
 
     Args:
-        processes: Int. How many ranks it is to run. Defaults to `None`: one for each core, as `easyscale launch` does.
+        processes: Int. Number of ranks to run on it. Defaults to `None`: one per core, and at least 2.
     """
     processes = max(2, len(os.sched_getaffinity(0))) if processes is None else processes
     return Host([*software.examine(), *machine.examine(processes)], software.versions())
 
 
 def decode(message: dict[str, Any], name: str) -> Host:
-    """Return what the program has written on the host of this name."""
+    """Decode what the program has printed on the host of this name."""
     return Host([Finding(*found)._replace(host=name) for found in message["findings"]], message["versions"])
 
 

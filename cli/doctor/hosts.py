@@ -1,4 +1,4 @@
-"""Whether each host can be reached, what is found there, and whether all have the same versions."""
+"""Checks that each host can be reached, examines it, and compares versions across hosts."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ _AT_A_TIME = 16  # hosts
 
 
 def examine(hosts: Sequence[forms.Host], timeout: float) -> dict[str, Host]:
-    """Return what is found on each host, by its name. One that cannot be reached has no versions.
+    """Examine each host; return the results by host name. A host that cannot be reached has no versions.
 
     Args:
-        hosts: The hosts, each with the number of ranks that it is to run.
-        timeout: Float. Seconds that each may take to answer.
+        hosts: The hosts, each with its number of ranks.
+        timeout: Float. Seconds to wait for each host.
     """
     with ThreadPoolExecutor(min(_AT_A_TIME, len(hosts))) as pool:
         return dict(zip([host.name for host in hosts], pool.map(lambda host: _ask(host, timeout), hosts), strict=True))
@@ -39,7 +39,7 @@ def _ask(host: forms.Host, timeout: float) -> Host:
 def _unreached(name: str, reason: str) -> Finding:
     try:
         socket.getaddrinfo(name, None)
-    except OSError as error:  # which is why, but where a scheduler knows the way to a host
+    except OSError as error:  # the likely cause, unless a scheduler resolves host names itself
         text, cure = f"its name has no address ({error.strerror})", "Write it as in /etc/hosts or DNS, or its address"
         return Finding("reached", text, "fails", cure, name)
     cure = f"See that `ssh {name} true` works and asks for nothing, that hosts may open connections to each "
@@ -48,7 +48,7 @@ def _unreached(name: str, reason: str) -> Finding:
 
 
 def compare(versions: Mapping[str, Mapping[str, str]]) -> list[Finding]:
-    """Return in what hosts differ from the first of them, given the versions that each has.
+    """Compare the versions on each host with those on the first.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""What a machine has for training: cores, memory, /dev/shm, open files, a clock."""
+"""Checks of a machine's resources: cores, memory, /dev/shm, open files, threads, the clock."""
 
 import ctypes
 import datetime
@@ -15,19 +15,19 @@ from easyscale.errors import LaunchError
 
 __all__ = ["examine"]
 
-_MEMORY_EACH = 500e6  # bytes of a rank that has loaded TensorFlow, and trains a small model
-_THREADS_EACH = 64  # of such a rank, and then some
-_UNSYNCHRONISED = 5  # of adjtimex(2): TIME_ERROR
+_MEMORY_EACH = 500e6  # bytes of a rank that has loaded TensorFlow and trains a small model
+_THREADS_EACH = 64  # of such a rank, with a margin
+_UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
 _DAY = 86400
 
 
 def examine(processes: int, group: ControlGroup | None = None, folder: str = shared_memory.FOLDER) -> list[Finding]:
-    """Return what this machine has for so many ranks.
+    """Check this machine's resources for a number of ranks.
 
     Args:
         processes: Int. The number of ranks.
         group: `ControlGroup`. Defaults to `None`: that of this process.
-        folder: String. Where ranks share memory. Defaults to `/dev/shm`.
+        folder: String. Folder of shared memory. Defaults to `/dev/shm`.
     """
     group = group or ControlGroup()
     return [
@@ -104,7 +104,7 @@ def _clock() -> Finding:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return sorted numbers in the form of Linux.
+    """Format sorted numbers as ranges, as Linux does.
 
     Example:
 

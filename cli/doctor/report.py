@@ -1,4 +1,4 @@
-"""What was found as a text for a bug report, which says nothing of who writes it."""
+"""The findings as an anonymous text for a bug report."""
 
 import getpass
 import os
@@ -11,11 +11,11 @@ __all__ = ["anonymous", "markdown"]
 
 
 def markdown(findings: Sequence[Finding], versions: Mapping[str, Mapping[str, str]]) -> str:
-    """Return a text in Markdown.
+    """Format findings and versions as Markdown.
 
     Args:
-        findings: What was found.
-        versions: For each host its versions.
+        findings: The `Finding`s.
+        versions: For each host, the version of each package.
     """
     lines = ["## easyscale doctor", ""]
     lines += [f"- {_mark(found)}{found.where}: {found.told}" for found in findings]
@@ -30,11 +30,11 @@ def _mark(finding: Finding) -> str:
 
 
 def anonymous(text: str, home: str | None = None, user: str | None = None) -> str:
-    """Return a text without the names of home folders and of the user.
+    """Remove home folders and the user's name from a text.
 
     Args:
         text: String.
-        home: String. The user's home. Defaults to `None`: that of this user.
+        home: String. The user's home folder. Defaults to `None`: that of this user.
         user: String. The user's name. Defaults to `None`: that of this user.
 
     Example:
@@ -53,5 +53,5 @@ def anonymous(text: str, home: str | None = None, user: str | None = None) -> st
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a user id without an entry, as in containers
+    except (KeyError, OSError, ImportError):  # a user id without a passwd entry, as in containers
         return ""

@@ -1,4 +1,4 @@
-"""Which Python, Keras, backend and MPI are installed, and what EasyScale is told by the environment."""
+"""Checks of the installed Python, Keras, backend and MPI, and of EasyScale's environment variables."""
 
 import contextlib
 import dataclasses
@@ -21,16 +21,16 @@ from easyscale.settings import Settings, is_known, variable
 __all__ = ["examine", "mpi", "settings", "told", "versions"]
 
 _BACKENDS = ("tensorflow", "torch", "jax")
-_NEWEST = (3, 13)  # of the Pythons that are tested
+_NEWEST = (3, 13)  # newest Python version that is tested
 
 
 def examine() -> list[Finding]:
-    """Return what is installed."""
+    """Check the installed software."""
     return [_python(), _keras(), _backend(), mpi()]
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of all that has to be alike on all hosts; without what is not there."""
+    """Return the versions that must be the same on all hosts; packages that are not installed are left out."""
     found = {"Python": platform.python_version(), "easyscale": easyscale.__version__}
     for name in ("keras", keras_backend.chosen(), "numpy", "mpi4py"):
         if (version := _version(name)) is not None:
@@ -41,10 +41,10 @@ def versions() -> dict[str, str]:
 
 
 def settings() -> dict[str, str]:
-    """Return what users have set of EasyScale's environment variables.
+    """Return the user's EasyScale environment variables that differ from the defaults.
 
     Raises:
-        ValueError: If one of them cannot be what it says.
+        ValueError: If one has an invalid value.
     """
     said = Settings.read().variables()
     options = [variable(field.name) for field in dataclasses.fields(Settings) if field.metadata["option"]]
@@ -52,7 +52,7 @@ def settings() -> dict[str, str]:
 
 
 def told() -> Finding:
-    """Return what the environment tells EasyScale, here: ranks hear it, on whatever host."""
+    """Check EasyScale's environment variables on this host, which ranks on all hosts receive."""
     try:
         said = settings()
     except ValueError as error:
@@ -87,7 +87,7 @@ def _backend() -> Finding:
 
 
 def mpi() -> Finding:
-    """Return which MPI there is."""
+    """Check the installed MPI."""
     try:
         runtime = runtimes.find()
     except LaunchError as error:
@@ -97,7 +97,7 @@ def mpi() -> Finding:
 
 
 def _package(topic: str, name: str, command: str) -> Finding:
-    """Return what is found of a package: that it is missing, too old, or there."""
+    """Check that a package is installed and not too old."""
     version, least = _version(name), _least().get(name, "")
     cure = f"Run: {command.format(least=least)}"
     if version is None:
@@ -114,7 +114,7 @@ def _is_there(name: str) -> bool:
 
 
 def _version(module: str) -> str | None:
-    """Return the version of the package that a module is of, whatever the package's name; `None` if there is none."""
+    """Return the version of the package that provides a module, whatever its name; `None` if there is none."""
     for package in _packages().get(module, ()):
         try:
             return importlib.metadata.version(package)
@@ -130,7 +130,7 @@ def _packages() -> Mapping[str, list[str]]:
 
 @functools.cache
 def _least() -> dict[str, str]:
-    """Return the least version of each package that EasyScale works with, by the name of its module."""
+    """Return the minimum version of each package that EasyScale requires, by module name."""
     try:
         requirements = importlib.metadata.requires("easyscale") or []
     except importlib.metadata.PackageNotFoundError:

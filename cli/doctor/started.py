@@ -1,4 +1,4 @@
-"""The launcher as a process of its own, that has its time: what it starts may hang on a network."""
+"""The launcher as a subprocess with a time-out, because what it starts may hang on the network."""
 
 import json
 import os
@@ -12,15 +12,15 @@ from easyscale.settings import without
 
 __all__ = ["Started", "launch", "reason"]
 
-_PATIENCE = 15.0  # seconds in which the launcher ends what it has started
+_PATIENCE = 15.0  # seconds for the launcher to end its job
 
 
 class Started(NamedTuple):
-    """What has become of it.
+    """The outcome of a launch.
 
     Attributes:
-        messages: List of the JSON objects that the chief has written, one a line.
-        reason: String. Why it has failed, in one line; `""` if it has not.
+        messages: List of the JSON objects that the chief has printed, one per line.
+        reason: String. Why it failed, in one line; `""` if it did not.
     """
 
     messages: list[dict[str, Any]]
@@ -28,9 +28,9 @@ class Started(NamedTuple):
 
 
 def launch(arguments: list[str], timeout: float) -> Started:
-    """Return what becomes of `easyscale launch` with these arguments, within so many seconds.
+    """Run `easyscale launch` with these arguments and a time-out in seconds.
 
-    What users set by environment variables of EasyScale's is left out.
+    The user's EasyScale environment variables are not passed on.
     """
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
     process = subprocess.Popen(
@@ -41,7 +41,7 @@ def launch(arguments: list[str], timeout: float) -> Started:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,  # a Ctrl-C reaches it through us only
+        start_new_session=True,  # Ctrl-C reaches it only through this process
     )
     try:
         output, errors = process.communicate(timeout=timeout)
@@ -73,7 +73,7 @@ def _messages(output: str) -> list[dict[str, Any]]:
 
 
 def reason(lines: list[str]) -> str:
-    """Return the line that says best why a job has failed: an error of a rank, else what the launcher says.
+    """Return the line that best explains why a job failed: an error of a rank, else the launcher's message.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Ranks that measure what is between them, and train: whatever else is wrong shows in that."""
+"""A trial run: ranks measure the links between them, then train, which reveals any other problem."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,17 +11,17 @@ from easyscale.quantities import micros_text
 
 __all__ = ["examine"]
 
-_SLOW = 100e6  # bytes per second between hosts: below, gradients of most models take longer than the steps
+_SLOW = 100e6  # bytes per second between hosts; below this, most models' gradients take longer than their steps
 _OPEN = "See that hosts may open connections to each other on all ports, over the network that MPI takes"
 _APART = 0.5  # seconds between two clocks
 
 
 def examine(hosts: Sequence[str], timeout: float) -> list[Finding]:
-    """Return what is found by ranks, one on each host.
+    """Run a trial with one rank on each host; return its findings.
 
     Args:
-        hosts: Names. With none, two ranks of this host.
-        timeout: Float. Seconds that they may take.
+        hosts: Names. If empty, two ranks run on this host.
+        timeout: Float. Seconds that the trial may take.
     """
     places = ["--hosts", ",".join(f"{name}:1" for name in hosts)] if hosts else []
     arguments = ["-n", str(len(hosts) or 2), *places, "--stall-timeout", "0", *run_module.command(trial.__name__)[1:]]

@@ -1,23 +1,24 @@
-"""`easyscale launch`: starts the ranks, shows what they write, watches them, and ends them all.
+"""`easyscale launch`: starts the ranks, shows their output, watches them, and ends them.
 
-planning, plan       the options of the command, checked; what they start
-script               the user's script: whether it can be started, and what its ranks are told
-hosts                which hosts run how many ranks
-runtimes/            which mpirun there is, and the command line that it wants
-job                  runs mpirun, and reads what it and the ranks write, until the exit code
-mpirun, mpirun_output       its process; which of its lines are those of ranks
-signals, shutdown    signals to the launcher; how a job is asked to end, and killed when it does not
-supervisor, ending   who has begun, joined and ended, and whether the job goes on; which rank is why it does not
-membership, beginning       who takes part; who has begun with MPI, and for whom spares wait
-messages             what a rank's worker says of it to the launcher
-streams, output, logs       what the ranks write: where it comes from, how it is shown, files of it
-rendezvous           the variables that scripts written for other tools look for
-watch, stalls        on each host, and here: who waits for whom too long, and where that one is
-worker               what mpirun starts once per rank; it starts the script
-containers           what the control group of this process may have
-limits               whether this process may start others at all
-leftovers            ends what ranks have started and left behind
-loopback             lets nobody but this user connect to mpirun
-shared_memory        whether /dev/shm has room for what MPI keeps there
-janitor              cleans up behind a launcher that is killed
+planning, plan       validation of the command's options; the resulting launch plan
+script               checks of the user's script, and the settings of its ranks
+hosts, reaching      parsing of hosts and slots; finding the hosts that answer
+allocations/         hosts assigned by a cluster's scheduler
+runtimes/            detection of the installed mpirun, and its command line
+job                  runs mpirun, and reads what it and the ranks write, until it exits
+mpirun, mpirun_output       its process; separates forwarded lines of ranks from its own
+signals, shutdown    signals to the launcher; ending a job, by force if necessary
+supervisor, ending   tracks the ranks and ends the job if it cannot go on; finds the rank that caused the end
+membership, beginning       the members of the job; MPI startup of the ranks, and the spares that wait for it
+messages             messages from a rank's worker to the launcher
+streams, output, logs       the ranks' output: reading it, showing it, writing it to files
+rendezvous           environment variables for scripts written for other tools
+watch, stalls        stall detection: on each host, and in the launcher
+worker               the process that mpirun starts for each rank; it starts the script
+containers           limits of this process's control group
+limits               checks that this process may start others
+leftovers            ends processes that ranks have left behind
+loopback             lets only this user connect to mpirun
+shared_memory        checks that /dev/shm has room for MPI
+janitor              cleans up after a launcher that was killed
 """

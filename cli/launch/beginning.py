@@ -1,7 +1,7 @@
-"""How a job begins with MPI: all processes together, or none. Which ranks have come to it, and the spares that wait.
+"""MPI startup: tracks the ranks that have reached it, and the spares that wait. All processes start MPI together.
 
-A rank that waits inside MPI for others keeps a core busy. So spares, of which there may be many, sleep until the
-launcher tells them that all ranks have come.
+A rank that waits inside MPI keeps a core busy. There may be many spares, so they sleep until the launcher tells them
+that all ranks have reached MPI startup.
 """
 
 import contextlib
@@ -15,25 +15,25 @@ __all__ = ["Beginning"]
 
 
 class Beginning:
-    """Who has begun with MPI, as far as the launcher is told.
+    """Tracks which processes have reached MPI startup, as reported to the launcher.
 
     Args:
-        ranks: Int. How many have to before spares may. Defaults to `None`: there are no spares.
+        ranks: Int. Number of ranks that must reach it before spares may. Defaults to `None`: there are no spares.
 
     Attributes:
-        is_over: Bool. Whether all have, spares and all.
+        is_over: Bool. Whether all processes, including spares, have started MPI.
     """
 
     def __init__(self, ranks: int | None = None):
         self._absent = set(range(ranks or 0))
         self._come: set[int] = set()
         self._loaded: set[int] = set()
-        self._never: dict[int, Ending] = {}  # ranks that have ended well without MPI
+        self._never: dict[int, Ending] = {}  # ranks that ended successfully without MPI
         self._spares: dict[Process, Rank] = {}
         self.is_over = False
 
     def add_spare(self, spare: Rank) -> Process:
-        """Take in that a spare has started, and let it begin if it is time."""
+        """Add a spare that has started; let it start MPI if all ranks have reached that point."""
         process = Process(spare.rank)
         self._spares[process] = spare
         if not self._absent:
@@ -41,16 +41,16 @@ class Beginning:
         return process
 
     def remove_spare(self, process: Process) -> None:
-        """Take in that a spare has ended, or has become a rank."""
+        """Remove a spare that has ended or become a rank."""
         self._spares.pop(process, None)
 
     @property
     def spares(self) -> dict[Process, Rank]:
-        """Those that wait."""
+        """The waiting spares."""
         return self._spares
 
     def come(self, rank: int) -> None:
-        """Take in that a rank has come to MPI."""
+        """Record that a rank has reached MPI startup."""
         self._come.add(rank)
         if rank in self._absent:
             self._absent.discard(rank)
@@ -58,26 +58,26 @@ class Beginning:
                 _let_begin(spare)
 
     def load(self, rank: int) -> None:
-        """Take in that a rank has loaded TensorFlow."""
+        """Record that a rank has loaded TensorFlow."""
         self._loaded.add(rank)
 
     @property
     def stayed_apart(self) -> int:
-        """How many ranks have used TensorFlow, if none of all has used EasyScale."""
+        """The number of ranks that have loaded TensorFlow; 0 if any rank has used EasyScale."""
         return 0 if self._come else len(self._loaded)
 
     def end(self, ending: Ending) -> None:
-        """Take in how a rank has ended."""
+        """Record how a rank has ended."""
         if ending.rank is not None and not (ending.met or ending.is_failure):
             self._never[ending.rank] = ending
 
     @property
     def missed(self) -> Ending | None:
-        """The ending of a rank that has never begun, and without which no other can; `None` if there is no such."""
+        """The ending of a rank that never reached MPI startup while others wait there; `None` if there is none."""
         waiting = self._come - self._never.keys()
         return next(iter(self._never.values()))._replace(leave=Leave.TOO_EARLY) if waiting and self._never else None
 
 
 def _let_begin(spare: Rank) -> None:
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # the spare has ended
         spare.connection.sendall(b"begin\n")

@@ -1,24 +1,24 @@
-"""What the control group of this process may have: the limits of containers and of batch systems."""
+"""Limits of this process's control group, as set by containers and batch systems."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = ["ControlGroup"]
 
-_UNLIMITED = 1 << 60  # bytes; version 1 says so many where there is no limit
+_UNLIMITED = 1 << 60  # bytes; version 1 reports at least this if there is no limit
 
 
 class ControlGroup:
-    """The control group of this process, of version 1 or 2. A limit of a group around it holds as well.
+    """The control group of this process, version 1 or 2. Limits of its parent groups apply as well.
 
     Args:
-        root: String. Where the groups are. Defaults to Linux's place.
-        membership: String. The file that says which is this process's. Defaults to Linux's.
+        root: String. The file system of control groups. Defaults to Linux's mount point.
+        membership: String. The file that names this process's groups. Defaults to Linux's.
     """
 
     def __init__(self, root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"):
         self._root = Path(root)
-        # By controller: the folder inside that of its hierarchy. Version 2 has one hierarchy, without a name.
+        # Controller -> folder within its hierarchy. Version 2 has one hierarchy, with an empty name.
         self._own: dict[str, str] = {}
         for line in _read(Path(membership)).splitlines():
             _, controllers, path = line.split(":", 2)
@@ -26,7 +26,7 @@ class ControlGroup:
 
     @property
     def cores(self) -> float | None:
-        """How many cores' time it gets at most; `None` if there is no limit."""
+        """The CPU limit in cores; `None` if there is none."""
         found = []
         for folder in self._folders(""):
             quota, _, period = _read(folder / "cpu.max").partition(" ")
@@ -38,12 +38,12 @@ class ControlGroup:
 
     @property
     def memory(self) -> int | None:
-        """How many bytes it gets at most; `None` if there is no limit."""
+        """The memory limit in bytes; `None` if there is none."""
         return self._least("memory", "memory.max", "memory.limit_in_bytes")
 
     @property
     def memory_left(self) -> int | None:
-        """How many bytes of that are left; `None` if there is no limit."""
+        """The bytes left below the memory limit; `None` if there is none."""
         left = []
         for name, limit, used in (
             ("", "memory.max", "memory.current"),
@@ -57,7 +57,7 @@ class ControlGroup:
 
     @property
     def processes(self) -> int | None:
-        """How many processes and threads it may have; `None` if there is no limit."""
+        """The limit on processes and threads; `None` if there is none."""
         return self._least("pids", "pids.max", "pids.max")
 
     def _least(self, controller: str, file: str, file_of_version_1: str) -> int | None:
@@ -66,7 +66,7 @@ class ControlGroup:
         return min((int(text) for text in texts if text.isdigit() and int(text) < _UNLIMITED), default=None)
 
     def _folders(self, controller: str) -> Iterator[Path]:
-        """Yield the folders of the group and of those around it; a container sees its own as the outermost one."""
+        """Yield the folders of the group and of its parents; a container sees its own group as the root."""
         if controller not in self._own:
             return
         top, inside = self._root / controller, Path(self._own[controller])

@@ -1,4 +1,4 @@
-"""How a job ended: which rank is why, from what the ranks report and what mpirun says."""
+"""The cause of a job's end, from what the ranks report and what mpirun says."""
 
 import os
 import signal
@@ -12,19 +12,19 @@ __all__ = ["Ending", "Endings"]
 
 
 class Ending(NamedTuple):
-    """How one rank ended. What is not known is `None`.
+    """The end of one rank. Unknown values are `None`.
 
     Attributes:
         rank: Int. Its number; `None` for the whole job.
-        host: String. Where it ran.
+        host: String. The host it ran on.
         signal: Int. The signal that killed it.
-        code: Int. Else its exit code.
-        leave: Int, of `Leave`. How it took leave of the others.
-        met: Bool. Whether all ranks had begun with MPI.
-        when: Int. Nanoseconds, on a clock of all ranks.
+        code: Int. Its exit code, if no signal killed it.
+        leave: Int, of `Leave`. How it left the other ranks.
+        met: Bool. Whether all ranks had started MPI.
+        when: Int. Time in nanoseconds, on a clock shared by all ranks.
         missed: Int. The rank that had ended while this one waited for it.
         in_fit: Bool. Whether it was in `fit()`.
-        is_spare: Bool. Whether it was no rank, and waited to replace one.
+        is_spare: Bool. Whether it was a spare, which waited to replace a rank.
     """
 
     rank: int | None = None
@@ -40,11 +40,11 @@ class Ending(NamedTuple):
 
     @classmethod
     def reported(cls, rank: int, words: Ended, when: int) -> "Ending":
-        """Return the ending of a rank of which its worker has told: `status` is as `os.waitpid` gives it."""
+        """Return the ending that a rank's worker reports; `status` is as in `os.waitpid`."""
         status = words["status"]
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if number else os.WEXITSTATUS(status)
-        if words["leave"] in (Leave.RAISED, Leave.UNNEEDED):  # it has killed itself, so that MPI tells the others
+        if words["leave"] in (Leave.RAISED, Leave.UNNEEDED):  # it killed itself so that MPI notifies the others
             number, code = None, int(words["leave"] == Leave.RAISED)
         missed = words.get("missed", 0) - 1 if words.get("missed") else None
         in_fit = words.get("in_fit", True)
@@ -52,7 +52,7 @@ class Ending(NamedTuple):
 
     @property
     def is_sudden(self) -> bool:
-        """Whether the rank ended in a way that others of an elastic job may survive."""
+        """True if the other ranks of an elastic job may survive this ending."""
         if self.leave in (Leave.RAISED, Leave.UNNEEDED):
             return True
         return self.leave != Leave.TOO_EARLY and (bool(self.signal) or self.is_early)
@@ -63,30 +63,30 @@ class Ending(NamedTuple):
 
     @property
     def is_killed(self) -> bool:
-        """Whether somebody has killed the rank, or mpirun has, which ends those that do not end by themselves."""
+        """True if the rank was killed, perhaps by mpirun, which kills ranks that do not end by themselves."""
         return self.signal == signal.SIGKILL and not self.is_cut_short
 
     @property
     def is_silent(self) -> bool:
-        """Whether the rank said nothing of its end, as one that MPI ends where another is gone."""
+        """True if the rank gave no cause of its own, e.g. because MPI ended it after the loss of another rank."""
         return self.leave == Leave.NONE or self.is_of_another
 
     @property
     def is_of_another(self) -> bool:
-        """Whether the rank ended because of what another one did."""
+        """True if the rank ended because of another rank."""
         return self.leave == Leave.GAVE_UP or (self.signal == signal.SIGTERM and not self.is_cut_short)
 
     @property
     def exit_code(self) -> int:
-        """What the job ends with because of this: not 0."""
+        """The job's exit code if this ending is its cause: never 0."""
         return 128 + self.signal if self.signal and not self.is_cut_short else self.code or 1
 
     def describe(self, on_this_host: bool, workers: int | None = None) -> str:
-        """Return it in words.
+        """Describe the ending in words.
 
         Args:
             on_this_host: Bool. Whether the rank was on this host.
-            workers: Int. The ranks from this number on are servers. Defaults to `None`: there are none.
+            workers: Int. Number of workers; ranks after them are servers. Defaults to `None`: there are no servers.
 
         Example:
 
@@ -113,35 +113,35 @@ class Ending(NamedTuple):
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether mpirun has ended it on its way out, so that its own exit code is not known."""
+        """True if mpirun ended it while it was exiting, so that its own exit code is unknown."""
         return self.signal in (signal.SIGTERM, signal.SIGKILL) and self.leave == Leave.TOO_EARLY
 
     @property
     def is_early(self) -> bool:
-        """Whether it ended while others needed it, whatever it may say of that: `os._exit(0)` says nothing."""
+        """True if it ended while others needed it, even unreported, e.g. by `os._exit(0)`."""
         return self.leave == Leave.TOO_EARLY or (self.leave == Leave.NONE and self.code == 0 and self.met)
 
 
 class Endings:
-    """How the ranks of a job have ended, and which of them is why the job has.
+    """The endings of a job's ranks, and which of them caused the job's end.
 
     Args:
-        is_elastic: Bool. Whether ranks go on without others. mpirun kills none because of another then. Defaults to
-            `False`.
+        is_elastic: Bool. Whether ranks go on without failed ones. mpirun then kills none because of another. Defaults
+            to `False`.
     """
 
     def __init__(self, is_elastic: bool = False):
         self._is_elastic = is_elastic
         self._failures: list[Ending] = []
-        self._survived: list[Ending] = []  # those after which the others went on, if perhaps not far
-        self._latest: dict[int | None, Ending] = {}  # of each rank
-        self._is_well = False  # whether a rank has done what it had to
+        self._survived: list[Ending] = []  # endings after which the others went on, at least for a while
+        self._latest: dict[int | None, Ending] = {}  # by rank
+        self._is_well = False  # whether any rank has finished its work
 
     def add(self, ending: Ending, is_member: bool = True) -> None:
-        """Take in that a rank has ended, and that the job ends if that is a failure.
+        """Record an ending that ends the job if it is a failure.
 
         Args:
-            is_member: Bool. Whether it had joined the others, if it was to replace a rank. Defaults to `True`.
+            is_member: Bool. False for a replacement that had not joined the others. Defaults to `True`.
         """
         self._latest[ending.rank] = ending
         if ending.is_failure:
@@ -152,18 +152,18 @@ class Endings:
             self._survived.append(ending)
 
     def survive(self, ending: Ending) -> None:
-        """Take in that a rank has ended, and that the others go on."""
+        """Record an ending after which the others go on."""
         if ending.leave != Leave.UNNEEDED:
             self._survived.append(ending)
 
     @property
     def ends_job(self) -> bool:
-        """Whether a rank has failed without which the others do not go on."""
+        """True if a rank has failed and the others cannot go on without it."""
         return bool(self._failures)
 
     @property
     def is_success(self) -> bool:
-        """Whether the job has done what it had to, if no rank is left."""
+        """True if the job, now that no rank is left, was successful."""
         return not self._failures and (self._is_well or not (self._is_elastic and self._survived))
 
     @property
@@ -171,10 +171,10 @@ class Endings:
         return any(ending.code == RESTART for ending in self._failures)
 
     def cause(self, said: Ending | None) -> Ending | None:
-        """Return the ending that ended the job.
+        """Return the ending that caused the job's end.
 
         Args:
-            said: What mpirun says of it.
+            said: The ending according to mpirun.
         """
         found = self._first(said)
         missed = next(
@@ -182,7 +182,7 @@ class Endings:
         )
         if found is None or missed is None or not (found.is_of_another or found.rank == missed):
             return found
-        # It has left, and may not have heard that others needed it, or not have told of its end.
+        # It has left, perhaps without knowing that others needed it, or without reporting its end.
         left = self._latest.get(missed) or Ending(missed, found.host, signal.SIGTERM)
         return left._replace(leave=Leave.TOO_EARLY) if left.leave in (Leave.DONE, Leave.MISSED) else left
 
@@ -192,13 +192,13 @@ class Endings:
             return survived[-1 if self._is_elastic else 0]
         if self._is_elastic and failures:
             return next((ending for ending in failures if not ending.is_of_another), failures[0])
-        # One that ended while others needed it made those fail that say so.
+        # A rank that ended while others needed it caused their failures.
         if early := [ending for ending in failures if ending.is_early]:
             return early[0]
-        # mpirun kills ranks behind the end of another. One that was killed first made MPI end those that are silent.
+        # mpirun kills ranks after another has ended. If the first one was killed, MPI ended the silent ones.
         if failures and failures[0].is_killed and all(ending.is_silent for ending in failures):
             return failures[0]
-        # One that was killed may have been killed by mpirun, because another had failed.
+        # A killed rank may have been killed by mpirun because another had failed.
         if by_themselves := [ending for ending in failures if ending.signal not in (signal.SIGTERM, signal.SIGKILL)]:
             return by_themselves[0]
         if said is not None and said.rank is not None and said.signal != signal.SIGTERM:

@@ -1,4 +1,4 @@
-"""Which hosts run how many ranks: `--hosts a:2,b:2`, or a file of such lines in the form of any MPI."""
+"""Parsing of hosts and their slots: `--hosts a:2,b:2`, or a hostfile in the format of any MPI."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ __all__ = ["Host", "parse", "place", "read"]
 
 
 class Host(NamedTuple):
-    """A host, and how many ranks it runs at most."""
+    """A host, and the maximum number of ranks on it."""
 
     name: str
     slots: int
@@ -32,10 +32,10 @@ def parse(text: str) -> list[Host]:
 
 
 def read(path: str) -> list[Host]:
-    """Return the hosts in a file: one a line, `a:2` or `a slots=2`; `#` begins a comment.
+    """Return the hosts in a file: one per line, `a:2` or `a slots=2`; `#` starts a comment.
 
     Raises:
-        ValueError: If the file cannot be read, is empty, or has a line of another form.
+        ValueError: If the file cannot be read, is empty, has an invalid line, or names a host twice.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def read(path: str) -> list[Host]:
 
 
 def place(hosts: list[Host], ranks: int) -> list[Host]:
-    """Return how many of `ranks` run on each host when hosts are filled in their order.
+    """Assign `ranks` to hosts, filling the hosts in order.
 
     Example:
 

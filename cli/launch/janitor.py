@@ -1,4 +1,4 @@
-"""A small process that outlives the launcher if that is killed, ends what is left of the job and removes its folder."""
+"""A small process that outlives a killed launcher: it ends what is left of the job and removes its folder."""
 
 import contextlib
 import os
@@ -10,15 +10,15 @@ from easyscale.cli.launch import leftovers
 
 __all__ = ["Janitor"]
 
-_PATIENCE = 5.0  # seconds that mpirun has to end when its launcher has been killed
+_PATIENCE = 5.0  # seconds for mpirun to end after its launcher was killed
 
 
 class Janitor:
-    """Waits for this process to end. If it ends without having called `dismiss`, cleans up behind it.
+    """Waits for this process to end, and cleans up after it unless it has called `dismiss`.
 
     Args:
-        folder: String. The folder that is removed, or `None` for none.
-        mark: String. What tells the environment of the job's processes from that of others.
+        folder: String. The folder to remove, or `None` for none.
+        mark: String. Text that only the environment of the job's processes contains.
     """
 
     def __init__(self, folder: str | None, mark: str):
@@ -40,11 +40,11 @@ class Janitor:
         os.close(reader)
 
     def watch(self, pid: int) -> None:
-        """Say which process leads mpirun's process group."""
+        """Set the leader of mpirun's process group."""
         os.write(self._pipe, f"{pid}\n".encode())
 
     def dismiss(self) -> None:
-        """Nothing needs to be cleaned up any more."""
+        """End the janitor: nothing needs to be cleaned up any more."""
         with contextlib.suppress(OSError):
             os.write(self._pipe, b"done\n")
         os.close(self._pipe)
@@ -60,7 +60,7 @@ def _wait_and_clean(folder: str | None, mark: str) -> None:
         return
     if said:
         leader, end = int(said), time.monotonic() + _PATIENCE
-        while _is_there(leader) and time.monotonic() < end:  # its parent's death has told it to end
+        while _is_there(leader) and time.monotonic() < end:  # its parent's death has sent it a SIGTERM
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Runs mpirun: shows what the ranks write, passes signals on, and sees to it that no rank stays behind."""
+"""Runs mpirun: shows the ranks' output, passes signals on, and makes sure that no rank is left behind."""
 
 import contextlib
 import os
@@ -31,9 +31,9 @@ from easyscale.settings import RESTART, STALLED, Settings
 
 __all__ = ["Job", "run", "worker_command"]
 
-_DRAIN = 2.0  # seconds that output may still come after the end, from processes that ranks have left behind
-_LAST_WORDS = 2.0  # seconds that whoever reads the output has to take the rest, when the job was asked to end
-_LONGEST_PAUSE = 30.0  # seconds before a job that has failed is started again
+_DRAIN = 2.0  # seconds to keep reading after the end, from processes that ranks have left behind
+_LAST_WORDS = 2.0  # seconds for the output's reader to take the rest, if the job was asked to end
+_LONGEST_PAUSE = 30.0  # seconds before a failed job is restarted
 SEPARATE = (
     "each of {size} ranks has run the script by itself: `fit()` must have the callback "
     "`easyscale.callbacks.Distribute()` to train one model on all of them. Start a script as it is by "
@@ -42,30 +42,30 @@ SEPARATE = (
 
 
 def worker_command(arguments: list[str]) -> list[str]:
-    """Return what each rank runs so that it becomes `python` with these `arguments`."""
+    """Return the command line of a worker, which runs `python` with these `arguments`."""
     return run_module.command("easyscale.cli.launch.worker", *arguments)
 
 
 class Job:
-    """All ranks of one start, from mpirun's first word to its exit code.
+    """One run of all ranks, from the start of mpirun to its exit code.
 
-    It reads what mpirun and the ranks write, and gives it to its parts: to `Screen` what the user is to see, to
-    `Supervisor` what ranks' workers say. `Shutdown` ends the job.
+    It reads what mpirun and the ranks write. Output for the user goes to the `Screen`, messages of the ranks' workers
+    go to the `Supervisor`. `Shutdown` ends the job.
 
     Args:
-        runtime: `Runtime`. Knows what mpirun says.
+        runtime: `Runtime`. Parses what mpirun writes.
         command: The command line of mpirun.
         screen: `Screen`. Shows the output.
         on_this_host: Bool. Whether all ranks run on this host.
-        membership: `Membership`. Knows who takes part, and whether ranks go on without others. Defaults to `None`: all
-            must, and all are workers.
-        stalls: `Stalls`. Knows how long ranks may wait for others. Defaults to `None`: for ever.
-        processes: Int. How many processes mpirun starts on this host. Defaults to 1: nothing needs to be shared.
-        settings: `Settings`. What the ranks of this host are told. Defaults to `None`: what the command says.
-        environment: Variables that ranks get beside. Defaults to none.
+        membership: `Membership`. The members of the job, and whether ranks go on without others. Defaults to `None`:
+            all are workers, and all must go on.
+        stalls: `Stalls`. Detects ranks that wait too long for others. Defaults to `None`: they may wait forever.
+        processes: Int. Number of processes that mpirun starts on this host. Defaults to 1: no memory is shared.
+        settings: `Settings`. The settings of ranks on this host. Defaults to `None`: those in the command.
+        environment: Additional environment variables for the ranks. Defaults to none.
 
     Attributes:
-        was_asked_to_end: Bool. Whether a signal has come.
+        was_asked_to_end: Bool. Whether a signal has asked the job to end.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class Job:
         self._mpirun = Mpirun(command, reaches_others=runtime.passes_on and not on_this_host)
         self._shutdown = Shutdown(self._mpirun)
         self._supervisor = Supervisor(self._membership, self._stalls, self._shutdown, screen.say, on_this_host)
-        self._pipe: str | None = None  # at which mpirun waits before it answers
+        self._pipe: str | None = None  # where mpirun waits before it answers
         self._readers: dict[str, dict[int, Callable[[int], None]]] = {"stdout": {}, "stderr": {}}
         self._output = MpirunOutput(runtime, self._membership.has_begun, self._hear_first, screen.feed)
 
     def run(self) -> int:
-        """Return the exit code: the script's, or 128 plus the signal that ended it.
+        """Run the job; return the exit code: the script's, or 128 plus the signal that ended it.
 
         Raises:
-            LaunchError: If there is no room for what the processes share.
+            LaunchError: If there is too little shared memory, or another user has connected to mpirun.
         """
         self._streams = Streams(self._screen.terminals)
         with contextlib.ExitStack() as stack:
@@ -132,7 +132,7 @@ class Job:
         return bool(self._shutdown.signals)
 
     def _folder(self, stack: contextlib.ExitStack) -> str | None:
-        """Make the folder for what ranks share, if there is a place for it."""
+        """Create the folder for shared memory, if `/dev/shm` can be used."""
         if not (self._on_this_host and os.access(shared_memory.FOLDER, os.W_OK)):
             return None
         if self._processes > 1:
@@ -171,17 +171,17 @@ class Job:
             now = time.monotonic()
             if ended is None and self._mpirun.has_ended:
                 ended = now
-                self._shutdown.kill()  # those whom mpirun has left behind, if it was killed itself
+                self._shutdown.kill()  # ranks that mpirun has left behind, if it was killed itself
             elif ended is not None and is_held_up:
                 ended = now
             elif ended is not None and (not events or now - ended > _DRAIN):
                 return
             self._shutdown.tick()
 
-    # What can be read.
+    # Reading.
 
     def _hold_up(self) -> bool:
-        """Read nothing more for a stream of which the reader stands still; return whether there is such a stream."""
+        """Stop reading for a stream whose reader has stalled; return whether there is such a stream."""
         is_held_up = False
         for stream, readers in self._readers.items():
             is_full = self._screen.is_full(stream)
@@ -246,7 +246,7 @@ class Job:
             self._watch_worker(started.connection, process)
 
     def _hear_first(self, rank: int, line: str) -> None:
-        """Take in what the worker of a rank says by way of mpirun: on another host, where none is replaced."""
+        """Handle a line that a rank's worker sends through mpirun: from another host, where no rank is replaced."""
         if self._loopback is not None and self._loopback.is_starting:
             self._loopback.settle(has_script_begun=True)
         self._hear(Process(rank), line)
@@ -258,7 +258,7 @@ class Job:
 
     def _look_for_lost_output(self) -> None:
         error = self._screen.lost()
-        if isinstance(error, BrokenPipeError):  # whoever read our output is gone
+        if isinstance(error, BrokenPipeError):  # the reader of our output is gone
             if signal.SIGPIPE not in self._shutdown.signals:
                 self._shutdown.take_signal(signal.SIGPIPE)
         elif error is not None:
@@ -274,9 +274,9 @@ class Job:
             whom = "" if self._stalls.culprit is None else f" for rank {self._stalls.culprit}"
             self._screen.say(f"easyscale: the job was ended because ranks have waited{whom} for too long")
             return STALLED
-        if not self._on_this_host and self._membership.hosts and not endings.ends_job:  # mpirun may call it success
+        if not self._on_this_host and self._membership.hosts and not endings.ends_job:  # mpirun may report success
             self._say_lost_host(said)
-            return 1  # mpirun says 0, or a number of its own
+            return 1  # mpirun returns 0, or a code of its own
         if endings.is_success and (code == 0 or self._membership.is_over):
             apart = self._supervisor.beginning.stayed_apart
             if apart > 1 and not self._screen.has_shown(b"has trained a model of its own"):
@@ -298,7 +298,7 @@ class Job:
         return cause.exit_code
 
     def _say_lost_host(self, said: str) -> None:
-        """Say which host does not answer any more: ranks have not told of their end there."""
+        """Report the host that no longer answers: its ranks have not reported their end."""
         hosts = self._membership.hosts
         lost = self._runtime.lost_host(said) or next(iter(hosts.values()))
         ranks = [str(rank) for rank, host in sorted(hosts.items()) if host == lost]
@@ -307,12 +307,12 @@ class Job:
 
 
 def run(make: Callable[[bool], Job], restarts: int) -> int:
-    """Run a job, and again as often as `restarts` if it fails; return the last exit code.
+    """Run a job, and restart it up to `restarts` times if it fails; return the last exit code.
 
-    `make` is told whether a job before has failed.
+    `make` receives whether an earlier run has failed.
 
-    Before each new start there is a pause, of 1 s at first and then twice the one before, up to 30 s: what has failed
-    may need time. A job that was asked to end is not started again: whoever asked will do that.
+    The pause before a restart is 1 s at first and doubles each time, up to 30 s, because recovery may take time. A job
+    that was asked to end is not restarted: that is up to whoever asked.
     """
     for number in range(1, restarts + 2):
         job = make(number > 1)

@@ -1,4 +1,4 @@
-"""Whether this process can start others at all. Where it cannot, `mpirun` says so in words of its own."""
+"""Checks that this process can start others. Otherwise `mpirun` would fail with a message of its own."""
 
 import math
 import os
@@ -8,21 +8,21 @@ from easyscale.errors import LaunchError
 
 __all__ = ["advice", "check", "most_files"]
 
-# That a process has open at least, and for each rank: Open MPI's `mpirun` 4 of a rank, the launcher 5.
+# Minimum open files of a process, and per rank: 4 in Open MPI's `mpirun`, 5 in the launcher.
 _BASE_FILES, _FILES_EACH = 24, 5
-_USUAL = 1024  # files that a process may have open where nobody has said anything else
+_USUAL = 1024  # the usual default limit of open files
 
 
 def check(processes: int, on_this_host: bool = True) -> None:
-    """Check that so many processes can be started from here.
+    """Check that this process can start a number of others.
 
     Args:
-        processes: Int. Their number.
-        on_this_host: Bool. Whether all of them run here: on other hosts they have files of `mpirun`'s there. Defaults
-            to `True`.
+        processes: Int. Number of processes to start.
+        on_this_host: Bool. Whether all of them run here; on other hosts they use files of `mpirun` there. Defaults to
+            `True`.
 
     Raises:
-        LaunchError: If the working directory is gone, or too few files may be open.
+        LaunchError: If the working directory is gone, or the limit of open files is too low.
     """
     try:
         os.getcwd()
@@ -40,13 +40,13 @@ def check(processes: int, on_this_host: bool = True) -> None:
 
 
 def most_files() -> float:
-    """Return how many files a process may have open; infinity if there is no limit."""
+    """Return the limit of open files per process; infinity if there is none."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return math.inf if most == resource.RLIM_INFINITY else most
 
 
 def advice() -> str | None:
-    """Return what to say of a limit that is lower than usual; `None` if it is not."""
+    """Return a warning if the limit of open files is lower than usual, else `None`."""
     most = most_files()
     if most >= _USUAL:
         return None

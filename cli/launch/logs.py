@@ -1,4 +1,4 @@
-"""What ranks write, in files: one for each rank, and one for what the launcher shows."""
+"""Log files: one for the output of each rank, and one for what the launcher shows."""
 
 import contextlib
 import errno
@@ -12,24 +12,24 @@ __all__ = ["Logs"]
 
 
 class Logs:
-    """Writes what comes to files in a folder: `rank_0.log`, ..., and `job.log`. All are written anew.
+    """Writes output to files in a folder: `rank_0.log`, ..., and `job.log`. Existing files are overwritten.
 
-    A line is written when it is whole: its pieces may come with those of another stream between them.
+    A line is written once it is complete, because pieces of several streams may arrive interleaved.
 
-    A file that cannot be written to any more, as on a full disk, is left as it is. Others may be able to write to the
-    folder: links of theirs are not followed, and named pipes not opened.
+    A file that can no longer be written, e.g. because the disk is full, is left as it is. Other users may be able to
+    write to the folder, so links are not followed, and named pipes are not opened.
 
     Args:
-        folder: Path. It is made if it is not there.
+        folder: Path. It is created if it does not exist.
 
     Raises:
-        LaunchError: If it cannot be, or something that is no file of its own has the name of one of these files.
+        LaunchError: If it cannot be created, or one of these file names is taken by a link or by no regular file.
     """
 
     def __init__(self, folder: str):
         self._folder = Path(folder)
         self._begun: set[str] = set()
-        self._lines: dict[tuple[str, str | int], bytes] = {}  # begun, by the file and where they come from
+        self._lines: dict[tuple[str, str | int], bytes] = {}  # incomplete lines, by file and source
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._write("job.log", b"")
@@ -42,15 +42,15 @@ class Logs:
             ) from None
 
     def of_rank(self, rank: int, stream: str, data: bytes) -> None:
-        """Take in what a rank has written to one of its streams."""
+        """Log what a rank has written to one of its streams."""
         self._add(f"rank_{rank}.log", stream, data)
 
     def shown(self, file: int, data: bytes) -> None:
-        """Take in what the launcher shows on one of its files."""
+        """Log what the launcher shows on one of its file descriptors."""
         self._add("job.log", file, data)
 
     def end(self) -> None:
-        """Write the lines that have not come to their end."""
+        """Write the incomplete lines."""
         for (name, _), line in self._lines.items():
             self._try_to_write(name, line)
         self._lines.clear()
@@ -78,10 +78,10 @@ class Logs:
 
 
 def _opened(path: Path) -> int:
-    """Return a file, opened to append to it.
+    """Open a file for appending.
 
     Raises:
-        LaunchError: If it is a link, has a second name, or is no file at all.
+        LaunchError: If it is a link, has a second name, or is not a regular file.
         OSError: If it cannot be opened.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -1,14 +1,14 @@
-"""Keeps other users of this host away from mpirun, where all ranks are on this host.
+"""Keeps other users of this host away from mpirun when all ranks are on this host.
 
-mpirun listens on TCP for its ranks, and for its own parts on other hosts. It believes what a client says of its user,
-and starts programs for every client that it admits. So its listening sockets are taken out of reach as soon as they
-appear:
+mpirun listens on TCP for its ranks and for its daemons on other hosts. It trusts the user that a client claims to be,
+and starts programs for every client that it admits. Its listening sockets are therefore moved behind a gate as soon
+as they appear:
 
-    rank --> gate, on the port that mpirun has told its ranks --> mpirun, on a port that answers the gate alone
-             asks the kernel whose socket the other end is
+    rank --> gate, on the port that mpirun has told its ranks --> mpirun, on a port that answers only the gate
+             asks the kernel which user owns the other end
 
-The gate is part of the launcher. A socket that listens on all networks is for other hosts, and there are none: it is
-closed when the first rank has started.
+The gate is part of the launcher. A socket that listens on all networks serves other hosts. There are none, so its gate
+is closed when the first rank has started.
 """
 
 import contextlib
@@ -26,35 +26,35 @@ from easyscale.errors import LaunchError
 
 __all__ = ["PIPE", "REPORT", "Loopback"]
 
-PIPE = "easyscale-before-answering"  # name of the pipe at which mpirun waits until its port is out of reach
-REPORT = "PMIX_MCA_ptl_base_report_uri"  # the variable that tells it so
+PIPE = "easyscale-before-answering"  # name of the pipe where mpirun waits until its port is behind a gate
+REPORT = "PMIX_MCA_ptl_base_report_uri"  # the variable that makes it do so
 _LONGEST_HOLD = 10.0  # seconds that mpirun may wait there
 
 _HOST = "127.0.0.1"
 _PATIENCE = 1.0  # seconds that a process may take to stop
-_MOST_PORTS = 100  # to which a socket answers at a time; a filter may not be long
-_PIDFD_GETFD = 438  # the number of this system call, the same on all processors
+_MOST_PORTS = 100  # that a socket answers at a time; the length of a filter is limited
+_PIDFD_GETFD = 438  # the number of this system call, the same on all architectures
 _SO_ATTACH_FILTER = 26
 _ESTABLISHED = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Loopback:
-    """The listening sockets of mpirun, and the gate before them.
+    """The listening sockets of mpirun, and the gates in front of them.
 
-    Where the system does not let one process take a socket of another, as in some containers, all stays as it is.
+    Does nothing where the system does not let a process take another's socket, as in some containers.
 
     Args:
-        selector: Selector. Gets the sockets of the gate, with functions that take a file descriptor as data.
+        selector: Selector. The gates' sockets are registered with it; their data are functions of a file descriptor.
         pid: Int. The process of mpirun.
-        pipe: String. The named pipe at which it waits before it answers. Defaults to `None`: it does not.
+        pipe: String. The named pipe where it waits before it answers. Defaults to `None`: it does not wait.
     """
 
     def __init__(self, selector: selectors.BaseSelector, pid: int, pipe: str | None = None):
         self._selector, self._pid, self._pipe = selector, pid, pipe
         self._pipe_end: int | None = None
         self._begun_at = time.monotonic()
-        self._sockets: dict[str, socket.socket] = {}  # of mpirun, not known yet to listen -> its name in /proc
+        self._sockets: dict[str, socket.socket] = {}  # name in /proc -> socket of mpirun, not yet known to listen
         self._seen: set[str] = set()
         self._gates: list[socket.socket] = []
         self._listeners: list[socket.socket] = []  # of mpirun, behind gates
@@ -62,15 +62,15 @@ class Loopback:
         self.is_starting = True
 
     def look(self) -> None:
-        """Take sockets that mpirun has opened out of reach. To be called every millisecond until a rank has begun.
+        """Move sockets that mpirun has opened behind gates. Call this every millisecond until a rank has started.
 
         Raises:
-            LaunchError: If somebody else has connected to one before.
+            LaunchError: If another user has already connected to one.
         """
         is_allowed = True
         try:
             self._look(self._pid)
-        except OSError as error:  # or a file was closed meanwhile
+        except OSError as error:  # not permitted, or a file was closed meanwhile
             is_allowed = error.errno not in (errno.EPERM, errno.EACCES, errno.ENOSYS)
         is_late = time.monotonic() - self._begun_at > _LONGEST_HOLD
         if self._pipe is not None and self._pipe_end is None and (self._listeners or is_late or not is_allowed):
@@ -78,13 +78,13 @@ class Loopback:
                 self._pipe_end = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def settle(self, has_script_begun: bool) -> None:
-        """Leave open only what ranks need: one has started, so that all parts of mpirun have.
+        """Keep open only what ranks need: one has started, and therefore all of mpirun has.
 
         Args:
-            has_script_begun: Bool. Whether a script may listen itself by now, below mpirun.
+            has_script_begun: Bool. Whether a script, a descendant of mpirun, may be listening by now.
 
         Raises:
-            LaunchError: If somebody else has connected to a socket of mpirun.
+            LaunchError: If another user has connected to a socket of mpirun.
         """
         self.is_starting = False
         for pid in [self._pid] if has_script_begun else _descendants(self._pid):
@@ -128,10 +128,10 @@ class Loopback:
                 self._sockets.pop(name).close()
 
     def _close_off(self, pid: int, listener: socket.socket) -> None:
-        """Bind a listening socket to a port where it answers nobody, and put a gate in its place."""
+        """Move a listening socket to a port where it answers nobody, and put a gate in its place."""
         self._listeners.append(listener)
         address = listener.getsockname()
-        os.kill(pid, signal.SIGSTOP)  # else it would see that its socket is closed for a moment
+        os.kill(pid, signal.SIGSTOP)  # it must not see that its socket is closed for a moment
         try:
             if not _is_stopped(pid):
                 return
@@ -168,7 +168,7 @@ class Loopback:
         self._selector.register(gate, selectors.EVENT_READ, on_connection)
 
     def _admit(self, connection: socket.socket, listener: socket.socket) -> None:
-        """Connect one that has come to the gate with mpirun, if it is of this user."""
+        """Connect a client of the gate to mpirun, if it belongs to this user."""
         try:
             is_own = listener.family == socket.AF_INET and _owner(connection) == os.geteuid()
             inner = self._connected(listener) if is_own else None
@@ -182,7 +182,7 @@ class Loopback:
     def _connected(self, listener: socket.socket) -> socket.socket:
         inner = socket.socket()
         try:
-            inner.bind((_HOST, 0))  # as long as it is open nobody else can have its port
+            inner.bind((_HOST, 0))  # nobody else can get its port while it is open
             self._answer(listener, inner.getsockname()[1])
             inner.connect(listener.getsockname())
         except OSError:
@@ -191,7 +191,7 @@ class Loopback:
         return inner
 
     def _answer(self, listener: socket.socket, port: int | None = None) -> None:
-        """Have a socket answer to the relays that there are, and to one more port."""
+        """Let a socket answer only the existing relays and one more port."""
         ports = [relay.port for relay in self._relays if relay.listener is listener]
         _answer_only(listener, [*ports, *([] if port is None else [port])][-_MOST_PORTS:])
 
@@ -202,12 +202,12 @@ class Loopback:
 
 
 class _Relay:
-    """A connection between a rank and mpirun, in two parts: what comes from one end goes to the other."""
+    """A relayed connection between a rank and mpirun: forwards data in both directions."""
 
     def __init__(self, owner: Loopback, outer: socket.socket, inner: socket.socket, listener: socket.socket):
         self._owner, self.listener, self.port = owner, listener, inner.getsockname()[1]
         self._ends = (outer, inner)
-        self._rest = [b"", b""]  # what has come from each end, and the other has not taken
+        self._rest = [b"", b""]  # data from each end that the other has not taken
         for end in self._ends:
             end.setblocking(False)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -222,7 +222,7 @@ class _Relay:
             end.close()
 
     def _pass_on(self, _: int) -> None:
-        if self._ends[0].fileno() < 0:  # closed by another event of this moment
+        if self._ends[0].fileno() < 0:  # closed by another event of the same round
             return
         for number in (0, 1):
             source, target = self._ends[number], self._ends[1 - number]
@@ -253,7 +253,7 @@ class _Relay:
 
 
 def _take(pid: int, file: int) -> socket.socket:
-    """Return the socket that is this file of another process."""
+    """Return another process's socket, given its file descriptor."""
     process = os.pidfd_open(pid)
     try:
         taken = _libc.syscall(_PIDFD_GETFD, process, file, 0)
@@ -273,7 +273,7 @@ def _is_connected(taken: socket.socket) -> bool:
 
 
 def _accepted(listener: socket.socket) -> list[socket.socket]:
-    """Return the connections that wait at a listening socket."""
+    """Accept the pending connections of a listening socket."""
     found = []
     with contextlib.suppress(OSError), selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
@@ -283,12 +283,12 @@ def _accepted(listener: socket.socket) -> list[socket.socket]:
 
 
 def _answer_only(listener: socket.socket, ports: list[int]) -> None:
-    """Have a TCP socket drop all packets but those that come from these ports of `127.0.0.1`."""
+    """Make a TCP socket drop all packets except those from these ports of `127.0.0.1`."""
     drop, keep = (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)
     program = []
     if ports:
-        program += [(0x20, 0, 0, 0xFFF0000C), (0x15, 1, 0, 0x7F000001), drop]  # the source in the header of IPv4
-        program += [(0x28, 0, 0, 0)]  # the source in the header of TCP
+        program += [(0x20, 0, 0, 0xFFF0000C), (0x15, 1, 0, 0x7F000001), drop]  # the source address in the IPv4 header
+        program += [(0x28, 0, 0, 0)]  # the source port in the TCP header
     for port in ports:
         program += [(0x15, 0, 1, port), keep]
     program.append(drop)
@@ -297,7 +297,7 @@ def _answer_only(listener: socket.socket, ports: list[int]) -> None:
 
 
 class _Connection(NamedTuple):
-    """A TCP socket of this network namespace: the addresses of its ends, and the user whose it is."""
+    """A TCP socket of this network namespace: the addresses of its ends, and the user that owns it."""
 
     local: tuple[str, int]
     remote: tuple[str, int]
@@ -305,7 +305,7 @@ class _Connection(NamedTuple):
 
 
 def _connections() -> list[_Connection]:
-    """Return the sockets that are connected and open. One that was closed belongs to nobody."""
+    """Return the connected, open sockets. A closed one belongs to nobody."""
     found = []
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(FileNotFoundError), open(f"/proc/self/net/{name}", encoding="ascii") as file:
@@ -318,19 +318,19 @@ def _connections() -> list[_Connection]:
 
 
 def _address(text: str) -> tuple[str, int]:
-    """Return host and port as `/proc/net/tcp` has them; an IPv4 address in the form of IPv6 becomes one of IPv4."""
+    """Parse host and port of `/proc/net/tcp`; an IPv4-mapped IPv6 address becomes an IPv4 address."""
     host, port = text.split(":")
     return socket.inet_ntoa(struct.pack("=I", int(host[-8:], 16))), int(port, 16)
 
 
 def _owner(connection: socket.socket) -> int | None:
-    """Return the user at the other end of a connection; `None` if that is not on this host, or closed."""
+    """Return the user at the other end of a connection; `None` if it is closed or not on this host."""
     ends = connection.getpeername()[:2], connection.getsockname()[:2]
     return next((found.user for found in _connections() if (found.local, found.remote) == ends), None)
 
 
 def _others_connected(port: int, but: set[tuple[str, int]]) -> set[int]:
-    """Return the other users with a connection to a port of this host, other than from the addresses in `but`."""
+    """Return the other users with a connection to a port of this host, except from the addresses in `but`."""
     return {
         found.user
         for found in _connections()
@@ -339,7 +339,7 @@ def _others_connected(port: int, but: set[tuple[str, int]]) -> set[int]:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return a process and all those below it."""
+    """Return a process and all its descendants."""
     found = [pid]
     for parent in found:
         with contextlib.suppress(OSError):

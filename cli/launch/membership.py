@@ -1,4 +1,4 @@
-"""Who takes part in a job, as the launcher is told: who has begun, joined and ended, and whether the others go on."""
+"""The members of a job, as reported to the launcher: which have started, joined and ended, and whether others go on."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,9 +10,9 @@ __all__ = ["Membership", "Process"]
 
 
 class Process(NamedTuple):
-    """One process of a rank: number 0 is the first, later ones were started to replace it.
+    """One process of a rank: number 0 is the original, later ones were started to replace it.
 
-    Several may run at a time, if the rank that has started one has failed.
+    Several may run at once if the rank that started a replacement has failed.
     """
 
     rank: int
@@ -22,19 +22,19 @@ class Process(NamedTuple):
 class Membership:
     """The processes of one job.
 
-    The ranks of an elastic job decide themselves who goes on; the launcher hears of it later, and asks them to end only
-    if it is sure.
+    The ranks of an elastic job decide themselves which of them go on. The launcher is notified later, and asks them to
+    end only if it is sure.
 
     Args:
-        workers: Int. The ranks from this number on are servers. Defaults to `None`: there are none.
-        least: Int. The workers go on without those that fail, as long as there are so many. Defaults to `None`: they
-            do not.
+        workers: Int. Number of workers; ranks after them are servers. Defaults to `None`: there are no servers.
+        least: Int. Minimum number of workers with which the job goes on after failures. Defaults to `None`: it does
+            not go on.
         needed: The ranks without which the others never go on. Defaults to none.
-        has_spares: Bool. Whether there are processes that wait to replace workers, and end when all ranks have.
+        has_spares: Bool. Whether there are spares, which wait to replace workers, and end when all ranks have ended.
             Defaults to `False`.
 
     Attributes:
-        hosts: Dict from the rank to the host of each process that has begun, and not told of its end.
+        hosts: Dict from rank to host, for each process that has started and has not reported its end.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Membership:
         self.hosts: dict[int, str] = {}
         self._members = {Process(rank) for rank in range(workers or 0)}
         self._running: set[Process] = set()
-        self._begun: dict[int, int] = {}  # rank -> how many processes have begun
+        self._begun: dict[int, int] = {}  # rank -> number of processes that have started
 
     @property
     def is_elastic(self) -> bool:
@@ -57,18 +57,18 @@ class Membership:
 
     @property
     def is_over(self) -> bool:
-        """Whether all ranks have ended. Spares may not know of it, if no rank has ever begun with MPI."""
+        """True if there are spares, and all ranks have ended. Spares may not know if no rank has ever started MPI."""
         return self._first_spare is not None and len(self._begun) >= self._first_spare and not self._running
 
     def begin(self, rank: int) -> Process:
-        """Take in that a process has begun as this rank."""
+        """Record that a process has started as this rank."""
         process = Process(rank, self._begun.get(rank, 0))
         self._begun[rank] = process.number + 1
         self._running.add(process)
         return process
 
     def is_spare(self, rank: int) -> bool:
-        """Whether a process of this number waits to replace a worker."""
+        """Return whether a process of this number is a spare."""
         return self._first_spare is not None and rank >= self._first_spare
 
     def has_begun(self, rank: int | None) -> bool:
@@ -78,11 +78,11 @@ class Membership:
         return process in self._running
 
     def is_member(self, process: Process) -> bool:
-        """Whether it is no replacement, or one that has joined the others."""
+        """Return whether a process is an original one, or a replacement that has joined the others."""
         return process.number == 0 or process in self._members
 
     def join(self, process: Process) -> None:
-        """Take in that a process which replaces another has joined the others."""
+        """Record that a replacement has joined the others."""
         self._members.add(process)
 
     def end(self, process: Process) -> None:
@@ -90,7 +90,7 @@ class Membership:
         self._running.discard(process)
 
     def lose(self, process: Process, ending: Ending) -> tuple[bool, str]:
-        """Return whether the others may go on without a process that has ended, and what there is to say of it."""
+        """Return whether the others may go on without a process that has ended, and a message about it."""
         if self._least is None or not ending.is_sudden or ending.rank in self._needed:
             return False, ""
         if not ending.met:
@@ -107,6 +107,6 @@ class Membership:
         if left >= self._least:
             told = f"{how}; {left} of {self.workers} workers {verb} left"
             return True, told if ending.in_fit else f"{told}. Outside of fit() the job ends when one of them needs it"
-        if any(not self.is_member(running) for running in self._running):  # it may have joined, and not told of it yet
+        if any(not self.is_member(running) for running in self._running):  # one may have joined, not yet reported
             return True, f"{how}, while another one joins"
         return False, f"{left} worker{'s' * (left != 1)} {verb} left, fewer than --min-workers {self._least}"

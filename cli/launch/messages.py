@@ -1,4 +1,4 @@
-"""What is said of a rank by the worker that has started it, and by the watchdog inside that: lines of JSON."""
+"""Messages about a rank from its worker, and from the worker's watchdog: lines of JSON."""
 
 import json
 import signal
@@ -6,38 +6,38 @@ from typing import Any, Literal, TypedDict, cast
 
 __all__ = ["TO_END", "Ended", "Farewell", "Message", "Moves", "Stands", "Started", "Step", "Wait", "decode"]
 
-# What mpirun passes on to ranks of other hosts, whose workers make a SIGTERM of it: at that it would end them itself.
+# mpirun passes it on to ranks on other hosts, whose workers turn it into a SIGTERM. At a SIGTERM it would end them.
 TO_END = signal.SIGPWR
 
 
 class Started(TypedDict):
-    """The worker of a rank has started, on this host."""
+    """Report that the worker of a rank has started on this host."""
 
     kind: Literal["started"]
     host: str
 
 
 class Step(TypedDict):
-    """A rank has come one step further on its way to the others.
+    """Report a rank's next step towards joining the others.
 
-    `loads`: it has loaded TensorFlow. `begins`: it begins with MPI. `meets`: all ranks have. `called`: a spare becomes
-    a rank. `joined`: it takes part.
+    `loads`: it has loaded TensorFlow. `begins`: it starts MPI. `meets`: all ranks have started MPI. `called`: a spare
+    becomes a rank. `joined`: it has joined the others.
     """
 
     kind: Literal["loads", "begins", "meets", "called", "joined"]
 
 
 class Farewell(TypedDict):
-    """What a rank has told of its end itself."""
+    """A rank's own record of its end."""
 
-    met: bool  # whether all ranks had begun with MPI
+    met: bool  # whether all ranks had started MPI
     in_fit: bool
     leave: int  # of `progress.Leave`
     missed: int  # 1 plus the rank that had ended while this one waited for it; 0 if there was none
 
 
 class Ended(Farewell):
-    """A rank has ended: `status` is as `os.waitpid` gives it."""
+    """Report that a rank has ended; `status` is as in `os.waitpid`."""
 
     kind: Literal["ended"]
     host: str
@@ -51,22 +51,22 @@ class _Wait(TypedDict):
 
 
 class Wait(_Wait, total=False):
-    """One thread of a rank waits for others."""
+    """The wait of one thread of a rank for other ranks."""
 
     exchange: str
     purpose: str
-    missing: list[int]  # the ranks for which it waits
-    ends_job: bool  # false if it is only told of
+    missing: list[int]  # the ranks that it waits for
+    ends_job: bool  # false if it is only reported
 
 
 class Moves(TypedDict):
-    """A rank that has stood still goes on."""
+    """Report that a stalled rank has moved again."""
 
     kind: Literal["moves"]
 
 
 class Stands(TypedDict):
-    """A rank stands still, or was asked where it is; see `easyscale.progress.Progress`."""
+    """Report that a rank has stalled, and where it is; see `easyscale.progress.Progress`."""
 
     kind: Literal["stands"]
     host: str
@@ -77,9 +77,9 @@ class Stands(TypedDict):
     step: int
     exchanges: int
     activity: int
-    idle: float  # seconds since it has moved
-    busy: bool  # it computes, and may take its time
-    state: str  # of its process, as `ps` has it
+    idle: float  # seconds since it last moved
+    busy: bool  # it is computing, which may take long
+    state: str  # of its process, as in `ps`
     left: bool
     stack: str
 

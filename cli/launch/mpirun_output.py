@@ -1,4 +1,4 @@
-"""What mpirun writes: lines of ranks that it forwards, words of their workers among these, and lines of its own."""
+"""mpirun's output: the ranks' lines that it forwards, with messages of their workers among them, and its own lines."""
 
 from collections.abc import Callable
 
@@ -10,17 +10,17 @@ __all__ = ["MpirunOutput"]
 
 
 class MpirunOutput:
-    """Tells the lines that mpirun writes from each other.
+    """Sorts the lines that mpirun writes by their origin.
 
     Args:
-        runtime: `Runtime`. Knows how this mpirun marks what it forwards.
-        has_begun: Callable. Takes a rank; returns whether it writes to the launcher itself. What mpirun says in the
-            name of such a rank is the MPI library's.
-        on_word: Callable. Takes a rank and what its worker says, a line.
+        runtime: `Runtime`. Parses the marks of the lines that mpirun forwards.
+        has_begun: Callable. Takes a rank; returns whether it writes directly to the launcher. What mpirun forwards
+            from such a rank comes from the MPI library.
+        on_word: Callable. Takes a rank and a line from its worker.
         on_output: Callable. Takes a rank, `"stdout"` or `"stderr"`, and a line that the rank has written there.
 
     Attributes:
-        has_forwarded: Bool. Whether it has written a line of a rank.
+        has_forwarded: Bool. Whether mpirun has forwarded a line of a rank.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class MpirunOutput:
 
     @property
     def said(self) -> str:
-        """The lines of mpirun's own."""
+        """mpirun's own lines."""
         return "\n".join(self._said).strip()
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Take in `data` that mpirun has written to a stream; empty data is its end."""
+        """Process `data` that mpirun has written to a stream; empty data marks its end."""
         lines = self._lines[stream]
         for line in lines.feed(data) if data else lines.end():
             self._take(stream, line.decode(errors="surrogateescape"))

@@ -1,13 +1,13 @@
-"""What the launcher shows of what the ranks write: the chief's bytes as they come, other ranks' lines marked.
+"""Shows the ranks' output: the chief's bytes as they arrive, other ranks' lines with a prefix.
 
     [1] a line of rank 1
 
-A line of another rank waits for the end of a line that the chief has begun, at most a second. A traceback that
-another rank has shown already is not repeated, nor is an error or a warning of one line.
+A line of another rank waits, for at most a second, until the chief has completed its current line. A traceback, or an
+error or warning of one line, that another rank has already shown is not repeated.
 
-Nothing here waits for whoever reads the output (a pager, a terminal after Ctrl-S), but for `Screen.finish`: the
-launcher has to end the job meanwhile. What the reader does not take is kept, up to a limit at which the launcher stops
-to read from the ranks.
+Except for `Screen.finish`, nothing here blocks on the reader of the output (a pager, a terminal after Ctrl-S): the
+launcher may have to end the job meanwhile. Output that the reader does not take is buffered, up to a limit at which the
+launcher stops reading from the ranks.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ class Screen:
     """Shows all ranks' output, stdout on stdout and stderr on stderr.
 
     Args:
-        chief: Callable that takes the bytes of the chief's stdout instead of showing them. Defaults to `None`.
-        logs: `Logs`, which has all in files. Defaults to `None`.
-        shown: The ranks whose output is shown. Defaults to `None`: those of all.
-        hosts: The host of each rank, to be shown beside its number. Defaults to none: all are on this one.
+        chief: Callable. Takes the bytes of the chief's stdout, which are then not shown. Defaults to `None`.
+        logs: `Logs`. Writes all output to files. Defaults to `None`.
+        shown: The ranks whose output is shown. Defaults to `None`: all.
+        hosts: The host of each rank, shown next to its number. Defaults to none: all ranks are on this host.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Screen:
 
     @property
     def terminals(self) -> tuple[str, ...]:
-        """The streams that are terminals to the chief."""
+        """The chief's streams that are terminals."""
         return tuple(
             stream
             for stream, file in STANDARD.items()
@@ -67,11 +67,11 @@ class Screen:
         )
 
     def has_shown(self, words: bytes) -> bool:
-        """Return whether a traceback, or an error or warning of one line, with these words has come from a rank."""
+        """Return whether a rank has shown a traceback, or an error or warning of one line, with these words."""
         return any(words in text for text in self._shown)
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
-        """Show `data` that a rank has written to a stream; empty data is its end."""
+        """Show `data` that a rank has written to a stream; empty data marks its end."""
         if self._logs is not None and data:
             self._logs.of_rank(rank, stream, data)
         if self._shown_ranks is not None and rank not in self._shown_ranks:
@@ -90,21 +90,21 @@ class Screen:
         return f"[{rank} {self._hosts[rank]}] ".encode() if rank < len(self._hosts) else f"[{rank}] ".encode()
 
     def tick(self) -> None:
-        """Show what has waited long enough. To be called a few times a second."""
+        """Show lines that have waited long enough. Call this a few times a second."""
         for sink in self._sinks.values():
             sink.tick()
 
     def watch(self, selector: selectors.BaseSelector | None) -> None:
-        """Have a selector call, with a file descriptor, what writes on when the reader takes more; `None` for none."""
+        """Use a selector to wait for the reader; its data are functions of a file descriptor. `None`: no selector."""
         for sink in self._sinks.values():
             sink.watch(selector)
 
     def is_full(self, stream: str) -> bool:
-        """Return whether so much waits for the reader of a stream that no more should be fed."""
+        """Return whether a stream's buffer is full, so that no more should be fed."""
         return self._sinks[stream].is_full
 
     def hurry(self) -> None:
-        """Be never full again: what exceeds the limit is dropped, so that ranks can write and come to their end."""
+        """Drop output above the limit from now on instead of being full, so that ranks can write and end."""
         for sink in self._sinks.values():
             sink.drops = True
 
@@ -118,22 +118,22 @@ class Screen:
             self._logs.end()
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait until the reader has taken all; after so many seconds, if given, drop the rest. Nothing comes after."""
+        """Wait until the reader has taken everything; after `seconds`, if given, drop the rest. Call this last."""
         for sink in self._sinks.values():
             sink.finish(seconds)
 
     def lost(self) -> OSError | None:
-        """Return why output cannot be shown any more, once for each file; `None` if there is nothing new."""
+        """Return the error that stopped the output, once for each file; `None` if there is nothing new."""
         found = [sink.take_error() for sink in self._sinks.values()]
         return next(filter(None, found), None)
 
     def say(self, line: str) -> None:
-        """Show a line of the launcher's own on stderr."""
+        """Show a line of the launcher on stderr."""
         self._sinks["stderr"].lines([f"{line}\n".encode()])
 
 
 class _Sink:
-    """One file, perhaps both stdout and stderr, where the chief may be in the middle of a line.
+    """One output file, perhaps both stdout and stderr, in which the chief may be in the middle of a line.
 
     Attributes:
         drops: Bool. Whether output beyond the limit is dropped.
@@ -152,7 +152,7 @@ class _Sink:
         self.drops = False
 
     def take_error(self) -> OSError | None:
-        """Return why nothing can be written any more, once."""
+        """Return the error that stopped the output, once."""
         error, self._error = self._error, None
         return error
 
@@ -210,8 +210,8 @@ class _Sink:
             self._flush()
 
     def _flush(self, _: int = 0) -> None:
-        """Write as much as goes without waiting."""
-        # A file that could not be opened again waits for the reader, unless that takes so little.
+        """Write as much as possible without blocking."""
+        # A write to a file that could not be reopened blocks, unless it is this short.
         most = 1 << 16 if self._out != self._file else select.PIPE_BUF
         while self._kept and _takes_more(self._out):
             try:
@@ -230,9 +230,9 @@ class _Sink:
 
 
 def _opened_again(file: int) -> int:
-    """Return a pipe or terminal opened a second time, so that writing does not wait: other processes share the first.
+    """Reopen a pipe or terminal to write without blocking: other processes share the original.
 
-    Return the file itself where that cannot be.
+    Return the file itself if that is not possible.
     """
     if stat.S_ISFIFO(os.fstat(file).st_mode) or os.isatty(file):
         with contextlib.suppress(OSError):
@@ -241,12 +241,12 @@ def _opened_again(file: int) -> int:
 
 
 def _takes_more(file: int) -> bool:
-    """Return whether writing to a file does something at once, if only to fail."""
+    """Return whether writing to a file succeeds or fails at once."""
     return bool(select.select([], [file], [], 0)[1])
 
 
 class _Once:
-    """Lets lines through, but a traceback, or an error or warning of one line, only if no other rank has shown it."""
+    """Filters out tracebacks, and errors and warnings of one line, that another rank has already shown."""
 
     def __init__(self, rank: int, shown: dict[bytes, int]):
         self._rank = rank
@@ -259,7 +259,7 @@ class _Once:
         return bool(self._block)
 
     def lines(self, line: bytes) -> list[bytes]:
-        """Return the lines to show now that `line` has come."""
+        """Return the lines to show once `line` has arrived."""
         if line == _TRACEBACK:
             before = self.end()
             self._block = [line]
@@ -282,7 +282,7 @@ class _Once:
 
 
 class _Other:
-    """A stream of a rank that is not the chief: whole lines, marked."""
+    """A stream of a rank that is not the chief: whole lines with a prefix."""
 
     def __init__(self, mark: bytes, sink: _Sink, once: _Once):
         self._mark, self._sink, self._once = mark, sink, once
@@ -305,13 +305,13 @@ class _Other:
 
 
 class _Chief:
-    """A stream of the chief: every byte as it comes, but for what may be a repeated traceback."""
+    """A stream of the chief: every byte as it arrives, except for a traceback that may be a repetition."""
 
     def __init__(self, sink: _Sink, once: _Once):
         self._sink = sink
         self._once = once
-        self._line = b""  # of the current line what has not been shown
-        self._begun = False  # whether some of the current line has been
+        self._line = b""  # the part of the current line that has not been shown
+        self._begun = False  # whether a part of it has been shown
 
     def feed(self, data: bytes) -> None:
         *lines, self._line = _split(self._line + data)
@@ -333,12 +333,12 @@ class _Chief:
 
 
 def _overwritten(line: bytes) -> bytes:
-    """Drop what a progress bar has written over: all before the last carriage return that something follows."""
+    """Drop what a progress bar has overwritten: all before the last carriage return that is followed by text."""
     text = line.rstrip(b"\r")
     return text.rsplit(b"\r", 1)[-1] + line[len(text) :][:1]
 
 
 def _split(data: bytes) -> list[bytes]:
-    """Cut after each newline; the last part, perhaps empty, has none."""
+    """Split after each newline; the last part, perhaps empty, has none."""
     *lines, rest = data.split(b"\n")
     return [*(line + b"\n" for line in lines), rest]

@@ -1,4 +1,4 @@
-"""What `easyscale launch` is about to start: all that was asked for, checked and worked out."""
+"""The plan of what `easyscale launch` starts, with all options validated and resolved."""
 
 import os
 import shlex
@@ -22,19 +22,19 @@ __all__ = ["LaunchPlan"]
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """Ranks, and the command line that starts them.
+    """The ranks of a job, and the command line that starts them.
 
     Args:
-        settings: `Settings`. What ranks are told.
+        settings: `Settings`. The ranks' settings.
         command: The command line, of Python or of mpirun.
         runtime: `Runtime`. The MPI that starts the ranks. Defaults to `None`: there is one rank, which needs none.
-        workers: Int. Ranks that train. Servers have the numbers behind theirs. Defaults to `1`.
-        hosts: Where ranks run. Defaults to none: on this host.
-        restarts: Int. How many times the job is started again if it fails. Defaults to `0`.
-        log_dir: String. A folder for what ranks write. Defaults to `None`: it is shown only.
-        shown: The ranks whose output is shown. Defaults to `None`: those of all.
-        on_those_left: Function. Returns the plan for fewer hosts, on which a job that has failed goes on; raises
-            `LaunchError` if they are too few. Defaults to `None`: it needs all.
+        workers: Int. Number of ranks that train; servers come after them. Defaults to `1`.
+        hosts: The hosts of the ranks. Defaults to none: this host.
+        restarts: Int. Maximum number of restarts if the job fails. Defaults to `0`.
+        log_dir: String. Folder for logs of the ranks' output. Defaults to `None`: no logs.
+        shown: The ranks whose output is shown. Defaults to `None`: all.
+        on_those_left: Function. Takes the hosts that are left after a failure, and returns the plan to go on with them;
+            raises `LaunchError` if they are too few. Defaults to `None`: all hosts are needed.
 
     Example:
 
@@ -53,7 +53,7 @@ class LaunchPlan:
     on_those_left: "Callable[[list[Host]], LaunchPlan] | None" = None
 
     def __str__(self) -> str:
-        """The line for a shell."""
+        """Return the command line for a shell."""
         shown = self._alone() if self.runtime is None else self.runtime.environment()
         return " ".join([f"{name}={shlex.quote(value)}" for name, value in shown.items()] + [shlex.join(self.command)])
 
@@ -62,7 +62,7 @@ class LaunchPlan:
         return self.workers + self.settings.servers
 
     def run(self) -> int:
-        """Start it, and return the exit code. Without MPI this process becomes the only rank."""
+        """Start the job, and return its exit code. Without MPI, this process becomes the only rank."""
         if self.runtime is None:
             told = replace(self, settings=replace(self.settings, launched=os.getpid()))
             environment = {**os.environ, **rendezvous.meeting_place()}
@@ -75,12 +75,12 @@ class LaunchPlan:
         return job.run(lambda again: (self._of_those_that_answer() if again else self)._job(logs), self.restarts)
 
     def _of_those_that_answer(self) -> "LaunchPlan":
-        """Return the plan for the hosts that are there now, if the job may go on with fewer."""
+        """Return the plan for the hosts that answer now, if the job may go on with fewer."""
         if self.runtime is None or self.on_those_left is None:
             return self
         from easyscale.cli.launch.reaching import answering
 
-        environment = {variable("output"): "", **rendezvous.meeting_place(self.hosts)}  # which mpirun passes on
+        environment = {variable("output"): "", **rendezvous.meeting_place(self.hosts)}  # mpirun passes these on
         left = answering(self.runtime, self.hosts, environment)
         if len(left) == len(self.hosts):
             return self
@@ -91,7 +91,7 @@ class LaunchPlan:
         return found
 
     def _alone(self) -> dict[str, str]:
-        """The environment variables of a rank that no worker starts."""
+        """Return the environment variables of a rank that no worker starts."""
         return self.settings.variables() | onednn.variables(self.settings.onednn, os.environ)
 
     def _job(self, logs: "Logs | None") -> "Job":

@@ -1,4 +1,4 @@
-"""Makes a plan of the options of `easyscale launch`, or says which of them do not go together."""
+"""Turns the options of `easyscale launch` into a plan, and rejects invalid combinations."""
 
 import math
 import os
@@ -23,7 +23,7 @@ from easyscale.settings import Devices, Settings
 __all__ = ["LaunchOptions", "plan"]
 
 _AUTO = "easyscale.auto.script"
-_MOST = 1_000_000  # ranks; what lists them all has no end with numbers that are slips of the hand
+_MOST = 1_000_000  # ranks; above this it is a typo, and listing all ranks would take forever
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class LaunchOptions:
 
 
 def plan(options: LaunchOptions) -> LaunchPlan:
-    """Return what these options start.
+    """Return the launch plan for these options.
 
     Raises:
-        click.UsageError: If an option is none of those that it can be, or does not go with another.
-        LaunchError: If several ranks are to start, and there is no MPI.
+        click.UsageError: If an option is invalid, or conflicts with another.
+        LaunchError: If the job needs MPI, and there is none.
     """
     cores = len(os.sched_getaffinity(0))
-    most = threads_of_rank(cores, ControlGroup().cores, 1)  # with a core's time for each
+    most = threads_of_rank(cores, ControlGroup().cores, 1)  # one per core, within the container's CPU limit
     hosts = counted = parse_hosts(options.hosts, options.hostfile)
     more = "Give the hosts more slots"
     if not hosts and (allocation := allocations.find()) is not None:
@@ -105,7 +105,7 @@ def plan(options: LaunchOptions) -> LaunchPlan:
     start = scripts.start(options.script, options.module) + list(options.arguments)
     if options.auto:
         _check_auto(options, own)
-    if options.auto and workers > 1:  # else the script runs as it is
+    if options.auto and workers > 1:  # a single worker runs the script unchanged
         own, start = replace(own, auto=secrets.randbits(31)), [*run_module.command(_AUTO)[1:], *start]
     shown = _shown(options.shown, ranks + own.spares)
     if options.log_dir == "":
@@ -161,7 +161,7 @@ def _number(ranks: int | str | None, has_hosts: bool) -> int | None:
 
 
 def _network(options: LaunchOptions, said: Settings) -> tuple[str | None, str | None]:
-    """Return the bandwidth and the latency of a slower network, if one was asked for."""
+    """Return the bandwidth and latency of the slower network to emulate, if one was requested."""
     check_network(options.bandwidth, options.latency)
     bandwidth, latency = options.bandwidth or said.bandwidth, options.latency or said.latency
     if options.elastic and (bandwidth or latency):
@@ -173,7 +173,7 @@ def _network(options: LaunchOptions, said: Settings) -> tuple[str | None, str | 
 
 
 def _devices(options: LaunchOptions, said: Settings) -> tuple[str | None, Devices | None]:
-    """Return the replication that was asked for, and the devices of each process if they were."""
+    """Return the requested replication and devices per process, if any."""
     try:
         devices = Devices.parse(options.devices) if options.devices else said.devices
     except ValueError as error:
@@ -210,7 +210,7 @@ def _workers(workers: int | None, servers: int, hosts: list[Host], cores: int, m
 
 
 def _least(options: LaunchOptions, workers: int, has_hosts: bool) -> int | None:
-    """Return with how many workers an elastic job goes on; `None` if all must."""
+    """Return the minimum number of workers of an elastic job; `None` if the job is not elastic."""
     least = options.min_workers
     if least is not None and not (options.elastic or (options.restarts and has_hosts)):
         raise click.UsageError(
@@ -226,7 +226,7 @@ def _least(options: LaunchOptions, workers: int, has_hosts: bool) -> int | None:
 
 
 def _spares(options: LaunchOptions, workers: int, has_hosts: bool) -> int:
-    """Return how many processes are to wait until they replace a worker."""
+    """Return the number of spares, which wait to replace a worker."""
     wrong = "--servers" if options.servers else "--hosts" if has_hosts else None
     if options.spares is not None and not options.respawn:
         raise click.UsageError(f"--spares is for --respawn. Received: --spares {options.spares} without it")
@@ -238,7 +238,7 @@ def _spares(options: LaunchOptions, workers: int, has_hosts: bool) -> int:
 
 
 def _check_auto(options: LaunchOptions, own: Settings) -> None:
-    """Refuse what a script that does not know of EasyScale cannot have."""
+    """Reject options that need a script written for EasyScale."""
     wrong = {
         "--elastic": options.elastic,
         "--servers": own.servers,
@@ -253,7 +253,7 @@ def _check_auto(options: LaunchOptions, own: Settings) -> None:
 
 
 def _shown(text: str | None, processes: int) -> frozenset[int] | None:
-    """Return the ranks whose output is to be shown; `None`: those of all."""
+    """Return the ranks whose output is shown; `None` for all."""
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
@@ -266,7 +266,7 @@ def _shown(text: str | None, processes: int) -> frozenset[int] | None:
 
 
 def _recorded(options: LaunchOptions, own: Settings, said: Settings, ranks: int) -> Settings:
-    """Return what ranks are told, with what they are to record of their steps."""
+    """Return the ranks' settings, with those for profiling and tracing added."""
     steps = options.trace_steps
     profile, trace = int(options.profile) or said.profile, said.trace if options.trace is None else options.trace
     if steps is not None:

@@ -1,4 +1,4 @@
-"""Which hosts are there: those on which mpirun can start a process."""
+"""Finds the hosts that answer: those on which mpirun can start a process."""
 
 import contextlib
 import os
@@ -16,12 +16,12 @@ __all__ = ["answering"]
 def answering(
     runtime: Runtime, hosts: Sequence[Host], environment: Mapping[str, str], seconds: float = 8.0
 ) -> list[Host]:
-    """Return those of the hosts on which a process can be started, and ends, within some time; all are asked at once.
+    """Return the hosts on which a process can start and end within some time; all are tried at once.
 
     Args:
         runtime: `Runtime`. Starts the processes.
         hosts: The hosts.
-        environment: What mpirun gets beside the environment of this process.
+        environment: Variables for mpirun, in addition to the environment of this process.
         seconds: Float. How long to wait. Defaults to `8.0`.
     """
     asked = [

@@ -1,10 +1,10 @@
-"""What scripts written for other tools look for: who they are among all processes, and where the first one is.
+"""Environment variables for scripts written for other tools: rank, size, and the address of rank 0.
 
     RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE      as torchrun sets them
     MASTER_ADDR, MASTER_PORT                            where rank 0 may listen, for `torch.distributed`
     KERAS_DISTRIBUTION_JOB_ADDRESSES, ..._NUM_PROCESSES, ..._PROCESS_ID      for `keras.distribution.initialize()`
 
-EasyScale uses none of them.
+EasyScale itself uses none of them.
 """
 
 import os
@@ -20,12 +20,12 @@ PLACE = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def meeting_place(hosts: Sequence[Host] = ()) -> dict[str, str]:
-    """Return the variables that say where rank 0 may listen: a port that is free on this host now.
+    """Return the variables that say where rank 0 may listen: a port that is currently free on this host.
 
-    What the user has set stays.
+    Variables that the user has set keep their values.
 
     Args:
-        hosts: Where ranks run, rank 0 on the first of them. Defaults to none: on this host.
+        hosts: The hosts of the ranks, with rank 0 on the first. Defaults to none: this host.
     """
     with socket.socket() as probe:
         probe.bind(("", 0))
@@ -35,11 +35,11 @@ def meeting_place(hosts: Sequence[Host] = ()) -> dict[str, str]:
 
 
 def of_rank(launcher: Launcher | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that say which of all processes this one is.
+    """Return the variables that say which rank this process is.
 
     Args:
-        launcher: What has started it. `None`: nothing; it is the only one.
-        environment: Its variables, with those of `meeting_place` among them if there are some.
+        launcher: The launcher that started this process. `None`: there was none, and it is the only rank.
+        environment: The process's variables, including those of `meeting_place` if there are any.
 
     Example:
 

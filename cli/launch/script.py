@@ -1,4 +1,4 @@
-"""What commands that start the user's script have in common: whether it can be started, and what its ranks are told."""
+"""Shared by commands that start the user's script: checks of the script, and the settings of its ranks."""
 
 import difflib
 import glob
@@ -17,14 +17,14 @@ _PYTHONS = ("python", "python3", "py", os.path.basename(sys.executable))
 
 
 def start(script: str, module: bool = False) -> list[str]:
-    """Return the arguments of Python that run the script, or the module of this name.
+    """Return Python's arguments that run the script, or the module of this name.
 
     Raises:
         click.UsageError: If the script cannot be run.
         EasyScaleError: If `KERAS_BACKEND` names a backend that is not installed.
     """
     if os.environ.get("KERAS_BACKEND"):
-        keras_backend.check_installed()  # a script that imports Keras first would get Keras's error of it
+        keras_backend.check_installed()  # else a script that imports Keras first would fail with Keras's own error
     if module:
         return ["-m", script]
     problem = None
@@ -56,10 +56,10 @@ def settings(
     ranks: int = 1,
     compression: str | None = None,
 ) -> Settings:
-    """Return what ranks are told: what the flags say, and beside that what the environment has `said`.
+    """Return the ranks' settings: those of the flags, else those that the environment has `said`.
 
     Raises:
-        click.UsageError: If there is no exchange, replication or form of this name, or they do not go together.
+        click.UsageError: If an exchange, replication or codec is unknown, or they cannot be combined.
     """
     from easyscale import compression as compressions
     from easyscale import exchange as exchanges
@@ -67,7 +67,7 @@ def settings(
 
     in_graph = (replication or said.replication) == "in_graph"
     between_devices = replications.devices.available() if in_graph else []
-    # The devices of one process have some of the exchanges; between processes there are all.
+    # The devices of one process support only some exchanges; processes support all.
     between_processes = [] if in_graph and ranks == 1 else exchanges.with_options()
     valid = ["auto", *sorted({*between_devices, *between_processes})]
     exchange = _known("exchange", exchange, said.exchange, valid)
@@ -91,7 +91,7 @@ def settings(
 
 
 def _known(name: str, flag: str | None, said: str | None, valid: list[str]) -> str | None:
-    """Return what the flag says, else what the environment has said."""
+    """Return the flag's value, else the environment's, if it is valid."""
     value = said if flag is None else flag
     if value is not None and value not in valid:
         raise click.UsageError(unknown(variable(name) if flag is None else f"--{name}", value, valid))

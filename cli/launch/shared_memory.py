@@ -1,5 +1,5 @@
-"""Whether `/dev/shm` has room for what MPI keeps there. Where it has not, the library says so in words of its own, or a
-process ends by a bus error in the middle of what it does.
+"""Checks that `/dev/shm` has room for MPI. Otherwise MPI would fail with its own message, or a process would die of a
+bus error at any time.
 """
 
 import math
@@ -11,17 +11,17 @@ __all__ = ["FOLDER", "advice", "check", "room", "segment", "shortage"]
 
 FOLDER = "/dev/shm"
 
-_BASE, _EACH = 1 << 20, 1 << 18  # bytes that Open MPI takes at the start, and for each process; twice what was measured
-_LEAST = (2 << 20) * 21 // 20  # bytes that have to be free: it asks for 2 MiB at once, and a twentieth more
-_SEGMENT = 1 << 24  # bytes of a process's messages to others, as Open MPI has them by default; taken when they are used
-_LARGE = 8  # GiB; what is advised where that is enough
+_BASE, _EACH = 1 << 20, 1 << 18  # bytes that Open MPI uses at startup, and per process; twice the measured values
+_LEAST = (2 << 20) * 21 // 20  # bytes that must be free: it requests 2 MiB at once, plus 5 %
+_SEGMENT = 1 << 24  # bytes for the messages of a process, Open MPI's default; allocated when used
+_LARGE = 8  # GiB; the recommended size, if it is enough
 
 
 def check(processes: int, folder: str = FOLDER) -> None:
-    """Check that so many processes can begin.
+    """Check that there is room for a number of processes.
 
     Raises:
-        LaunchError: If there is no room for them.
+        LaunchError: If there is not.
     """
     free, size = _room(folder)
     need = _need(processes)
@@ -33,9 +33,9 @@ def check(processes: int, folder: str = FOLDER) -> None:
 
 
 def segment(processes: int, folder: str = FOLDER) -> int | None:
-    """Return the bytes that each process may take for messages, so that all have room; `None` if they may as ever.
+    """Return the bytes that each process may use for messages so that all fit; `None` if the default fits.
 
-    Half of what is free stays for the memory that ranks share.
+    Half of the free space is left for the memory that ranks share.
     """
     free, _ = _room(folder)
     if free - _need(processes) >= 2 * processes * _SEGMENT:
@@ -44,7 +44,7 @@ def segment(processes: int, folder: str = FOLDER) -> int | None:
 
 
 def advice(processes: int, folder: str = FOLDER) -> str | None:
-    """Return what to say of a folder where so many processes get less memory for messages than by default."""
+    """Return a warning if the processes get less memory for messages than by default, else `None`."""
     if segment(processes, folder) is None:
         return None
     need = 2 * processes * _SEGMENT + _need(processes)
@@ -55,13 +55,13 @@ def advice(processes: int, folder: str = FOLDER) -> str | None:
 
 
 def room(folder: str = FOLDER) -> str:
-    """Return how much room there is, in words."""
+    """Describe the free space in words."""
     free, size = _room(folder)
     return f"{_text(free)} free of {_text(size)}"
 
 
 def shortage(folder: str = FOLDER) -> str:
-    """Return what to say of a process that a bus error has ended: nothing if there is room."""
+    """Return an explanation for a process that died of a bus error; `""` if there is room."""
     free, _ = _room(folder)
     if free > _BASE:
         return ""
@@ -85,7 +85,7 @@ def _text(nbytes: int) -> str:
 
 
 def _room(folder: str) -> tuple[int, int]:
-    """The bytes that are free, and all there are; where that is not known, very many."""
+    """Return the free bytes and the size; very large numbers if they are unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:

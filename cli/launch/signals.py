@@ -1,4 +1,4 @@
-"""Has signals to the launcher call functions, and wake it up, as long as a job runs."""
+"""Signal handling of the launcher while a job runs: signals call functions, and wake it up."""
 
 import contextlib
 import signal
@@ -12,12 +12,12 @@ __all__ = ["caught"]
 def caught(on_signal: Callable[[int], None], on_resize: Callable[[], None]) -> Iterator[socket.socket]:
     """Return a context in which signals call these functions, and make a socket readable.
 
-    Functions are called at once, also while this process waits to write: so a second Ctrl-C always comes through.
+    Functions are called at once, even while this process blocks on a write, so that a second Ctrl-C always works.
 
     Args:
-        on_signal: Callable. Gets the number of a signal that asks for an end: SIGINT, SIGTERM or, without `nohup`,
+        on_signal: Callable. Takes the number of a signal that asks for an end: SIGINT, SIGTERM or, without `nohup`,
             SIGHUP.
-        on_resize: Callable. What to do when the terminal has another size.
+        on_resize: Callable. Called when the terminal is resized.
     """
     inner, outer = socket.socketpair()
     outer.setblocking(False)

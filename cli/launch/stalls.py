@@ -1,4 +1,4 @@
-"""The launcher's side of the watchdog: who waits, who does not, and where that one is; one report for the whole job."""
+"""The launcher's side of the watchdog: one report for the whole job of ranks that wait, and where the others are."""
 
 import time
 
@@ -7,15 +7,15 @@ from easyscale.progress import Activity
 
 __all__ = ["Stalls"]
 
-_GRACE = 3.0  # seconds that other ranks' words may come after the first's
-_FRESH = 8.0  # seconds that a rank's words hold at least, if no others come
+_GRACE = 3.0  # seconds that other ranks' reports may arrive after the first
+_FRESH = 8.0  # minimum seconds that a rank's last report stays valid
 
 
 class Stalls:
-    """Collects what is told of ranks that stand still.
+    """Collects reports about ranks that have stalled.
 
     Args:
-        timeout: Float. Seconds that a rank may wait for others; 0 for ever.
+        timeout: Float. Seconds that a rank may wait for others; 0: forever.
         size: Int. The number of ranks.
 
     Attributes:
@@ -25,33 +25,33 @@ class Stalls:
 
     def __init__(self, timeout: float, size: int):
         self.timeout, self._size = timeout, size
-        self._told: dict[int, tuple[Stands, float]] = {}  # rank -> its last words, and when they came
+        self._told: dict[int, tuple[Stands, float]] = {}  # rank -> its last report, and when it arrived
         self._ended: dict[int, str] = {}  # rank -> how, in words
         self._lost: set[int] = set()  # ranks without which the others go on
-        self._ended_at = -_GRACE  # when the last of these did
-        self._since = 0.0  # when the first rank was told of that waits too long
+        self._ended_at = -_GRACE  # when the last rank in `_ended` did
+        self._since = 0.0  # when a rank that waits too long was first reported
         self._reported = False
-        self.culprit: int | None = None  # the rank that the others wait for
+        self.culprit: int | None = None
 
     def hear(self, rank: int, words: Moves | Stands) -> None:
-        """Take in what is told of a rank."""
+        """Record a report about a rank."""
         if words["kind"] == "moves":
             self._told.pop(rank, None)
         else:
             self._told[rank] = words, time.monotonic()
 
     def end(self, rank: int, how: str) -> None:
-        """Take in that a rank has ended."""
+        """Record that a rank has ended."""
         self._told.pop(rank, None)
         self._ended[rank], self._ended_at = how, time.monotonic()
 
     def lose(self, rank: int) -> None:
-        """Take in that a rank has ended, and that the others go on without it."""
+        """Record that a rank has ended, and that the others go on without it."""
         self._told.pop(rank, None)
         self._lost.add(rank)
 
     def take_in(self, rank: int) -> None:
-        """Take in that a process has joined the others in the place of a rank that was left out."""
+        """Record that a replacement for a lost rank has joined the others."""
         self._lost.discard(rank)
 
     def report(self) -> list[str]:
@@ -64,7 +64,7 @@ class Stalls:
         now = time.monotonic()
         self._since = self._since or now
         silent = [rank for rank in self._waited_for(stuck) if rank not in self._told and rank not in self._ended]
-        # Who has moved since the others began to wait is not told of yet, and may compute with good reason.
+        # A rank that has moved since the others began to wait is not reported yet, and may be legitimately busy.
         if self._reported or self._is_old(stuck) or (silent and now - self._since < max(_GRACE, self.timeout)):
             return []
         self._reported = True
@@ -72,7 +72,7 @@ class Stalls:
 
     @property
     def is_over(self) -> bool:
-        """Whether ranks have waited for twice the time-out, or for such as have ended."""
+        """True if ranks have waited for twice the time-out, or wait for ranks that have ended."""
         stuck = self._stuck()
         return (self._reported and not self._is_old(stuck)) and (
             any(_stand(stands) >= 2 * self.timeout and _ends_job(stands) for stands in stuck.values())
@@ -80,12 +80,12 @@ class Stalls:
         )
 
     def _is_old(self, stuck: dict[int, Stands]) -> bool:
-        """Whether these may have waited for a rank that came and has ended since: they are looked at now and then."""
+        """Return whether these waits may be outdated: the awaited rank may have arrived and ended since the reports."""
         told_before = any(self._told[rank][1] <= self._ended_at for rank in stuck)
         return told_before and time.monotonic() - self._ended_at < _GRACE
 
     def _is_in_vain(self, stuck: dict[int, Stands]) -> bool:
-        """Whether all ranks that do not wait have ended, so that nobody can end the wait of the others."""
+        """Return whether all ranks that do not wait have ended, so that the others wait in vain."""
         missing = [rank for rank in self._ranks if rank not in stuck]
         return bool(missing) and all(rank in self._ended for rank in missing)
 
@@ -94,14 +94,14 @@ class Stalls:
         return [rank for rank in range(self._size) if rank not in self._lost]
 
     def _waited_for(self, stuck: dict[int, Stands]) -> set[int]:
-        """The ranks that these wait for, as far as they know; else all."""
+        """Return the ranks that these wait for, or all ranks if that is unknown."""
         waits = [wait for stands in stuck.values() for wait in stands["waits"]]
         if all("missing" in wait for wait in waits) and all(stands["waits"] for stands in stuck.values()):
             return {rank for wait in waits for rank in wait["missing"]} & {*self._ranks}
         return {*self._ranks}
 
     def _stuck(self) -> dict[int, Stands]:
-        """The ranks that wait too long or are stopped; none as long as a rank takes its time with good reason."""
+        """Return the ranks that wait too long or are stopped; none while any rank is legitimately busy."""
         fresh = time.monotonic() - max(_FRESH, self.timeout / 2)
         words = {rank: stands for rank, (stands, when) in self._told.items() if when > fresh}
         if any(stands["busy"] for stands in words.values()):
@@ -165,12 +165,12 @@ def _stand(stands: Stands) -> float:
 
 
 def _ends_job(stands: Stands) -> bool:
-    """Whether a rank that stands so for too long ends the job."""
+    """Return whether the job is ended if this rank waits too long."""
     return all(wait.get("ends_job", True) for wait in stands["waits"])
 
 
 def _whereabouts(stands: Stands) -> str:
-    """Where in the training a rank is, and since when."""
+    """Describe where in the training a rank is, and for how long."""
     epoch, evaluates = divmod(stands["phase"], 2)
     where = [f"epoch {epoch}, step {stands['step'] + 1}"] if epoch else []
     if evaluates:

@@ -1,8 +1,8 @@
-"""Where the ranks of this host write: pipes or terminals that the launcher reads itself.
+"""The output of the ranks on this host: pipes or terminals that the launcher reads itself.
 
-mpirun forwards whole lines only, which would hold a progress bar back. So each rank asks for an output of its own over
-a socket in Linux's abstract namespace: no file, a name that cannot be guessed, both sides of one user. A rank on
-another host cannot reach it and writes to mpirun.
+mpirun forwards only whole lines, which would hold back a progress bar. Each rank therefore requests its own output over
+a socket in Linux's abstract namespace: there is no file, the name cannot be guessed, and both ends must belong to one
+user. A rank on another host cannot reach it and writes to mpirun.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ class Rank(NamedTuple):
 
     Attributes:
         rank: Int. Its number.
-        pid: Int. The process that watches it, leader of its process group.
+        pid: Int. Its worker process, leader of its process group.
         files: Dict from `"stdout"` and `"stderr"` to the file descriptors to read.
-        connection: The socket over which its worker speaks: lines of JSON, the last of them how it has ended.
-        job: String. What tells its environment from that of other jobs' processes.
+        connection: The socket of its worker: lines of JSON, the last of which says how the rank ended.
+        job: String. Text that only the environment of this job's processes contains.
     """
 
     rank: int
@@ -38,7 +38,7 @@ class Rank(NamedTuple):
     job: str
 
     def send_signal(self, number: int) -> bool:
-        """Send a signal to its process group; return whether it was there."""
+        """Send a signal to its process group; return whether it existed."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self._is_there():
                 kill = os.killpg if os.getpgid(self.pid) == self.pid else os.kill
@@ -47,7 +47,7 @@ class Rank(NamedTuple):
         return False
 
     def _is_there(self) -> bool:
-        """Whether the process of this number is still the rank's: numbers are used again."""
+        """Return whether the process of this id is still the rank's: ids are reused."""
         try:
             with open(f"/proc/{self.pid}/environ", "rb") as file:
                 return self.job.encode() in file.read()
@@ -56,14 +56,14 @@ class Rank(NamedTuple):
 
 
 class Streams:
-    """The socket where ranks ask for their output.
+    """The socket where ranks request their output.
 
     Args:
-        terminals: The names, `"stdout"` or `"stderr"`, of the streams that are terminals for the chief.
+        terminals: The names, `"stdout"` or `"stderr"`, of the chief's streams that are terminals.
 
     Attributes:
         name: String. The socket's name, for the ranks.
-        socket: The listening socket, readable when a rank asks.
+        socket: The listening socket, readable when a rank connects.
     """
 
     def __init__(self, terminals: tuple[str, ...] = ()):
@@ -75,7 +75,7 @@ class Streams:
         self._screens: list[tuple[int, int]] = []  # (terminal of the chief, the launcher's own)
 
     def accept(self) -> Rank | None:
-        """Give a rank its output; return it, or `None` if what asked was no rank."""
+        """Give a rank its output; return the rank, or `None` if the request came from no rank."""
         connection, _ = self.socket.accept()
         connection.settimeout(5)
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -91,7 +91,7 @@ class Streams:
                 writers.append(writer)
             socket.send_fds(connection, [b"\n"], writers)
             return Rank(rank, pid, readers, connection, self.name)
-        except (OSError, ValueError):  # it has ended, or there are no more file descriptors: mpirun forwards
+        except (OSError, ValueError):  # it has ended, or there are no file descriptors left: mpirun forwards
             connection.close()
             for file in readers.values():
                 os.close(file)
@@ -101,7 +101,7 @@ class Streams:
                 os.close(file)
 
     def resize(self) -> None:
-        """Tell the chief's terminals the size of the launcher's own."""
+        """Set the chief's terminals to the size of the launcher's own."""
         for screen, own in self._screens:
             with contextlib.suppress(OSError):  # closed by now
                 fcntl.ioctl(screen, termios.TIOCSWINSZ, fcntl.ioctl(own, termios.TIOCGWINSZ, bytes(8)))
@@ -110,7 +110,7 @@ class Streams:
         self.socket.close()
 
     def _open(self, rank: int, stream: str) -> tuple[int, int]:
-        """Return both ends, to read and to write."""
+        """Open a stream; return its ends to read from and to write to."""
         if rank != 0 or stream not in self._terminals:
             return os.pipe()
         reader, writer = os.openpty()
@@ -123,7 +123,7 @@ class Streams:
 
 
 class Lines:
-    """Puts pieces of a stream together to whole lines, without their ends.
+    """Joins pieces of a stream into whole lines, without newlines.
 
     Example:
 
@@ -136,21 +136,21 @@ class Lines:
         self._partial = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are whole now that `data` has come."""
+        """Return the lines that `data` completes."""
         *lines, self._partial = (self._partial + data).split(b"\n")
         return lines
 
     def end(self) -> list[bytes]:
-        """Return the last line, if it has no end."""
+        """Return the last line, if it has no newline."""
         rest, self._partial = self._partial, b""
         return [rest] if rest else []
 
 
 def read(file: int) -> bytes:
-    """Return what there is to read, nothing at the end."""
+    """Return the data that can be read; empty at the end."""
     try:
         return os.read(file, 1 << 16)
     except OSError as error:
-        if error.errno == errno.EIO:  # how the end of a terminal reads
+        if error.errno == errno.EIO:  # the end of a terminal
             return b""
         raise

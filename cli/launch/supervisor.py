@@ -1,4 +1,4 @@
-"""What the launcher makes of its ranks' words: who has begun, joined and ended, and whether the job goes on."""
+"""Handles reports about the ranks: which have started, joined and ended, and whether the job goes on."""
 
 import os
 import signal
@@ -18,23 +18,23 @@ from easyscale.progress import Activity, Leave
 
 __all__ = ["Supervisor"]
 
-_LOST_SECONDS = 1.0  # that mpirun's word of a rank's end may come after that of its connection
+_LOST_SECONDS = 1.0  # that mpirun's report of a rank's end may arrive after its connection has closed
 
 
 class Supervisor:
-    """Takes in what becomes of each rank, and ends the job when it cannot go on.
+    """Tracks the state of each rank, and ends the job when it cannot go on.
 
     Args:
-        membership: `Membership`. Knows who takes part, and whether ranks go on without others.
-        stalls: `Stalls`. Knows how long ranks may wait for others.
+        membership: `Membership`. The members of the job, and whether ranks go on without others.
+        stalls: `Stalls`. Detects ranks that wait too long for others.
         shutdown: `Shutdown`. Ends the job.
         say: Callable. Shows a line to the user.
         on_this_host: Bool. Whether all ranks run on this host, so that their clocks can be compared.
 
     Attributes:
-        beginning: `Beginning`. Who has begun with MPI.
-        endings: `Endings`. Who has ended, and how.
-        is_stalled: Bool. Whether the job was ended because ranks have waited for too long.
+        beginning: `Beginning`. The ranks that have started MPI.
+        endings: `Endings`. The ranks that have ended, and how.
+        is_stalled: Bool. Whether the job was ended because ranks had waited too long.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class Supervisor:
         self.beginning = Beginning(membership.workers)
         self.endings = Endings(membership.is_elastic)
         self.is_stalled = False
-        self._vanished: dict[Process, int] = {}  # one that has not told how it has ended -> when it was seen
-        self._workers: dict[Process, int] = {}  # of ranks of this host -> their numbers for the system
-        self._stopped: dict[Process, float] = {}  # of these those that are stopped -> since when
-        self._looked_at = 0.0  # when these were looked at
+        self._vanished: dict[Process, int] = {}  # process that ended without a report -> when that was noticed
+        self._workers: dict[Process, int] = {}  # process of a rank on this host -> process id of its worker
+        self._stopped: dict[Process, float] = {}  # those of them that are stopped -> since when
+        self._looked_at = 0.0  # when they were last checked
 
     def begin(self, started: Rank) -> Process:
-        """Take in that the process of a rank, or a spare, has started on this host."""
+        """Handle the start of a rank's process, or of a spare, on this host."""
         if self._membership.is_spare(started.rank):
             return self.beginning.add_spare(started)
         process = self._membership.begin(started.rank)
@@ -64,18 +64,18 @@ class Supervisor:
         return process
 
     def hear(self, process: Process, message: Message) -> None:
-        """Take in what the worker of a process says."""
+        """Handle a message from a process's worker."""
         if self._membership.is_spare(process.rank):
             self._hear_spare(process, message)
         elif message["kind"] == "started":
             self._membership.hosts[process.rank] = message["host"]
         elif message["kind"] == "ended":
-            self._look_for_vanished(seconds=0)  # they may be why this one has ended
+            self._look_for_vanished(seconds=0)  # they may be the reason for this end
             # Clocks of several hosts cannot be compared.
             when = message["when"] if self._on_this_host else time.monotonic_ns()
             self._end(process, Ending.reported(process.rank, message, when))
         elif message["kind"] == "moves" or message["kind"] == "stands":
-            if self._membership.is_member(process):  # nobody waits for the others
+            if self._membership.is_member(process):  # nobody waits for a process that has not joined
                 self._stalls.hear(process.rank, message)
         elif message["kind"] == "begins":
             self.beginning.come(process.rank)
@@ -89,13 +89,13 @@ class Supervisor:
             self._stalls.take_in(process.rank)
 
     def lose(self, process: Process) -> None:
-        """Take in that nothing more will be heard of a process."""
+        """Handle the loss of the connection to a process."""
         is_expected = self._membership.is_running(process) or process in self.beginning.spares
         if self._membership.is_elastic and is_expected:
             self._vanished[process] = time.monotonic_ns()
 
     def tick(self) -> None:
-        """Look for ranks that wait too long, or have vanished. To be called a few times a second."""
+        """Look for ranks that wait too long, are stopped, or have vanished. Call this a few times a second."""
         self._look_for_stopped()
         self._look_for_stalls()
         self._look_for_vanished()
@@ -111,7 +111,7 @@ class Supervisor:
             self._end_spare(process, Ending.reported(process.rank, message, message["when"]))
 
     def _end_spare(self, process: Process, ending: Ending) -> None:
-        """End the job if a spare has without which no rank can begin with MPI. Later the chief takes another one."""
+        """Handle the end of a spare: the job cannot start MPI without it, but later the chief takes another one."""
         self.beginning.remove_spare(process)
         if ending.is_failure and not (ending.met or self._is_ending or self._membership.is_over):
             self._fail(ending._replace(is_spare=True), is_member=False)
@@ -137,7 +137,7 @@ class Supervisor:
             self._look_for_missed()
 
     def _goes_on(self, process: Process, ending: Ending) -> bool:
-        """Whether the others may go on without a rank; it is said then, also if they have become too few."""
+        """Return whether the others may go on without a rank; tell the user so, or that too few are left."""
         if self._is_ending:
             return False
         goes_on, why = self._membership.lose(process, ending)
@@ -146,14 +146,14 @@ class Supervisor:
         return goes_on
 
     def _fail(self, ending: Ending, is_member: bool = True) -> None:
-        """End the job because of this."""
+        """End the job because of this ending."""
         if ending.signal == signal.SIGBUS and self._on_this_host and (shortage := shared_memory.shortage()):
             self._say(f"easyscale: {shortage}")
         self.endings.add(ending, is_member)
         self._shutdown.stop_soon()
 
     def _look_for_missed(self) -> None:
-        """End the job if some ranks wait to begin with MPI, and another has ended without."""
+        """End the job if ranks wait to start MPI, and another has ended without doing so."""
         missed = self.beginning.missed
         if missed is not None and not self._is_ending:
             self._fail(missed)
@@ -168,7 +168,7 @@ class Supervisor:
             self._shutdown.stop()
 
     def _look_for_stopped(self) -> None:
-        """Report workers of this host that are stopped as if their ranks were: nobody else watches these."""
+        """Report stopped workers on this host as if their ranks were stopped: nothing else watches them."""
         now = time.monotonic()
         if not self._stalls.timeout or now - self._looked_at < 1.0:
             return
@@ -181,10 +181,10 @@ class Supervisor:
                 self._stalls.hear(process.rank, _stopped_worker(pid, idle))
 
     def _look_for_vanished(self, seconds: float = _LOST_SECONDS) -> None:
-        """Take in that workers were killed themselves, beside their ranks; but not by mpirun, as it ends the job.
+        """Handle workers that were killed along with their ranks, but not by mpirun when it ends the job.
 
         Args:
-            seconds: Float. How long ago they must have vanished. Defaults to as long as mpirun's word may take.
+            seconds: Float. How long ago they must have vanished. Defaults to the longest delay of mpirun's report.
         """
         for process, when in list(self._vanished.items()):
             if time.monotonic_ns() - when >= 1e9 * seconds:
@@ -197,7 +197,7 @@ class Supervisor:
 
 
 def _stopped_worker(pid: int, idle: float) -> Stands:
-    """Return what is to be said of a rank whose worker has been stopped for so many seconds."""
+    """Return the message about a rank whose worker has been stopped for `idle` seconds."""
     return {
         "kind": "stands",
         "host": os.uname().nodename,

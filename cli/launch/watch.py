@@ -1,7 +1,7 @@
-"""The watchdog's side on each host: looks at a rank from outside, and tells the launcher when it stands still.
+"""The watchdog on each host: observes a rank from outside, and notifies the launcher when it stalls.
 
-It works for a rank that is stuck or stopped, because it is another process, and costs the rank nothing: it reads the
-rank's record once a second, and asks it where it is only when it has not moved for the whole time-out.
+It runs in another process, so it works for a rank that is stuck or stopped, and costs the rank nothing: it reads the
+rank's record at least once a second, and asks for its stack only if it has not moved for the whole time-out.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from easyscale.settings import Settings
 
 __all__ = ["Watch", "state_of"]
 
-_BEGINNING_SECONDS = 0.2  # between two looks at a rank until all have begun with MPI
-_STACK_SECONDS = 1.0  # that a rank has to write its stack
+_BEGINNING_SECONDS = 0.2  # between two looks at a rank until all have started MPI
+_STACK_SECONDS = 1.0  # for a rank to write its stack
 _LINES = 30  # of a stack
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MAY_TAKE_ITS_TIME = (Activity.FIRST_STEP, Activity.EVALUATION)
@@ -30,8 +30,8 @@ class Watch:
     """Watches one rank.
 
     Args:
-        timeout: Float. Seconds after which a rank that has not moved is told of; 0 for never.
-        say: Callable that takes a message for the launcher.
+        timeout: Float. Seconds after which a rank that has not moved is reported; 0: never.
+        say: Callable. Takes a message for the launcher.
         sleeps: Bool. Whether there is nothing to watch until `wake` is called. Defaults to `False`.
     """
 
@@ -41,11 +41,11 @@ class Watch:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK)
         self._mark: tuple = ()
         self._moved_at = self._looked_at = time.monotonic()
-        self._told_at = 0.0  # 0 if the launcher does not know of a stand
-        self._cpu = (0.0, time.monotonic())  # seconds of the rank's, and when they were looked up
-        self._worked_at = self._moved_at  # when the rank was last seen to compute
+        self._told_at = 0.0  # when a stall was last reported; 0 if none is
+        self._cpu = (0.0, time.monotonic())  # CPU seconds of the rank, and when they were read
+        self._worked_at = self._moved_at  # when the rank was last seen computing
         self._sleeps = sleeps
-        # Steps into MPI that the launcher has not been told of.
+        # Steps of MPI startup that have not been reported to the launcher.
         self._steps: list[Literal["begins", "meets"]] = ["begins", "meets"]
         self._searched_at: float | None = 0.0  # when TensorFlow was last looked for; `None` once it was found
 
@@ -59,12 +59,12 @@ class Watch:
         return min(1.0, self._timeout / 8) if self._timeout else None
 
     def wake(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._sleeps = False
         self._mark, self._moved_at = (), time.monotonic()
 
     def give(self) -> None:
-        """Let this process, which becomes the rank, write the record."""
+        """Hand the record to this process, which becomes the rank."""
         record = f"{os.getpid()}:{self._record}:{self._writer}"
         os.environ.update(Settings(progress=record).variables())
         os.set_inheritable(self._record, True)
@@ -72,15 +72,15 @@ class Watch:
 
     @property
     def farewell(self) -> messages.Farewell:
-        """What the rank's record says of its end: whether it had met all others, was in `fit()`, how it took leave."""
+        """The end of the rank by its record: whether all had started MPI, if it was in `fit()`, and how it left."""
         progress = self._progress
         met, in_fit = bool(progress.met), bool(progress.phase)
         return {"met": met, "in_fit": in_fit, "leave": progress.leave, "missed": progress.missed}
 
     def look(self, pid: int) -> None:
-        """Look at the rank; tell the launcher if it has not moved for the time-out, moves again, or begins with MPI.
+        """Look at the rank; report if it has not moved for the time-out, moves again, or starts MPI.
 
-        Also tell if it has loaded TensorFlow and not begun with MPI: it may train a model of its own.
+        Also report if it has loaded TensorFlow without starting MPI: it may train a separate model.
         """
         now, interval = time.monotonic(), self.interval
         if interval is None or now - self._looked_at < interval:
@@ -141,7 +141,7 @@ class Watch:
         }
 
     def _ask(self, pid: int) -> str:
-        """Return where the rank's threads are, by their Python stacks."""
+        """Return the Python stacks of the rank's threads."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self._reader, 1 << 16):
                 pass
@@ -156,7 +156,7 @@ class Watch:
 
 
 def _interesting(text: str) -> str:
-    """Leave out threads that wait for work: those whose innermost call is one of the standard library's."""
+    """Drop threads that wait for work: those whose innermost call is in a threading module of the standard library."""
     threads = [stack.strip("\n") for stack in re.split(r"\n(?=(?:Current thread|Thread) )", text.strip("\n"))]
     idle = re.compile(r'.*\n  File ".*(?:threading|queue|concurrent/futures/thread|multiprocessing/pool)\.py"')
     kept = [stack for stack in threads[:-1] if not idle.match(stack)] + threads[-1:]  # the main thread is the last
@@ -165,14 +165,14 @@ def _interesting(text: str) -> str:
 
 
 def _has_tensorflow(pid: int) -> bool:
-    """Whether a process has loaded TensorFlow."""
+    """Return whether a process has loaded TensorFlow."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as maps:
         return "/libtensorflow" in maps.read()
     return False
 
 
 def state_of(pid: int, thread: int | None = None) -> str:
-    """Return the state of a process, or of a thread of it, as `ps` has it, such as R, S or T; `?` if it is gone."""
+    """Return the state of a process, or of one of its threads, as in `ps`, e.g. R, S or T; `?` if it is gone."""
     path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -182,7 +182,7 @@ def state_of(pid: int, thread: int | None = None) -> str:
 
 
 def _wants_to_run(pid: int) -> bool:
-    """Whether a thread of a process waits for a core, or for a disk."""
+    """Return whether a thread of a process runs, or waits for a core or a disk."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -191,7 +191,7 @@ def _wants_to_run(pid: int) -> bool:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; one that ends has none any more, and the signal would kill it."""
+    """Return whether a process has a handler for a signal. An ending one has none, and the signal would kill it."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             caught = next(line.split()[1] for line in file if line.startswith("SigCgt:"))

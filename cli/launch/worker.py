@@ -1,7 +1,7 @@
-"""What mpirun starts once per rank, the module with a script and its arguments: it starts the script.
+"""The worker: mpirun starts one for each rank, with a script and its arguments, and it starts the script.
 
-It does what only a process on the rank's own host can do: it takes the rank's share of the cores, takes the rank's
-output to the launcher, and tells the launcher how the script ended: not every mpirun does, nor ends the job then.
+It does what only a process on the rank's own host can do: it takes the rank's share of the cores, redirects the rank's
+output to the launcher, and reports how the script ended, because not every mpirun reports that or then ends the job.
 Nothing heavy is imported, because every rank waits for it.
 """
 
@@ -27,13 +27,13 @@ from easyscale.settings import Settings
 
 __all__ = ["MARK", "cores_of_rank", "thread_settings", "threads_of_rank"]
 
-MARK = "\x1eeasyscale "  # begins a line of stderr that is for the launcher, of a rank that cannot reach its socket
+MARK = "\x1eeasyscale "  # starts a stderr line for the launcher, from a rank that cannot reach its socket
 
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 def cores_of_rank(cores: list[int], local_rank: int, local_size: int) -> list[int]:
-    """Return the cores of one of `local_size` ranks: a range of its own, or all if there are fewer cores than ranks.
+    """Return the cores of one of `local_size` ranks: its own range, or all if there are fewer cores than ranks.
 
     Example:
 
@@ -46,12 +46,12 @@ def cores_of_rank(cores: list[int], local_rank: int, local_size: int) -> list[in
 
 
 def threads_of_rank(cores: int, quota: float | None, local_size: int) -> int:
-    """Return how many threads one of `local_size` ranks should run.
+    """Return the number of threads for one of `local_size` ranks.
 
     Args:
-        cores: Int. How many cores there are for all of them.
-        quota: Float. Of how many cores they get the time, in a container that may see more. `None`: of all.
-        local_size: Int. How many ranks there are.
+        cores: Int. Number of cores for all of them.
+        quota: Float. CPU limit in cores, in a container that may see more of them. `None`: no limit.
+        local_size: Int. Number of ranks.
 
     Example:
 
@@ -62,23 +62,23 @@ def threads_of_rank(cores: int, quota: float | None, local_size: int) -> int:
 
 
 def thread_settings(environment: Mapping[str, str], threads: int, rank: int) -> dict[str, str]:
-    """Return the variables that keep a rank to its `threads`; only those that the user has not set."""
+    """Return the variables that limit a rank to its `threads`, except those that the user has set."""
     wanted = dict.fromkeys(_THREADS, str(threads))
-    # One that sends the gradients of the last layers, while another computes those of the first.
+    # At least two: one sends the last layers' gradients while the other computes those of the first layers.
     wanted["TF_NUM_INTEROP_THREADS"] = str(max(2, threads))
-    wanted["PYTHONUNBUFFERED"] = "1"  # output streams as it comes
+    wanted["PYTHONUNBUFFERED"] = "1"  # output is streamed without delay
     if rank > 0:
-        wanted["TF_CPP_MIN_LOG_LEVEL"] = "1"  # what TensorFlow says of the machine, once is enough
+        wanted["TF_CPP_MIN_LOG_LEVEL"] = "1"  # one rank is enough to show what TensorFlow says about the machine
     return {name: value for name, value in wanted.items() if name not in environment}
 
 
 def _take_cores(launcher: Launcher | None, spares: int = 0, is_spare: bool = False) -> int:
-    """Keep to this rank's share of the cores; return how many threads it should run.
+    """Bind this process to the rank's share of the cores; return the number of threads for it.
 
     Args:
-        launcher: `Launcher`. What has started this rank, and knows of the others on this host.
-        spares: Int. The number of processes of this host that are no ranks. Defaults to 0.
-        is_spare: Bool. Whether this is one of them: it gets its share when it replaces a rank. Defaults to `False`.
+        launcher: `Launcher`. The launcher that started this rank, which knows its local rank and size.
+        spares: Int. Number of spares on this host. Defaults to 0.
+        is_spare: Bool. Whether this is a spare, which gets its share when it replaces a rank. Defaults to `False`.
     """
     cores, quota = sorted(os.sched_getaffinity(0)), ControlGroup().cores
     if launcher is None or launcher.local_rank is None or launcher.local_size is None:
@@ -90,15 +90,15 @@ def _take_cores(launcher: Launcher | None, spares: int = 0, is_spare: bool = Fal
 
 
 def _take_output(name: str, rank: int, is_spare: bool = False) -> socket.socket:
-    """Write to the launcher instead of to mpirun; return the connection.
+    """Redirect output from mpirun to the launcher; return the connection.
 
     Args:
         name: String. Name of the launcher's socket.
         rank: Int. The number of this rank.
-        is_spare: Bool. Whether this is none, and goes on to write to mpirun. Defaults to `False`.
+        is_spare: Bool. Whether this is a spare, which still writes to mpirun. Defaults to `False`.
 
     Raises:
-        OSError: If there is no such launcher, as on other hosts.
+        OSError: If the launcher cannot be reached, as from other hosts.
     """
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(10)
@@ -122,22 +122,22 @@ def _start(
     on_word: Callable[[int, str], None] | None = None,
     orders: socket.socket | None = None,
 ) -> int:
-    """Start the script in this process group; return how it ended, as `os.waitpid` gives it.
+    """Start the script in this process group; return its wait status, as in `os.waitpid`.
 
     Args:
         command: What to start.
-        by_lines: Whether its output goes through this process, which writes whole lines: some mpirun marks every
-            piece that comes as if it were a line.
+        by_lines: Whether its output goes through this process, which writes whole lines: some versions of mpirun mark
+            every piece of output as if it were a line.
         watch: `Watch`. Watches it meanwhile.
-        on_word: Function. Called with the number of its process and with each line that it writes to the socket
+        on_word: Function. Called with the script's process id and each line that it writes to the socket
             `EASYSCALE_SPARE`. Defaults to `None`: there is no such socket.
-        orders: Socket, from which lines go to that other one. Defaults to `None`: it is told to begin at once.
+        orders: Socket. Its lines are forwarded to that other one. Defaults to `None`: the script begins at once.
     """
     pair = socket.socketpair() if on_word else None  # this process's end, and the script's
     pipes = {standard: os.pipe() for standard in (1, 2)} if by_lines else {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda number, frame: None)  # for the script, which gets it too; `exec` undoes this
-    signal.signal(TO_END, signal.SIG_IGN)  # for this process; the script gets a SIGTERM
+        signal.signal(number, lambda number, frame: None)  # left to the script, which gets it too; `exec` undoes this
+    signal.signal(TO_END, signal.SIG_IGN)  # for this process only; the script gets a SIGTERM
     pid = os.fork()
     if pid == 0:
         leftovers.die_with_parent()
@@ -151,7 +151,7 @@ def _start(
     for _, writer in pipes.values():
         os.close(writer)
     signal.signal(TO_END, lambda number, frame: os.kill(pid, signal.SIGTERM))
-    if os.getpgrp() != os.getpid():  # a signal for this process is for the script, which does not get it
+    if os.getpgrp() != os.getpid():  # the script does not get a signal to this process: forward it
         signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, number))
     targets: dict[int, Callable[[bytes], None]] = {}
     for standard, (reader, _) in pipes.items():
@@ -184,9 +184,9 @@ def _pass_on(to: socket.socket, data: bytes) -> None:
 
 
 def _attend(pid: int, targets: dict[int, Callable[[bytes], None]], watch: Watch) -> int:
-    """Watch a process until it ends, and give what comes from files to functions, whole lines each time.
+    """Watch a process until it ends, and pass data from files to functions, in whole lines.
 
-    Return how it ended.
+    Return its wait status.
     """
     partial = dict.fromkeys(targets, b"")
     status = None
@@ -207,13 +207,13 @@ def _attend(pid: int, targets: dict[int, Callable[[bytes], None]], watch: Watch)
             ended, found = os.waitpid(pid, os.WNOHANG)
             status = found if ended else None
             leftovers.reap(but=pid)
-        elif not ready:  # somebody else keeps the files open
+        elif not ready:  # another process keeps the files open
             break
     return status
 
 
 def _end_like(status: int) -> None:
-    """End this process as the script has ended."""
+    """End this process the way the script ended."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump is enough
@@ -228,7 +228,7 @@ def main() -> None:
     rank = launcher.rank if launcher else 0
     leftovers.die_with_parent()  # if mpirun is killed, nobody else would end this rank
     leftovers.adopt()
-    if os.environ.get(loopback.REPORT, "").endswith(loopback.PIPE):  # it is for mpirun alone
+    if os.environ.get(loopback.REPORT, "").endswith(loopback.PIPE):  # for mpirun only
         del os.environ[loopback.REPORT]
     told = Settings.read()
     spares, output = told.spares, told.output

@@ -1,1 +1,1 @@
-"""`easyscale plan`: what training on many ranks would take, worked out instead of measured."""
+"""`easyscale plan`: predicts how fast many ranks would train, from a cost model instead of measurements."""

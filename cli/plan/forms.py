@@ -1,11 +1,11 @@
-"""Under which bandwidth forms of gradients pay, from what they send and what packing takes.
+"""Predicts the bandwidth below which gradient codecs pay, from the bytes that they send and the time to pack them.
 
-    wire    = alpha * steps + beta * share * bytes + gamma * memory     of the exchange's `critical_path`
-    packing = pack * bytes / 2 + unpack * bytes                         what goes back is packed once, by its owner
+    wire    = alpha * steps + beta * share * bytes + gamma * memory     from the exchange's `critical_path`
+    packing = pack * bytes / 2 + unpack * bytes                         each sum is packed once, by its owner
     step    = slowest + packing + wire - hidden(wire)
 
-A form of low rank, or of random numbers, packs whole vectors instead, once. Packing takes a core's time, so none of it
-is hidden behind the backward pass; one rank of a node packs all.
+A codec of low rank, or of random elements, packs whole vectors instead, once. Packing keeps a core busy, so the
+backward pass hides none of it; one rank per node packs everything.
 
 Reference: Agarwal et al., "On the utility of gradient compression in distributed training systems", 2022, section 4.
 """
@@ -18,21 +18,21 @@ from easyscale.exchange.exchange import Exchange, Path
 
 __all__ = ["FormPlan", "plan_forms"]
 
-_LEAST, _MOST = 1e3, 1e13  # bytes per second between which networks are
+_LEAST, _MOST = 1e3, 1e13  # the range of network bandwidths, in bytes per second
 
 
 class FormPlan(NamedTuple):
-    """What a form makes of a planned step.
+    """A planned step with a codec.
 
     Attributes:
         ranks: Int.
         exchange: String.
         form: String.
-        bytes: Float. What goes through the link of the busiest rank, or node.
+        bytes: Float. Bytes through the link of the busiest rank or node.
         packing: Float. Seconds of packing and unpacking.
-        seconds: Float. Of a step.
-        faster: Float. How many times as fast as without a form.
-        pays_below: Float. Bytes per second of a link below which a step is shorter with the form; 0 if it never is.
+        seconds: Float. Seconds of a step.
+        faster: Float. Speed-up over a step without a codec.
+        pays_below: Float. Link bandwidth, in bytes per second, below which the codec shortens a step; 0 if never.
     """
 
     ranks: int
@@ -48,13 +48,13 @@ class FormPlan(NamedTuple):
 def plan_forms(
     costs: dict[str, FormCost], exchanges: dict[str, Exchange], ranks: list[int], nbytes: int, machine: Machine
 ) -> list[FormPlan]:
-    """Return what each form makes of a step of so many ranks, along the exchange that is the fastest without one.
+    """Return the step with each codec, for each number of ranks, on the exchange that is fastest without a codec.
 
-    Where nothing is sent, as on one node, there is no plan.
+    There is no plan where nothing is sent, as on one node.
 
     Args:
-        costs: Dict from names of forms to `FormCost`.
-        exchanges: Dict from names to exchanges. Those that gradients cannot travel along in a form are left out.
+        costs: Dict from names of codecs to `FormCost`.
+        exchanges: Dict from names to exchanges. Those that do not support codecs are left out.
         ranks: Numbers of workers.
         nbytes: Int. Size of the gradients, in float32.
         machine: The `Machine`.
@@ -79,7 +79,7 @@ def plan_forms(
 
 
 class _Way(NamedTuple):
-    """An exchange's path for some ranks, and a form on it."""
+    """An exchange's path for a number of ranks, and a codec on it."""
 
     path: Path
     ranks: int
@@ -87,11 +87,11 @@ class _Way(NamedTuple):
     cost: FormCost
 
     def without(self, machine: Machine) -> float:
-        """Return the seconds of a step without the form."""
+        """Return the seconds of a step without the codec."""
         return self._step(self.path, machine)
 
     def seconds(self, machine: Machine) -> float:
-        """Return the seconds of a step in the form."""
+        """Return the seconds of a step with the codec."""
         path = self.path
         path = Path(self.cost.sums * path.steps, self.cost.share * path.bytes, path.memory)
         return self._step(path, machine) + self.cost.packing(self.path.bytes, self.nbytes)
@@ -102,7 +102,7 @@ class _Way(NamedTuple):
         return machine.compute + waiting + taken - hidden_of(taken, machine)
 
     def pays_below(self, machine: Machine) -> float:
-        """Return the bandwidth at which both take as long: what is saved shrinks as it grows."""
+        """Return the bandwidth at which both are equally fast: savings shrink as it grows."""
 
         def saved(bandwidth: float) -> float:
             other = machine._replace(bandwidth=bandwidth)

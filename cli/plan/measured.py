@@ -1,12 +1,12 @@
-"""What benchmarks have measured, for plans: `bench exchange` gives times of exchanges, `bench fit` times of steps.
+"""Measurements as input for plans: `bench exchange` provides times of exchanges, `bench fit` times of steps.
 
-For as many ranks as were measured, times lie on the lines between the measured sizes: what a byte costs changes where
-vectors leave a cache, and where a library takes another protocol. For other numbers of ranks `P`, those of the nearest
-`Q` of the same kind (with a core each, or sharing cores) are scaled by what follows one another:
+For a measured number of ranks, times are interpolated linearly between the measured sizes: the cost of a byte changes
+where vectors leave a cache, and where a library switches protocols. For another number of ranks `P`, the times of the
+nearest `Q` of the same kind (one core per rank, or shared cores) are scaled by their critical paths:
 
     time(P, S) = alpha * steps(P) / steps(Q) + (time(Q, S) - alpha) * bytes(P) / bytes(Q)
 
-`alpha` is where the line through the two smallest sizes meets no bytes at all.
+`alpha` is the intercept, at zero bytes, of the line through the two smallest sizes.
 """
 
 import json
@@ -26,10 +26,10 @@ _MUST = "--measured must be a file that `easyscale bench exchange --json` or `ea
 
 
 def read(path: str) -> dict:
-    """Return what a benchmark has written.
+    """Read the JSON file of a benchmark.
 
     Raises:
-        EasyScaleError: If it cannot be read, or is not what `bench exchange` or `bench fit` writes.
+        EasyScaleError: If it cannot be read, or was not written by `bench exchange` or `bench fit`.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -70,7 +70,7 @@ class Node:
         rows: Dicts with `exchange`, `ranks`, `cores`, `bytes` and `median`. There may be none.
 
     Attributes:
-        most: Int. Up to so many ranks what was measured is taken: as many as there were, or cores. `0` if nothing was.
+        most: Int. Largest number of ranks to plan from measurements: that of measured ranks or cores. `0` without any.
     """
 
     def __init__(self, exchanges: dict[str, Exchange], rows: Sequence[dict]):
@@ -82,11 +82,11 @@ class Node:
             self._times.setdefault(row["exchange"], {}).setdefault(row["ranks"], {})[row["bytes"]] = row["median"]
 
     def knows(self, ranks: int) -> bool:
-        """Return whether as many ranks were measured, or others of the same kind."""
+        """Return whether this number of ranks was measured, or another of the same kind."""
         return any(self._nearest(name, ranks) for name in self._times)
 
     def seconds(self, name: str, ranks: int, nbytes: int) -> float | None:
-        """Return how long an allreduce takes, or `None` if that does not follow from what was measured."""
+        """Return the seconds of an allreduce, or `None` if they do not follow from the measurements."""
         nearest = self._nearest(name, ranks)
         if nearest is None:
             return None
@@ -101,7 +101,7 @@ class Node:
         return alpha * steps / steps_there + (taken - alpha) * volume / volume_there
 
     def _nearest(self, name: str, ranks: int) -> int | None:
-        """The number of measured ranks that is nearest, among those that all have a core, or all share cores."""
+        """Return the nearest measured number of ranks of the same kind: one core per rank, or shared cores."""
         if ranks > self.most:
             return None
         alike = [size for size in self._times.get(name, ()) if (size > self._cores) == (ranks > self._cores)]
@@ -109,7 +109,7 @@ class Node:
 
 
 def interpolate(times: dict[int, float], nbytes: int) -> float:
-    """Return the time on the line between the two nearest sizes; outside, on that through the two at the edge.
+    """Interpolate the time linearly between the two nearest sizes; extrapolate from the two at the edge.
 
     Example:
 
@@ -126,9 +126,9 @@ def interpolate(times: dict[int, float], nbytes: int) -> float:
 
 
 def left_out(rows: Sequence[dict]) -> list[dict]:
-    """Return rows with `predicted`: the time that follows from the other sizes of the same exchange and ranks.
+    """Return rows with `predicted`: the time interpolated from the other sizes of the same exchange and ranks.
 
-    The smallest and the largest size have none on one side, and are left out.
+    The smallest and the largest size have no neighbour on one side, and are left out.
     """
     checked = []
     for row in rows:
@@ -143,12 +143,12 @@ def left_out(rows: Sequence[dict]) -> list[dict]:
 
 
 def work(exchange: Exchange, ranks: int, nbytes: int, cores: int) -> tuple[float, float]:
-    """Return the steps and the bytes that follow one another in an allreduce on one node, one more step for the start.
+    """Return the steps and bytes on the critical path of an allreduce on one node, plus one step for the start.
 
-    Where ranks share cores, they wait for their turn: in a short exchange as long as the fullest core takes, in a long
-    one, which the kernel shares out, as all cores together. Between them is the mean. An exchange that knows no
-    critical path is taken for Rabenseifner's algorithm, with which MPI libraries sum up long vectors: ranks beyond a
-    power of two hand theirs to another rank before, and get the sum after.
+    Ranks that share cores take turns: in a short exchange as many as share the fullest core, in a long one, which the
+    kernel balances, as many as share a core on average. The mean of both is used. An exchange without a critical path
+    is taken for Rabenseifner's algorithm, with which MPI libraries sum long vectors: ranks beyond a power of two first
+    pass theirs to another rank, and receive the sum at the end.
     """
     path = exchange.critical_path(ranks, nbytes, local_size=ranks)
     if path is not None:

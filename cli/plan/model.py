@@ -1,20 +1,20 @@
 """The alpha-beta-gamma model of a training step: latency, bandwidth, memory; with overlap and stragglers.
 
-    exchange = alpha * steps + beta * bytes + gamma * memory          each exchange's `critical_path`
+    exchange = alpha * steps + beta * bytes + gamma * memory          from each exchange's `critical_path`
     hidden   = min(overlap * exchange, 2 / 3 * compute)               behind the backward pass, two thirds of the work
-    slowest  = compute * (1 + spread * z(P))                          z(P): the expected largest of P normal numbers
+    slowest  = compute * (1 + spread * z(P))                          z(P): the expected maximum of P standard normals
     step     = slowest + exchange - hidden
 
 With pipelines of S stages and M micro-batches, S ranks are one worker (`Pipelines`):
 
     compute  = compute / S * (M + S - 1) / M + 2 * (S - 1) * crossing of a micro-batch
-    exchange : of 1 / S of the weights, between as many ranks as there are pipelines
+    exchange : 1 / S of the weights, between as many ranks as there are pipelines
 
-With groups of G ranks (`Groups`), which are one worker or have one stage, and divide layers that have a share F of the
-weights and the work, in L pairs or attentions that have a bytes before them and b behind them:
+A group of G ranks (`Groups`) is one worker or has one stage. It splits layers with a share F of the weights and the
+work, in L pairs or attentions with a bytes of input and b bytes of output:
 
     compute  = compute * (1 - F + F / G) + 4 * (G - 1) * L * alpha + 2 * (G - 1) / G * (a + b) * beta
-    exchange : of 1 - F + F / G of the weights, between as many ranks as there are groups
+    exchange : 1 - F + F / G of the weights, between as many ranks as there are groups
 
 Reference: Hockney, "The communication challenge for MPP", 1994, for alpha and beta; Thakur, Rabenseifner and Gropp,
 "Optimization of collective communication operations in MPICH", 2005, for all three; Huang et al., "GPipe", 2019, for
@@ -47,21 +47,21 @@ __all__ = [
 ALONE = "one rank"
 ONE_PIPELINE = "one pipeline"
 ONE_GROUP = "one group"
-Measured = Callable[[str, int, int], float | None]  # takes the name of an exchange, a number of ranks and of bytes
+Measured = Callable[[str, int, int], float | None]  # takes the name of an exchange, and the numbers of ranks and bytes
 
 
 class Machine(NamedTuple):
-    """What a step runs on.
+    """The hardware that a step runs on.
 
     Attributes:
         compute: Float. Seconds of forward and backward pass and update on one rank.
         latency: Float. Seconds of a message.
         bandwidth: Float. Bytes per second of a node's link.
         memory: Float. Bytes per second that a rank reads and writes in memory.
-        overlap: Float. The part of an exchange that can go on beside the backward pass, 0 to 1.
-        spread: Float. Standard deviation of a rank's compute time, in parts of it.
+        overlap: Float. Fraction of an exchange that can overlap with the backward pass, 0 to 1.
+        spread: Float. Standard deviation of a rank's compute time, as a fraction of it.
         ranks_per_node: Int.
-        servers: Int. How many ranks only serve, for exchanges that have such.
+        servers: Int. Number of ranks that only serve, for exchanges with servers.
     """
 
     compute: float
@@ -75,7 +75,7 @@ class Machine(NamedTuple):
 
 
 class Pipelines(NamedTuple):
-    """How a model is cut. Stages compute equally long.
+    """A model cut into pipeline stages, which compute equally long.
 
     Attributes:
         stages: Int.
@@ -89,7 +89,7 @@ class Pipelines(NamedTuple):
 
     @property
     def bubble(self) -> float:
-        """The part of a step in which a stage waits.
+        """The fraction of a step in which a stage waits.
 
         Example:
 
@@ -99,7 +99,7 @@ class Pipelines(NamedTuple):
         return (self.stages - 1) / (self.microbatches + self.stages - 1)
 
     def machine(self, machine: Machine) -> Machine:
-        """Return what a step of a whole pipeline runs on, as if it were a rank: its neighbours share their link."""
+        """Return the machine of a whole pipeline, seen as one rank: its ranks on a node share the link."""
         on_node = min(self.stages, machine.ranks_per_node)
         speed = machine.memory if machine.ranks_per_node >= self.stages else machine.bandwidth
         crossing = machine.latency + self.activations / self.microbatches / speed
@@ -113,13 +113,12 @@ class Pipelines(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """How layers are split within groups of ranks: columns followed by rows, or attention by heads.
+    """Layers split within groups of ranks: columns followed by rows, or attention by heads.
 
     Attributes:
-        ranks: Int. Of a group.
-        share: Float. The part of the weights, and of the work, that is in split layers: 0 to 1. Defaults to `1`.
-        within: Float. Bytes that come into such pairs and leave them, all together, for a worker's batch. Defaults to
-            `0`.
+        ranks: Int. Number of ranks in a group.
+        share: Float. Fraction of the weights, and of the work, in split layers: 0 to 1. Defaults to `1`.
+        within: Float. Total bytes that enter and leave such pairs, for a worker's batch. Defaults to `0`.
         pairs: Int. The number of pairs, or attentions. Defaults to `1`.
     """
 
@@ -130,7 +129,7 @@ class Groups(NamedTuple):
 
     @property
     def part(self) -> float:
-        """The part of the weights, and of the work, that a rank has.
+        """The fraction of the weights, and of the work, on one rank.
 
         Example:
 
@@ -140,11 +139,11 @@ class Groups(NamedTuple):
         return round(1 - self.share + self.share / self.ranks, 12)
 
     def machine(self, machine: Machine, microbatches: int = 1) -> Machine:
-        """Return what a step of a whole group runs on, as if it were a rank: its neighbours share their link.
+        """Return the machine of a whole group, seen as one rank: its ranks on a node share the link.
 
         Args:
             machine: The `Machine`.
-            microbatches: Int. The parts of a batch, each of which has messages of its own. Defaults to `1`.
+            microbatches: Int. Number of micro-batches in a batch, each with its own messages. Defaults to `1`.
         """
         on_node = min(self.ranks, machine.ranks_per_node)
         messages = 4 * (self.ranks - 1) * self.pairs * microbatches
@@ -157,10 +156,10 @@ class Groups(NamedTuple):
         )
 
     def seconds_alike(self, nbytes: float, machine: Machine) -> float:
-        """Return how long ranks of a group give each other the same bits of what they own of other layers' gradients.
+        """Return the seconds of all-gathering unsplit layers' gradients in a group, so that its ranks have equal bits.
 
         Args:
-            nbytes: Float. Size of the gradients of all layers, as far as a rank owns them.
+            nbytes: Float. Bytes of the gradients of all layers that a rank owns.
             machine: The `Machine`.
         """
         sent = (self.ranks - 1) / self.ranks * nbytes * (1 - self.share)
@@ -172,7 +171,7 @@ class Groups(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A planned step. Seconds, and the ratios that they make."""
+    """A planned step: times in seconds, and their ratios."""
 
     ranks: int
     exchange: str
@@ -185,17 +184,17 @@ class Step(NamedTuple):
 
 
 def exchange_seconds(path: Path, machine: Machine) -> float:
-    """Return how long an exchange takes."""
+    """Return the seconds of an exchange."""
     return path.steps * machine.latency + path.bytes / machine.bandwidth + path.memory / machine.memory
 
 
 def hidden_of(taken: float, machine: Machine) -> float:
-    """Return how many seconds of an exchange the backward pass hides."""
+    """Return the seconds of an exchange that the backward pass hides."""
     return min(machine.overlap * taken, 2 / 3 * machine.compute)
 
 
 def slowest(ranks: int) -> float:
-    """Return the expected largest of so many normal numbers, in standard deviations (Blom, 1958).
+    """Return the expected maximum of `ranks` normal numbers, in standard deviations (Blom, 1958).
 
     Example:
 
@@ -218,14 +217,14 @@ def plan(
 
     Args:
         exchanges: Dict from names to exchanges.
-        ranks: Numbers of workers.
+        ranks: Numbers of ranks that train.
         nbytes: Int. Size of the gradients.
         machine: The `Machine`.
-        seconds_of: Callable. Takes a name, a number of ranks and of bytes; returns what was measured, or `None` to work
-            it out. Defaults to `None`.
-        pipelines: `Pipelines`, of which each is a worker; `ranks` are multiples of its stages, or 1. Defaults to
-            `None`: a rank is.
-        groups: `Groups`, of which each is a worker, or has a stage of one. Defaults to `None`: a rank is, or has.
+        seconds_of: Callable. Takes an exchange's name and the numbers of ranks and bytes; returns the measured seconds,
+            or `None` to use the model. Defaults to `None`.
+        pipelines: `Pipelines`. Each pipeline is a worker; `ranks` are multiples of its stages, or 1. Defaults to
+            `None`: there are none.
+        groups: `Groups`. Each group is a worker, or has one stage of a pipeline. Defaults to `None`: there are none.
     """
     steps, alone = [], machine.compute
     of_worker, own, worker, name_of_one = 1, float(nbytes), machine, ONE_GROUP
@@ -260,7 +259,7 @@ def plan(
 
 
 def crossovers(steps: list[Step]) -> list[tuple[int, str]]:
-    """Return from which number of ranks on another exchange is the fastest: the first, then each change."""
+    """Return the numbers of ranks from which another exchange is the fastest: the first, then each change."""
     found: list[tuple[int, str]] = []
     for size in sorted({step.ranks for step in steps if step.ranks > 1}):
         best = fastest(steps, size).exchange
@@ -270,15 +269,15 @@ def crossovers(steps: list[Step]) -> list[tuple[int, str]]:
 
 
 def fastest(steps: list[Step], ranks: int) -> Step:
-    """Return the fastest step of so many ranks; of some that are equal the last by name, which is the plainest."""
+    """Return the fastest step of `ranks` ranks; among equals the last by name, which is the simplest."""
     own = sorted((step for step in steps if step.ranks == ranks), key=lambda step: step.exchange, reverse=True)
     return min(own, key=lambda step: round(step.seconds, 9))
 
 
 def crossover_bytes(candidate: Exchange, other: Exchange, size: int, machine: Machine) -> int | None:
-    """Return the size of a vector from which on `candidate` is faster than `other`, or `None` if it never is.
+    """Return the vector size above which `candidate` becomes faster than `other`, or `None` if there is none.
 
-    Times are lines over the size, so there is one such point at most.
+    Times are linear in the size, so there is at most one such point.
     """
     most = size * 10**6
     taken = [_seconds("", exchange, size, at, machine, None) for exchange in (candidate, other) for at in (0, most)]

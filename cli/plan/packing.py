@@ -1,6 +1,6 @@
-"""What packing gradients takes on this machine, on one core: a fraction of a second for each form.
+"""Measures the cost of packing gradients on one core of this machine, in a fraction of a second per codec.
 
-A process of its own measures it, whose numeric library has one thread, as that of a rank.
+A separate process measures it, whose numeric library has one thread, as in a rank.
 """
 
 import json
@@ -19,21 +19,21 @@ from easyscale.exchange.exchange import Exchange
 
 __all__ = ["FormCost", "cost_of", "costs_of"]
 
-_SEGMENT, _SEGMENTS = 1 << 16, 64  # elements of a message, as a ring sends them; more of them than a cache holds
-_SIDE = 1024  # rows, and columns, of a kernel
+_SEGMENT, _SEGMENTS = 1 << 16, 64  # elements of a message, as in a ring; messages, more than fit in a cache
+_SIDE = 1024  # rows and columns of a kernel
 _REPEATS = 5
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class FormCost(NamedTuple):
-    """What a form costs.
+    """The cost of a codec.
 
     Attributes:
-        share: Float. Its bytes, as a part of those of float32.
-        pack: Float. Seconds for each byte of float32 that is packed.
-        unpack: Float. The same of unpacking.
-        sums: Int. How often vectors are summed in a step.
-        by_message: Bool. Whether messages are packed, or whole vectors.
+        share: Float. Its bytes, as a fraction of those of float32.
+        pack: Float. Seconds of packing per byte of float32.
+        unpack: Float. The same for unpacking.
+        sums: Int. Number of allreduces of a vector in a step.
+        by_message: Bool. Whether messages are packed, rather than whole vectors.
     """
 
     share: float
@@ -43,12 +43,12 @@ class FormCost(NamedTuple):
     by_message: bool = True
 
     def packing(self, sent: float, nbytes: int) -> float:
-        """Return the seconds of packing in an exchange of `nbytes`, of which a rank sends `sent` there and back."""
+        """Return the seconds of packing in an exchange of `nbytes`, in which a rank sends `sent` in both phases."""
         return self.pack * sent / 2 + self.unpack * sent if self.by_message else self.pack * nbytes
 
 
 def costs_of(names: Sequence[str]) -> dict[str, FormCost]:
-    """Return what forms of these names cost on this machine."""
+    """Measure the cost of the codecs of these names on this machine."""
     if not names:
         return {}
     command = run_module.command(__name__, *names)
@@ -57,7 +57,7 @@ def costs_of(names: Sequence[str]) -> dict[str, FormCost]:
 
 
 def cost_of(form: Compression) -> FormCost:
-    """Return what a form costs in this process. Whole vectors are measured as kernels of 1,024 by 1,024."""
+    """Measure the cost of a codec in this process. Whole vectors are measured as kernels of 1,024 by 1,024."""
     if isinstance(form, Packing):
         numbers = np.random.default_rng(0).normal(size=(_SEGMENTS, _SEGMENT)).astype("float32")
         messages = [form.pack(segment) for segment in numbers]
@@ -74,7 +74,7 @@ def cost_of(form: Compression) -> FormCost:
 
 
 def _least(act: Callable[[], Any]) -> float:
-    """Return the least of some times in which something is done: what else the machine does makes it longer only."""
+    """Return the shortest of several times of an action: other load on the machine can only lengthen it."""
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter()
@@ -84,7 +84,7 @@ def _least(act: Callable[[], Any]) -> float:
 
 
 class _Counted(Exchange):
-    """One rank, which notes how many bytes would be summed."""
+    """A one-rank exchange that records how many bytes would be summed."""
 
     def __init__(self, sent: list[int]):
         self._sent = sent

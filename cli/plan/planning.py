@@ -1,4 +1,4 @@
-"""Makes a plan of what was asked for: reads what was measured, works out steps, and shows them."""
+"""Makes a plan: reads measurements, computes steps, and shows them."""
 
 from collections.abc import Sequence
 
@@ -28,14 +28,14 @@ def run(
     json_file: str | None,
     plot_file: str | None,
 ) -> None:
-    """Plan what is wanted, and show it.
+    """Make a plan, and show it.
 
     Args:
-        wanted: Dict. The options of the command, parsed.
+        wanted: Dict. The parsed options of the command.
         names: Names of exchanges.
-        are_chosen: Bool. Whether these were asked for, so that none may be left out.
-        forms: Names of forms in which gradients might travel.
-        files: What was measured.
+        are_chosen: Bool. Whether the user chose these, so that none may be left out.
+        forms: Names of codecs to plan with.
+        files: Files with measurements.
         json_file: Where to write the plan.
         plot_file: Where to draw it.
     """
@@ -104,7 +104,7 @@ def run(
 
 
 def _workers_and_cores(found: dict, wanted: dict) -> dict:
-    """Return the number of workers and cores of what was measured."""
+    """Return the numbers of workers and cores of a measurement."""
     machine = found["machine"]
     servers = machine["servers"]
     if servers != wanted["servers"]:
@@ -116,7 +116,7 @@ def _workers_and_cores(found: dict, wanted: dict) -> dict:
 
 
 def _check_measured(node: reading.Node, rows: list[dict], wanted: dict) -> None:
-    """Refuse files of several machines, and ranks that share cores where those that were measured do not."""
+    """Reject files of several machines, and ranks of a kind (one core each, or shared cores) that was not measured."""
     if not rows:
         raise EasyScaleError("--measured must have times of the exchanges of the plan. Received: those of others only")
     cores = sorted({row["cores"] for row in rows})
@@ -133,7 +133,7 @@ def _check_measured(node: reading.Node, rows: list[dict], wanted: dict) -> None:
 
 
 def _check_chosen(names: list[str], steps: list[Step], wanted: dict) -> None:
-    """Refuse an exchange that was asked for and cannot be planned for any of the ranks."""
+    """Reject a chosen exchange that cannot be planned for any of the ranks."""
     for name in names:
         if any(size > wanted["stages"] * wanted["group"] for size in wanted["ranks"]) and not any(
             step.exchange == name and step.ranks > 1 for step in steps

@@ -1,4 +1,4 @@
-"""What `easyscale plan` shows: a table, the crossovers, a JSON file, a plot."""
+"""The report of `easyscale plan`: a table, the crossovers, a JSON file, a plot."""
 
 import itertools
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ __all__ = ["check_table", "forms_table", "lines_of_crossovers", "plot", "record"
 
 
 def table(steps: list[Step], title: str) -> "rich.table.Table":
-    """Return a table of planned steps; the fastest of each number of ranks is marked."""
+    """Return a table of planned steps; the fastest for each number of ranks is marked."""
     sections = [[*group] for _, group in itertools.groupby(steps, lambda step: step.ranks)]
     return reports.table(
         title,
@@ -28,7 +28,7 @@ def table(steps: list[Step], title: str) -> "rich.table.Table":
 
 
 def lines_of_crossovers(changes: list[tuple[int, str]], by_size: dict[int, int | None]) -> list[str]:
-    """Return in words which exchange is the fastest from which number of ranks on, and ring beside tree."""
+    """Describe from which number of ranks each exchange is the fastest, and when ring beats tree."""
     lines = [f"fastest from {ranks} ranks on: {name}" for ranks, name in changes]
     for ranks, nbytes in by_size.items():
         if nbytes is not None:
@@ -37,7 +37,7 @@ def lines_of_crossovers(changes: list[tuple[int, str]], by_size: dict[int, int |
 
 
 def check_table(rows: list[dict]) -> "rich.table.Table":
-    """Return a table of what was measured beside what other sizes say: `predicted` and `median` in seconds."""
+    """Return a table of the errors of `predicted` relative to the measured `median`, both in seconds."""
     found = []
     for name, ranks in dict.fromkeys((row["exchange"], row["ranks"]) for row in rows):
         own = [row for row in rows if (row["exchange"], row["ranks"]) == (name, ranks)]
@@ -50,7 +50,7 @@ def check_table(rows: list[dict]) -> "rich.table.Table":
 
 
 def forms_table(planned: list[FormPlan]) -> "rich.table.Table":
-    """Return a table of what forms of gradients make of steps, and below which bandwidth they pay."""
+    """Return a table of planned steps with codecs, and the bandwidths below which they pay."""
     sections = [[*group] for _, group in itertools.groupby(planned, lambda row: row.ranks)]
     return reports.table(
         "gradients in another form, packed as fast as on this machine",
@@ -69,7 +69,7 @@ def _form_cells(row: FormPlan) -> list[str]:
 def record(
     inputs: dict, steps: list[Step], changes: list, by_size: dict, checked: list[dict], of_forms: list[FormPlan]
 ) -> dict:
-    """Return everything, for a JSON file."""
+    """Return the whole plan, for a JSON file."""
     return {
         "plan": inputs,
         "steps": [step._asdict() for step in steps],
@@ -81,7 +81,7 @@ def record(
 
 
 def plot(path: str, steps: list[Step], title: str) -> None:
-    """Draw speed-up and efficiency over ranks, a line for each exchange."""
+    """Plot speed-up and efficiency against ranks, one line per exchange."""
     names = dict.fromkeys(step.exchange for step in steps if step.exchange != ALONE)
     lines = [(name, "-", [step._asdict() for step in steps if step.exchange == name]) for name in names]
     reports.plot(path, title.replace("\n", " · "), speedups("log"), "ranks", lines)

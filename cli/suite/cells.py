@@ -1,6 +1,6 @@
-"""One cell of the suite's tables: a model, a batch size, ranks and a way of replication, in a process of its own.
+"""One cell of the suite's tables: a model, a batch size, a number of ranks and a replication, in its own process.
 
-A cell that has been measured is a file; one that a kill has interrupted is none.
+A measured cell has a result file; one that was killed has none.
 """
 
 import json
@@ -27,7 +27,7 @@ _OUT_OF_MEMORY = re.compile(
 
 
 class Cell(NamedTuple):
-    """What is measured in one process."""
+    """The parameters of one measurement, made in its own process."""
 
     model: str
     batch: int
@@ -48,23 +48,23 @@ class Cell(NamedTuple):
 
 
 def read(folder: str, cell: Cell) -> dict | None:
-    """Return what was measured, or `None` if it was not, or not to its end."""
+    """Return the result of a cell, or `None` if there is no complete one."""
     found = _read_json(_path(folder, cell))
     return found if found is not None and "seconds" in found and {"rows", "failed"} & set(found) else None
 
 
 def measure(folder: str, cell: Cell, options: list[str], memory: int, timeout: float) -> dict:
-    """Measure a cell in a process of its own, and write the result.
+    """Measure a cell in its own process, and write the result.
 
     Args:
-        folder: String. Where cells are.
+        folder: String. The folder of the cells.
         cell: The `Cell`.
-        options: Of `easyscale bench fit`.
+        options: Options of `easyscale bench fit`.
         memory: Int. Bytes that each rank may use.
-        timeout: Float. Seconds.
+        timeout: Float. Seconds that it may take.
 
     Returns:
-        What `bench fit` has written, or a dict with `"failed"`: `OOM`, or one line.
+        The result of `bench fit`, or a dict with `"failed"`: `OOM`, or one line.
     """
     partial = f"{_path(folder, cell)}.partial"
     command = run_module.command("easyscale", "bench", "fit", "-n", str(cell.ranks), "--model", cell.model)
@@ -72,7 +72,7 @@ def measure(folder: str, cell: Cell, options: list[str], memory: int, timeout: f
 
     def before_it_starts() -> None:
         end_with_parent()
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # before the kernel has to look for a victim
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # fails before the OOM killer acts
 
     start = time.monotonic()
     with open(os.path.join(folder, f"{cell.name}.log"), "w+", encoding="utf-8", errors="replace") as said:
@@ -95,7 +95,7 @@ def measure(folder: str, cell: Cell, options: list[str], memory: int, timeout: f
     found["seconds"] = time.monotonic() - start
     with open(partial, "w", encoding="utf-8") as file:
         json.dump(found, file, indent=1)
-    os.replace(partial, _path(folder, cell))  # all of it, or nothing
+    os.replace(partial, _path(folder, cell))  # atomic
     return found
 
 
@@ -113,7 +113,7 @@ def _path(folder: str, cell: Cell) -> str:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """End a process that goes on, with its ranks."""
+    """End a process that is still running, with its ranks."""
     if process.poll() is None:
         process.terminate()
         try:

@@ -1,4 +1,4 @@
-"""What `bench suite` writes: tables as text, Markdown and JSON, and a plot for each model."""
+"""The report of `bench suite`: tables as text, Markdown and JSON, and a plot for each model."""
 
 import importlib.util
 import json
@@ -15,7 +15,7 @@ __all__ = ["in_short", "text", "write"]
 
 
 def in_short(found: dict) -> str:
-    """Return the result of a cell in words."""
+    """Describe the result of a cell in words."""
     if "failed" in found:
         return found["failed"]
     return ", ".join(
@@ -39,7 +39,7 @@ def write(folder: str, cells: dict[Cell, dict], settings: dict) -> None:
 
 
 def text(cells: dict[Cell, dict]) -> str:
-    """Return all tables with columns in line."""
+    """Return all tables as text, with aligned columns."""
     parts = []
     for title, lines in _tables(cells):
         widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
@@ -62,7 +62,7 @@ def _markdown(cells: dict[Cell, dict]) -> str:
 
 
 def _tables(cells: dict[Cell, dict]) -> list[tuple[str, list[list[str]]]]:
-    """Return for each exchange a table of samples per second of all ranks and one of efficiency; then all in one."""
+    """Return tables of the throughput of all ranks and of the efficiency, by exchange, then one of all throughputs."""
     columns = _columns(cells)
     tables = []
     for replication, name in columns or [("between_graph", "samples/s")]:
@@ -74,7 +74,7 @@ def _tables(cells: dict[Cell, dict]) -> list[tuple[str, list[list[str]]]]:
 
 
 def _columns(cells: dict[Cell, dict]) -> list[tuple[str, str]]:
-    """Return what was measured on all ranks: ways of replication and names of exchanges."""
+    """Return the replications and exchanges that were measured on all ranks."""
     found = [(cell.replication, row["exchange"]) for cell, found in cells.items() for row in found.get("rows", ())]
     return [(replication, name) for replication, name in dict.fromkeys(found) if name != ALONE]
 
@@ -125,7 +125,7 @@ def _rows(cells: dict[Cell, dict]) -> list[dict]:
 
 
 def _rate(row: dict, found: dict) -> float:
-    """Samples per second of all ranks."""
+    """Return the samples per second of all ranks."""
     return row["samples_per_second"] * (1 if row["exchange"] == ALONE else row["ranks"])
 
 

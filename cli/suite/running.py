@@ -1,4 +1,4 @@
-"""Measures the cells that are not there yet, one after the other, and writes all tables after each."""
+"""Measures the missing cells one after the other, and writes all tables after each."""
 
 import contextlib
 import fcntl
@@ -15,12 +15,12 @@ __all__ = ["run"]
 
 
 def run(folder: str, cells: dict[Cell, list[str]], settings: dict, memory: int, timeout: float) -> None:
-    """Measure cells into a folder, and go on where an earlier run was ended.
+    """Measure cells into a folder, resuming an earlier run.
 
     Args:
-        folder: String. For tables and plots; cells are in a folder `cells` in it.
+        folder: String. Folder of tables and plots, with a subfolder `cells` for the cells.
         cells: Dict from each `Cell` to its options of `easyscale bench fit`.
-        settings: Dict. What must be the same for all cells of a folder.
+        settings: Dict. Settings that must be the same for all cells of a folder.
         memory: Int. Bytes that all ranks of a cell may use together.
         timeout: Float. Seconds that a cell may take.
     """
@@ -55,12 +55,12 @@ def run(folder: str, cells: dict[Cell, list[str]], settings: dict, memory: int, 
 
 
 def _is_final(found: dict) -> bool:
-    """Whether a cell need not be measured again: it was, or there is no room for it."""
+    """Return whether a cell need not be measured again: it was, or there is not enough memory for it."""
     return found.get("failed") in (None, OOM)
 
 
 def _time_left(seconds: dict[Cell, float], waiting: list[Cell]) -> str:
-    """Return in words how long the cells that wait will take, from those of the same model, or of all."""
+    """Estimate in words the time for the waiting cells, from finished ones of the same model, or of all."""
     if not seconds or not waiting:
         return ""
     total = 0.0

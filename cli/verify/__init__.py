@@ -1,5 +1,5 @@
-"""`easyscale verify`: runs a script on one process and on several, and compares what they have recorded.
+"""`easyscale verify`: runs a script on one process and on several, and compares their recordings.
 
-runs, captured       starts the runs, and keeps what they write to stderr
-recorded, verdict, hints    reads the recordings, compares them, and says what may be wrong
+runs, captured              start the runs, and capture what they write to stderr
+recorded, verdict, hints    read the recordings, compare them, and suggest what may be wrong
 """

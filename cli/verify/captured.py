@@ -1,4 +1,4 @@
-"""Keeps what the ranks write to stderr, for when they fail, instead of showing it or beside."""
+"""Captures what the ranks write to stderr, in case they fail, with or without showing it."""
 
 import re
 
@@ -12,10 +12,10 @@ _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 
 
 class Captured(Screen):
-    """A screen that remembers.
+    """A screen that captures stderr.
 
     Args:
-        show: Bool. Whether it also shows everything.
+        show: Bool. Whether it also shows all output.
     """
 
     def __init__(self, show: bool):
@@ -39,19 +39,19 @@ class Captured(Screen):
 
     @property
     def warnings(self) -> list[str]:
-        """What EasyScale has warned of, each message once."""
+        """EasyScale's warnings, each message once."""
         found = [message for text in self._texts for message in re.findall(r"EasyScaleWarning: (.*)", text)]
         return list(dict.fromkeys(found))
 
     @property
     def error(self) -> str | None:
-        """The last line that names an exception, of the first rank that has one."""
+        """The last line that names an exception, from the first rank with one."""
         lines = (line for text in self._texts for line in reversed(text.splitlines()) if _ERROR.match(line))
         return next(lines, None)
 
     @property
     def end_of_errors(self) -> list[str]:
-        """The last lines of the first rank that names an exception, else of the chief."""
+        """The last lines of the first rank that names an exception, else of the first rank with any."""
         texts = [text for text in self._texts if any(map(_ERROR.match, text.splitlines()))] or self._texts[:1]
         return texts[0].splitlines()[-_LINES:] if texts else []
 

@@ -1,4 +1,4 @@
-"""What may have made several processes take other steps than one, as far as `easyscale verify` can tell."""
+"""Likely reasons why several processes took different steps than one, as far as `easyscale verify` can tell."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from easyscale.cli.verify.recorded import Recorded
 
 __all__ = ["find"]
 
-_ROUNDING = 1e-4  # what rounding in float32 may come to
+_ROUNDING = 1e-4  # the largest effect that float32 rounding may have
 
 
 def find(reference: Recorded, several: Recorded, warnings: Sequence[str], difference: float, at: int) -> list[str]:
-    """Return hints for the user, the surest first.
+    """Return hints for the user, the most certain first.
 
     Args:
         reference: `Recorded`, of one process.
         several: `Recorded`.
-        warnings: What EasyScale has warned of on the several processes.
-        difference: Float. The largest of the first step that differs.
-        at: Int. The number of updates after which that is.
+        warnings: EasyScale's warnings on the several processes.
+        difference: Float. The largest difference in the first step that differs.
+        at: Int. The number of updates after which it was found.
     """
     hints = list(warnings)
     ends = [

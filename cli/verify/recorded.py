@@ -1,4 +1,4 @@
-"""Reads what `recorder.py` has written: the first steps of a script on some ranks."""
+"""Reads the recordings of `recorder.py`: the first steps of a script on all ranks of a run."""
 
 import collections
 import json
@@ -12,7 +12,7 @@ __all__ = ["Metric", "Recorded"]
 
 
 class Metric:
-    """A metric of all ranks together.
+    """A metric combined over all ranks.
 
     Args:
         name: String.
@@ -27,28 +27,28 @@ class Metric:
 
     @property
     def count(self) -> float:
-        """What a mean is over; 0 for other metrics."""
+        """The count that a mean divides by; 0 for other metrics."""
         return float(self.states[1]) if self.is_mean else 0.0
 
     @property
     def values(self) -> np.ndarray:
-        """What is compared: the mean, or all states in one vector."""
+        """The values to compare: the mean, or all states in one vector."""
         if self.is_mean:
             return np.reshape(self.states[0] / self.count if self.count else 0.0, -1)
         return np.concatenate([np.zeros(0), *(np.reshape(state, -1) for state in self.states)])
 
 
 class Recorded:
-    """What the ranks of one run have recorded.
+    """The recordings of all ranks of one run.
 
     Args:
-        folder: String. Where they have written it.
-        ranks: Int. How many they are.
+        folder: String. The folder of the recordings.
+        ranks: Int. Number of ranks.
 
     Attributes:
         optimizers: List of dicts. The `name` of each optimizer, and the names of its `weights`.
-        updates: List of ints. The number of the optimizer of each update.
-        sums: Int. How many sums of an `allreduce` there are.
+        updates: List of ints. For each update, the index of its optimizer.
+        sums: Int. Number of recorded results of `allreduce`.
 
     Raises:
         EasyScaleError: If a rank has written nothing.
@@ -75,20 +75,20 @@ class Recorded:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing that could be compared."""
+        """True if there is nothing to compare."""
         return not (self.updates or self.sums)
 
     @property
     def step_ends(self) -> list[int]:
-        """After which updates every rank has recorded its metrics."""
+        """The updates after which every rank has recorded its metrics."""
         return sorted(set.intersection(*({int(update) for update in record["step_ends"]} for record in self._written)))
 
     def notes(self, kind: str) -> list[str]:
-        """Return the names that a rank has noted; see `Recorder.note`."""
+        """Return the names that any rank has noted; see `Recorder.note`."""
         return list(dict.fromkeys(name for record in self._written for name in record["notes"][kind]))
 
     def step(self, update: int) -> str:
-        """Return which step the update number `update` was, in words."""
+        """Describe the step of update number `update` in words."""
         optimizer, fit = self.updates[update - 1], self._fits[update - 1]
         own = [key for key in zip(self.updates, self._fits, strict=True) if key[1] == fit]
         of_several = f" of {self.optimizers[optimizer]['name']}" if len({key for key, _ in own}) > 1 else ""
@@ -98,20 +98,20 @@ class Recorded:
 
     @property
     def fits(self) -> int:
-        """How many `fit()`s there are."""
+        """The number of `fit()`s."""
         return max([0, *self._fits])
 
     def batch(self, update: int) -> collections.Counter | None:
-        """Return what samples all ranks together had in the step that ends with this update; `None` if not known."""
+        """Return the samples of all ranks in the step that ends with this update; `None` if unknown."""
         known = [record["batches"][str(update)] for record in self._written if str(update) in record["batches"]]
         return collections.Counter(digest for digests in known for digest in digests) if known else None
 
     def weights(self, update: int) -> dict[str, np.ndarray]:
-        """Return what the update has made of the weights."""
+        """Return the weights after this update."""
         return dict(zip(self._names(update), self._load(f"weights-{update}"), strict=True))
 
     def unlike_the_chief(self, update: int) -> tuple[int, str] | None:
-        """Return a rank, and a weight that after this update is not the same there as on rank 0."""
+        """Return a rank and a weight that differs there from rank 0 after this update; `None` if none does."""
         chiefs = self._written[0]["updates"][update - 1]["digests"]
         for rank, record in enumerate(self._written):
             own = record["updates"][update - 1]["digests"] if update <= len(record["updates"]) else []
@@ -121,7 +121,7 @@ class Recorded:
         return None
 
     def metrics(self, update: int) -> list[Metric]:
-        """Return the metrics of all ranks together as they were after this update, at the end of its step."""
+        """Return the metrics combined over all ranks, at the end of the step of this update."""
         all_ranks = [self._load(f"metrics-{update}-{rank}") for rank in range(self.ranks)]
         metrics = []
         for metric in self._model(update)["metrics"]:
@@ -132,7 +132,7 @@ class Recorded:
         return metrics
 
     def other_variables(self, update: int) -> dict[str, np.ndarray]:
-        """Return what else the model has, such as moving statistics, at the end of that step."""
+        """Return the model's other variables, e.g. moving statistics, at the end of that step."""
         model = self._model(update)
         first = sum(len(metric["aggregations"]) for metric in model["metrics"])
         return dict(zip(_distinct(model["states"]), self._load(f"metrics-{update}-0")[first:], strict=True))
@@ -154,13 +154,13 @@ class Recorded:
 
 
 def _join(aggregation: str, states: list[np.ndarray]) -> np.ndarray:
-    """Make one state of those of all ranks."""
+    """Combine the states of all ranks into one."""
     if aggregation == "only_first_replica":
         return states[0]
     return np.mean(states, axis=0) if aggregation == "mean" else np.sum(states, axis=0, dtype="float64")
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Tell equal names apart by a number."""
+    """Make equal names distinct by a number."""
     earlier = [names[:index].count(name) for index, name in enumerate(names)]
     return [f"{name} ({count + 1})" if count else name for name, count in zip(names, earlier, strict=True)]

@@ -17,11 +17,11 @@ from easyscale.settings import Settings
 
 __all__ = ["ScriptError", "verify"]
 
-_INTERRUPTED = (129, 130, 141, 143)  # exit codes of a job that was ended from outside
+_INTERRUPTED = (129, 130, 141, 143)  # exit codes of a job that was ended by a signal
 
 
 class ScriptError(EasyScaleError):
-    """The script failed.
+    """An error for a script that failed.
 
     Args:
         message: String.
@@ -40,11 +40,11 @@ def verify(
 
     Args:
         start: The script and its arguments.
-        ranks: Int. How many processes are several.
-        steps: Int. How many steps each takes.
-        tolerance: What `verdict.compare` takes.
-        verbose: Bool. Whether what the script writes is shown.
-        settings: `Settings`. What its processes are told.
+        ranks: Int. Number of processes in the second run.
+        steps: Int. Number of steps to compare in each `fit()`.
+        tolerance: Float. See `verdict.compare`.
+        verbose: Bool. Whether to show the script's output.
+        settings: `Settings`. The settings of its processes.
 
     Raises:
         LaunchError: If there is no MPI.
@@ -91,7 +91,7 @@ def _compare(
 def _run(
     mpi: runtimes.Runtime, command: list[str], start: list[str], ranks: int, verbose: bool, settings: Settings
 ) -> list[str]:
-    """Run the script, show on stderr that it does, and return EasyScale's warnings."""
+    """Run the script with a progress display on stderr; return EasyScale's warnings."""
     import rich.console
 
     console = rich.console.Console(stderr=True)

@@ -1,4 +1,4 @@
-"""The verdict of `easyscale verify`: compares what one process and several have recorded, step by step."""
+"""The verdict of `easyscale verify`: compares the recordings of one process and of several, step by step."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ _TOLERANCE = {"float64": 1e-8, "float32": 1e-5}
 
 
 class Verdict(NamedTuple):
-    """Whether several processes took the steps of one, and the lines that say more."""
+    """The result: whether several processes took the same steps as one, and lines with details."""
 
     equal: bool
     lines: list[str]
@@ -24,18 +24,18 @@ class Verdict(NamedTuple):
 def compare(
     reference: Recorded, several: Recorded, tolerance: float | None = None, warnings: Sequence[str] = ()
 ) -> Verdict:
-    """Compare what one process has recorded with what several have.
+    """Compare the recording of one process with that of several.
 
     Args:
         reference: `Recorded`, of one rank, and not empty.
         several: `Recorded`.
-        tolerance: Float. What weights may differ by. Metrics, and the sums of a script that trains nothing, may differ
-            by as much, relative to their size where that is more than 1. Defaults to `None`: 1e-8 if all weights are
-            float64, else 1e-5.
-        warnings: What EasyScale has warned of on the several processes.
+        tolerance: Float. The largest difference allowed in weights. Metrics, and the sums of a script that trains
+            nothing, may differ by as much, relative to their size if that is above 1. Defaults to `None`: 1e-8 if all
+            weights are float64, else 1e-5.
+        warnings: EasyScale's warnings on the several processes.
 
     Raises:
-        EasyScaleError: If one process has come to numbers that are not finite.
+        EasyScaleError: If one process has computed numbers that are not finite.
     """
     comparison = _Comparison(reference, several, tolerance)
     found = comparison.weights() or comparison.step_ends() if reference.updates else comparison.sums()
@@ -61,10 +61,10 @@ class _Comparison:
         self._dtype = "float64" if all(value.dtype == np.float64 for value in first) else "float32"
         self._tolerance = tolerance if tolerance is not None else _TOLERANCE[self._dtype]
         self._largest: dict[str, float] = {}
-        self.at = 0  # the number of updates after which they are compared
+        self.at = 0  # the number of updates after which the runs are compared
 
     def weights(self) -> str | None:
-        """Return the first difference of weights that are trained."""
+        """Return the first difference in trained weights."""
         reference, several = self._reference, self._several
         for update in range(1, min(len(reference.updates), len(several.updates)) + 1):
             self.at = update
@@ -85,7 +85,7 @@ class _Comparison:
         return None
 
     def step_ends(self) -> str | None:
-        """Return the first difference of metrics, or of variables that are not trained."""
+        """Return the first difference in metrics, or in variables that are not trained."""
         for update in self._step_ends:
             self.at = update
             step = self._reference.step(update)
@@ -107,7 +107,7 @@ class _Comparison:
         return None
 
     def sums(self) -> str | None:
-        """Return the first difference of what an `allreduce` has summed up."""
+        """Return the first difference in the results of an `allreduce`."""
         reference, several = self._reference, self._several
         for number in range(1, min(reference.sums, several.sums) + 1):
             local, other = reference.sum(number), several.sum(number)
@@ -127,7 +127,7 @@ class _Comparison:
 
     @property
     def largest(self) -> float:
-        """The largest difference in the first step that differs, infinite if it is not one of numbers."""
+        """The largest difference in the first step that differs; infinite if the difference is not numeric."""
         largest = max(self._largest.values(), default=0.0)
         return largest if largest > self._tolerance else np.inf
 
@@ -146,7 +146,7 @@ class _Comparison:
         return f"metric {self._describe(local.name, np.abs(local.values - other.values))}"
 
     def summary(self) -> list[str]:
-        """Say what was compared, and how large the differences are that do not count."""
+        """Describe what was compared, and how large the tolerated differences are."""
         reference = self._reference
         if not reference.updates:
             elements = sum(reference.sum(number).size for number in range(1, reference.sums + 1))
@@ -174,7 +174,7 @@ class _Comparison:
 
 
 def _gap(local: np.ndarray, other: np.ndarray, subject: str) -> np.ndarray:
-    """Return by how much each element differs."""
+    """Return the absolute difference of each element."""
     if not np.isfinite(local).all():
         raise EasyScaleError(f"numbers must be finite to be compared. Received: {subject} is not, on one process")
     with np.errstate(invalid="ignore"):

@@ -1,8 +1,9 @@
-"""`easyscale launch --auto`: a Keras script that does not know of EasyScale is trained by all workers.
+"""`easyscale launch --auto`: distributed training of a Keras script that does not use EasyScale.
 
-script      what each rank runs: seeds alike, watches for Keras, runs the script
-model       what `fit`, `evaluate`, `predict` and `save` of a Keras model do instead
-data        what a worker gets of the data that the script passes: its part, if they can be divided
-files       who writes the files of the script, and who waits for them
-report      the lines by which the chief says what was done, and what could not be
+script      each rank's entry point: sets the same seeds on all ranks, patches Keras on import, runs the script
+model       replacements for `fit`, `evaluate`, `predict` and `save` of Keras models
+data        the worker's part of the data that the script passes, where the data can be divided
+predicting  the worker's part of the data for `predict`, and the gathering of all predictions
+files       the script's files: the chief writes them, the other ranks wait for them
+report      messages from the chief: what was distributed, and what could not be
 """

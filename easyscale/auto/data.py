@@ -1,4 +1,4 @@
-"""What a worker gets of the data that a script passes to `fit`, `evaluate` and `predict`, which are those of all."""
+"""Division among workers of the data that a script passes to `fit`, `evaluate` and `predict`."""
 
 import hashlib
 import itertools
@@ -28,21 +28,21 @@ __all__ = [
     "whole",
 ]
 
-_LOOKED_AT = 32  # rows of an array, by which it is seen whether all workers have the same one
-_shuffles = itertools.count()  # makes of each data another order, without a draw of the script's generators
+_LOOKED_AT = 32  # rows of an array that are hashed to check that all workers have the same one
+_shuffles = itertools.count()  # seeds a different order for each dataset without drawing from the script's generators
 _OWN = " that each worker has drawn for itself, and takes its part of its own"
 
 
 class Divided(NamedTuple):
-    """What a worker gets in place of the data.
+    """The data that a worker gets in place of the script's.
 
     Attributes:
         x: Arrays, a dataset or a generator.
         y: Arrays, or `None`.
         sample_weight: Arrays, or `None`.
-        about: String. What the data are.
-        is_part: Bool. Whether it is this worker's part; else all of the data. Defaults to `True`.
-        are_arrays: Bool. Whether Keras makes batches of them. Defaults to `False`.
+        about: String. A description of the data, for messages.
+        is_part: Bool. Whether this is the worker's part, rather than all of the data. Defaults to `True`.
+        are_arrays: Bool. Whether these are arrays, which Keras cuts into batches. Defaults to `False`.
     """
 
     x: Any
@@ -54,17 +54,17 @@ class Divided(NamedTuple):
 
 
 def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator, trains: bool = False) -> Divided:
-    """Return this worker's part of what each worker has passed. All workers call this together.
+    """Return this worker's part of the data that every worker passes. Collective: all workers call this.
 
-    Arrays are divided sample by sample, and what yields batches batch by batch: those of all workers together are the
-    batch of one process. Data that each worker draws at random for itself are divided in the same way. What cannot be
-    divided stays whole. If it `trains`, batches of a generator must have a sample for each worker.
+    Arrays are divided sample by sample. Datasets and generators are divided within each batch: the workers' parts
+    together are the batch of one process. Data that each worker draws at random is divided the same way. Data that
+    cannot be divided stays whole. If `trains`, each batch of a generator must have a sample for every worker.
     """
     with called.unnoted():
         if tf_dataset.owns(x):
             try:
                 part = shard(x, batched=True)
-            except TypeError:  # what its batches consist of has no rows, such as sparse tensors
+            except TypeError:  # its elements have no rows, such as sparse tensors
                 return whole(x, y, sample_weight, f"a tf.data.Dataset of {_specs(x)}: each worker trains on all of it")
             return Divided(part, y, sample_weight, "a tf.data.Dataset, batch by batch")
         if keras_dataset.owns(x):
@@ -83,7 +83,7 @@ def divide(x: Any, y: Any, sample_weight: Any, communicator: Communicator, train
 
 
 def whole(x: Any, y: Any, sample_weight: Any, about: str = "") -> Divided:
-    """Return data that each worker has as they are."""
+    """Return undivided data: each worker gets all of it."""
     return Divided(x, y, sample_weight, about, is_part=False)
 
 
@@ -95,11 +95,11 @@ def _of_generator(x: Iterator, communicator: Communicator, trains: bool) -> Divi
 
 
 def _parts(batches: Iterator, rank: int, size: int, trains: bool) -> Iterator:
-    """Yield this worker's part of each batch: element `i` of all goes to worker `i % size`."""
+    """Yield this worker's part of each batch: element `i`, counted over all batches, goes to worker `i % size`."""
     before, last = 0, size
     for batch in batches:
         rows = division.count(batch)
-        if trains and max(rows, last) < size:  # one such batch may be the last of an epoch
+        if trains and max(rows, last) < size:  # a single small batch may be the last of an epoch
             division.refuse_batches(rows, size)
         last = rows
         start = (rank - before) % size
@@ -109,7 +109,7 @@ def _parts(batches: Iterator, rank: int, size: int, trains: bool) -> Iterator:
 
 
 def batch_of(batch_size: int | None, steps: int | None, samples: int) -> int:
-    """Return the samples in a batch that Keras makes of arrays: without a size, so many that `steps` go through them.
+    """Return the batch size that Keras uses for arrays: without one, `steps` batches cover all samples.
 
     Example:
 
@@ -130,9 +130,9 @@ def divide_trained(
     shuffle: Any,
     communicator: Communicator,
 ) -> tuple[Divided, int | None]:
-    """Return what `divide` does for a `fit()`, and the samples of a worker in a batch where Keras makes these.
+    """Return the result of `divide` for a `fit()`, and the local batch if Keras makes the batches.
 
-    If the workers cannot divide a batch evenly, arrays are divided batch by batch, and shuffled here.
+    Arrays whose batch size the workers do not divide evenly are divided batch by batch, and shuffled here.
 
     Raises:
         ValueError: If a batch has fewer samples than there are workers.
@@ -150,7 +150,7 @@ def divide_trained(
 
 
 def split_off(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[tuple, tuple]:
-    """Return what a `fit(validation_split=share)` trains on, and the end of the arrays that it holds out."""
+    """Return the rows that `fit(validation_split=share)` trains on, and the last ones, which it holds out."""
     samples = division.count(x)
     trained = int(samples * (1.0 - share))
     if not 0 < trained < samples:
@@ -164,7 +164,7 @@ def split_off(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[tuple, 
 
 
 def _between(data: tuple, start: int, stop: int) -> tuple:
-    """Return these rows of all arrays."""
+    """Return rows `start` to `stop` of all arrays."""
     return tuple(
         arrays.transform(given, lambda array: (array.iloc if hasattr(array, "iloc") else array)[start:stop])
         for given in data
@@ -174,10 +174,11 @@ def _between(data: tuple, start: int, stop: int) -> tuple:
 def divide_evaluated(
     x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, communicator: Communicator
 ) -> tuple[Divided, int | None, int | None]:
-    """Return what `divide` does for an evaluation, with the samples of a worker in a batch, and its steps.
+    """Return the result of `divide` for an evaluation, the local batch and the number of steps.
 
-    Batches are those of one process: of losses of several outputs, Keras takes the mean over batches. So arrays are
-    divided batch by batch if a batch cannot be divided evenly. Of fewer samples than workers each worker has all.
+    Batches must be those of one process, because Keras averages the losses of several outputs over batches. So arrays
+    are divided batch by batch if a batch does not divide evenly. Every worker gets all data if there are fewer samples
+    than workers.
     """
     workers = communicator.workers
     if not are_arrays(x, y, sample_weight):
@@ -191,7 +192,7 @@ def divide_evaluated(
 
 
 def seen(x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None) -> tuple[Any, Any, Any, int]:
-    """Return the rows of arrays that so many steps go through, and the samples in a batch."""
+    """Return the rows of arrays that `steps` batches cover, and the batch size."""
     samples = division.count(x)
     size = batch_of(batch_size, steps, samples)
     if not steps or steps * size >= samples:
@@ -201,21 +202,21 @@ def seen(x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int 
 
 
 class _Batches(keras.utils.PyDataset):
-    """The batches of arrays, in their order; with `shuffle` in another one in each pass, the same on all workers.
+    """The batches of arrays, in order; with `shuffle`, in a new order for each pass, the same on all workers.
 
-    They are what Keras makes of arrays: of its `floatx`, and without the index of a data frame.
+    As in Keras, floats are converted to `floatx`, and data frames to arrays.
     """
 
     def __init__(self, x: Any, y: Any, sample_weight: Any, size: int, shuffle: Any = False):
         super().__init__()
         if sample_weight is not None and keras.tree.is_nested(y) and not keras.tree.is_nested(sample_weight):
-            sample_weight = keras.tree.map_structure(lambda _: sample_weight, y)  # as Keras does with arrays
+            sample_weight = keras.tree.map_structure(lambda _: sample_weight, y)  # as Keras does for arrays
         self._arrays, self._size, self._count = (x, y, sample_weight), size, division.count(x)
         self._shuffle, self._seed, self._passes = shuffle, [Settings.read().auto or 0, next(_shuffles)], 0
         self._order = np.arange(self._count)
 
     def _begin_pass(self) -> None:
-        # A thread may ask for the next pass before this one ends, so its number says the order, not when it begins.
+        # A thread may start the next pass before this one ends, so the order depends on the pass number, not on time.
         self._passes += 1
         random = np.random.default_rng([*self._seed, self._passes])
         if self._shuffle == "batch":
@@ -246,18 +247,18 @@ def _as_keras_has_it(rows: Any) -> Any:
 
 
 def is_generator(data: Any) -> bool:
-    """Return whether data can be gone through once."""
+    """Return whether data can be iterated over only once."""
     return isinstance(data, Iterator)
 
 
 def _specs(dataset: Any) -> str:
-    """Return of what kinds of tensors a dataset's elements consist."""
+    """Return the tensor types in a dataset's elements, for messages."""
     names = {type(spec).__name__.replace("Spec", "") for spec in keras.tree.flatten(dataset.element_spec)}
     return " and ".join(sorted(names))
 
 
 def are_arrays(*data: Any) -> bool:
-    """Return whether all data are arrays, or nested structures of them, that have rows."""
+    """Return whether all data are arrays with rows, or nested structures of them."""
     leaves = arrays.leaves(data)
     if any(keras_dataset.owns(leaf) or tf_dataset.owns(leaf) for leaf in leaves):
         return False
@@ -265,7 +266,7 @@ def are_arrays(*data: Any) -> bool:
 
 
 def are_same(data: Any, communicator: Communicator) -> bool:
-    """Return whether all workers have the same data, as far as some rows tell."""
+    """Return whether all workers have the same data, judged by a sample of rows. Collective."""
     digest = hashlib.blake2b(digest_size=8)
     for leaf in arrays.leaves(data):
         count, rows = division.count(leaf), leaf.iloc if hasattr(leaf, "iloc") else leaf

@@ -1,7 +1,7 @@
-"""Files written by a script that every rank runs.
+"""Files written by a script that runs on every rank.
 
-The chief writes them, and sends the other ranks a message for each. A rank that skipped a write waits for that message
-when it opens the file. Ranks need not do this at the same time: a callback of one rank may write as well.
+The chief writes each file and sends the other ranks a message for it. A rank that skipped the write waits for that
+message when it opens the file. This is not collective: a callback on a single rank may write as well.
 """
 
 import builtins
@@ -28,25 +28,25 @@ from easyscale.when_imported import when_imported
 
 __all__ = ["Files", "forgive_folders_of_others"]
 
-_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # a name that `tempfile` has drawn, which is another on each rank
-_PATIENCE = 60.0  # seconds between the start of the first rank and of the last one
+_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # a random name from `tempfile`, different on each rank
+_PATIENCE = 60.0  # most seconds between the start of the first rank and that of the last
 _DIGEST = 16
 
 
 class Files:
-    """Knows which files the chief has written, of those that this rank has not.
+    """Tracks the files that the chief writes in place of this rank.
 
     Args:
-        communicator: `Communicator`. All ranks call this together.
+        communicator: `Communicator`. The constructor is collective.
     """
 
     def __init__(self, communicator: Communicator):
         self._is_chief, self._communicator = communicator.is_chief, communicator.duplicate()
-        self._written: collections.Counter[bytes] = collections.Counter()  # by the chief, as far as this rank knows
+        self._written: collections.Counter[bytes] = collections.Counter()  # chief's writes known to this rank
         self._skipped: collections.Counter[bytes] = collections.Counter()
-        self._images: dict[bytes, io.BytesIO] = {}  # the HDF5 files that this rank would have written
-        self._saved: set[bytes] = set()  # what the chief has saved while all ranks waited
-        self._is_told = True  # False while a write that sends its own message is under way
+        self._images: dict[bytes, io.BytesIO] = {}  # HDF5 files that this rank would have written
+        self._saved: set[bytes] = set()  # saved by the chief while all ranks waited
+        self._is_told = True  # False during a write that sends its own message
         self._sent: list[tuple[Request, np.ndarray]] = []
         self._watches, self._lock, self._process = False, threading.Lock(), os.getpid()
         when_imported("h5py", self._replace_hdf5)
@@ -54,10 +54,12 @@ class Files:
 
     @contextlib.contextmanager
     def writing(self, path: Any) -> Iterator[None]:
-        """Inside, the chief writes a file, and HDF5 files for it. Then, or when that has failed, it tells the others.
+        """Return a context in which the chief writes a file. On exit, also after an error, it notifies the other ranks.
+
+        HDF5 files written inside send no message.
 
         Args:
-            path: The file; `None` if nobody is told.
+            path: The file; `None` to notify nobody.
         """
         before, self._is_told = self._is_told, False
         try:
@@ -67,7 +69,7 @@ class Files:
             self.written(path)
 
     def written(self, path: Any) -> None:
-        """Tell the other ranks that the chief has written a file, or a folder."""
+        """Notify the other ranks that the chief has written a file or folder."""
         key = _key(path)
         if key is None:
             return
@@ -78,21 +80,21 @@ class Files:
             self._sent.append((self._communicator.isend(note, rank), note))
 
     def note_saved(self, path: Any) -> None:
-        """Note that the chief has written a file, for which all ranks have waited."""
+        """Record that the chief has written a file while all ranks waited."""
         key = _key(path)
         if key is not None:
             self._saved.add(key)
             self._images.pop(key, None)
 
     def skip(self, path: Any) -> None:
-        """Note that this rank leaves a file to the chief. Whatever opens it from now on waits for that."""
+        """Record that this rank leaves a file to the chief. Opening it on this rank then waits for the chief."""
         key = _key(path)
         if key is not None:
             self._skipped[key] += 1
             self._watch()
 
     def wait(self, path: Any) -> None:
-        """Return when the chief has written a file as often as this rank has skipped it."""
+        """Wait until the chief has written a file as often as this rank has skipped it."""
         if not self._skipped or os.getpid() != self._process or (key := _key(path)) is None:
             return
         if self._written[key] < self._skipped[key] and self._lock.acquire(blocking=False):
@@ -105,11 +107,11 @@ class Files:
                 self._lock.release()
 
     def _watch(self) -> None:
-        """Let what looks at a file by its path wait for it."""
+        """Patch `open` and `os.stat` to wait for files that the chief writes."""
         if not self._watches:
             self._watches = True
             builtins.open = io.open = self._waiting(builtins.open)
-            os.stat = self._waiting(os.stat)  # `os.path.getsize`, `os.path.exists`
+            os.stat = self._waiting(os.stat)  # used by `os.path.getsize` and `os.path.exists`
 
     def _waiting(self, original: Callable) -> Callable:
         @functools.wraps(original)
@@ -121,7 +123,7 @@ class Files:
         return waiting
 
     def _replace_hdf5(self) -> None:
-        """Let only the chief write HDF5 files, which are locked meanwhile. Another rank writes its own in memory."""
+        """Patch h5py: only the chief writes HDF5 files, as open ones are locked. Other ranks write theirs in memory."""
         file_class: Any = sys.modules["h5py"].File
         begin, close = file_class.__init__, file_class.close
 
@@ -147,7 +149,10 @@ class Files:
         file_class.__init__, file_class.close = begin_file, close_file
 
     def _image(self, key: bytes, path: Any, mode: str | None) -> tuple[io.BytesIO, str | None]:
-        """Return a file as this rank has left it, or as it was before the job, in memory; and how it is opened."""
+        """Return an in-memory HDF5 file, and the mode to open it in.
+
+        It has this rank's last content, or that on disk if the file is older than the job or was saved by the chief.
+        """
         if mode in ("w", "w-", "x"):
             self._images[key] = io.BytesIO()
         elif key not in self._images:
@@ -158,7 +163,7 @@ class Files:
 
 
 def _key(path: Any) -> bytes | None:
-    """Return what a path is known by on all ranks; `None` for what is no path, or one that a rank has drawn itself."""
+    """Return a path's key, the same on all ranks; `None` if it is not a path, or is this rank's own temporary one."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return None
     name, folder = os.path.abspath(os.fsdecode(path)), os.getcwd()
@@ -170,7 +175,7 @@ def _key(path: Any) -> bytes | None:
 
 @functools.cache
 def _begin() -> float:
-    """Return a time before which no rank of this job was there: the launcher's start, if it is on this host."""
+    """Return a time before the start of any rank of this job: the launcher's start, if it runs on this host."""
     own = psutil.Process()
     for process in own.parents():
         with contextlib.suppress(psutil.Error):
@@ -180,7 +185,7 @@ def _begin() -> float:
 
 
 def forgive_folders_of_others() -> None:
-    """Let `os.mkdir`, and what calls it, make a folder that another rank of this job has just made."""
+    """Patch `os.mkdir` so that it succeeds if another rank of this job has just made the folder."""
     original: Callable = os.mkdir
     made: dict[str, int] = {}
 
@@ -198,7 +203,7 @@ def forgive_folders_of_others() -> None:
             note(Path(os.path.abspath(os.fsdecode(path))))
 
     def note(folder: Path) -> None:
-        """Note that this rank has made a folder, and those in which it is, which another may have made for it."""
+        """Record a folder that this rank has made, and its new parents, which another rank may have made."""
         while (found := folder.stat()).st_ctime >= _begin() and str(folder) not in made:
             made[str(folder)] = found.st_ino
             folder = folder.parent

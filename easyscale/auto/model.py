@@ -1,7 +1,7 @@
-"""What `fit`, `evaluate`, `predict` and `save` of every Keras model do under `easyscale launch --auto`.
+"""Replacements for `fit`, `evaluate`, `predict` and `save` of Keras models under `easyscale launch --auto`.
 
-Keras's own methods are replaced on `keras.Model`, once, by some that are called alike: a script calls them as ever, on
-every rank, and they do what the three lines of EasyScale would. A script that has these lines itself is left alone.
+They replace the methods on `keras.Model`, once, with the same signatures. The script calls them as usual on every rank,
+and they do what the three lines of EasyScale would. A script that already has these lines is left alone.
 """
 
 import atexit
@@ -52,12 +52,12 @@ def install() -> None:
 
 def _replaced(original: Callable, own: Callable) -> Callable:
     rank_process = os.getpid()
-    first = next(iter(inspect.signature(original).parameters))  # which a script may pass by its name
+    first = next(iter(inspect.signature(original).parameters))  # a script may pass it as a keyword
 
     @functools.wraps(original)
     def replaced(*args: Any, **kwargs: Any) -> Any:
         owner, *others = args or (kwargs.pop(first),)
-        if os.getpid() != rank_process:  # a child that the script has forked trains alone
+        if os.getpid() != rank_process:  # a process forked by the script trains on its own
             return original(owner, *others, **kwargs)
         return own(original, owner, *others, **kwargs)
 
@@ -65,14 +65,14 @@ def _replaced(original: Callable, own: Callable) -> Callable:
 
 
 class AutoModel:
-    """Does with a model on all workers what the script asks of it. Each method is given Keras's own, and the model."""
+    """Distributed versions of a Keras model's methods. Each receives the original method and the model."""
 
     def __init__(self) -> None:
         self._communicator = communicators.get()
         self._workers = self._communicator.workers
         self._report, self._files = Report(self._communicator), Files(self._communicator)
         self._adopted: weakref.WeakSet = weakref.WeakSet()
-        self._depth = 0  # how many methods that train are under way
+        self._depth = 0  # nesting depth of running training methods
         self._has_trained = False
 
     def fit(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
@@ -111,15 +111,15 @@ class AutoModel:
         return self._training(original, model, **given)
 
     def evaluate(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate on all workers, each its part of the data: every worker has the result of the whole."""
+        """Evaluate on all workers, each on its part of the data; every worker returns the result for all data."""
         if model in self._adopted or self._is_scripts(model, kwargs.get("callbacks")):
-            return original(model, *args, **kwargs)  # called by what stands before it
+            return original(model, *args, **kwargs)  # called from the instance's own `evaluate`, see `_adopt`
         self._adopt(model)
         return model.evaluate(*args, **kwargs)
 
     def _evaluate(self, inner: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         given = _named(keras.Model.evaluate, None, args, kwargs)
-        without_optimizer = model.optimizer is None  # by which workers meet
+        without_optimizer = model.optimizer is None  # workers communicate through the optimizer
         if OF_FIT in given or without_optimizer or self._is_scripts(model, given.get("callbacks")):
             return inner(*args, **kwargs)
         arrays = given.get("x"), given.get("y"), given.get("sample_weight")
@@ -134,7 +134,7 @@ class AutoModel:
         return inner(**given)
 
     def predict(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        """Predict on all workers, each its part: every worker has all rows, in their order."""
+        """Predict on all workers, each its part of the data; every worker returns all rows, in order."""
         given = _named(original, model, args, kwargs)
         if self._is_scripts(model, None):
             return original(model, *args, **kwargs)
@@ -154,7 +154,7 @@ class AutoModel:
         return original(model, **given) if joined is None else joined
 
     def save(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
-        """Save by the chief. The others go on when it has; in callbacks of a `fit()` they wait where they read it."""
+        """Save on the chief. Other ranks wait for it here; in callbacks of a `fit()`, they wait when they read it."""
         if self._is_scripts(model, None):
             original(model, *args, **kwargs)
             return
@@ -169,44 +169,44 @@ class AutoModel:
         failed: Exception | None = None
         if self._communicator.is_chief:
             try:
-                with self._files.writing(None):  # for which the others wait below
+                with self._files.writing(None):  # no message: the other ranks wait below
                     original(model, *args, **kwargs)
             except Exception as error:
                 failed = error
         told = None if failed is None else [type(failed).__name__, str(failed)]
         name = os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else None
         chiefs, chiefs_name = self._communicator.all_gather_object([told, name])[0]
-        if name != chiefs_name and chiefs is None:  # in a folder of its own, or by the time
+        if name != chiefs_name and chiefs is None:  # such as a temporary folder, or a name that contains the time
             original(model, *args, **kwargs)
         else:
             self._files.note_saved(path)
         if failed is not None:
             raise failed
-        if chiefs is not None:  # a script that catches it there goes on here as well
+        if chiefs is not None:  # the same type: a script that catches it on the chief catches it here
             raise getattr(builtins, chiefs[0], PeerError)(chiefs[1])
 
     save_weights = export = save
 
     def _save(self, inner: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
         try:
-            inner(*args, **kwargs)  # in a `fit()` only the chief, with the others' parts of the optimizer's state
+            inner(*args, **kwargs)  # in a `fit()` only the chief writes, with the other ranks' optimizer state
         finally:
             if self._depth and not self._is_scripts(model, None):
                 Distribution.of(model).meet_in_hook()
 
     def train_on_batch(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        """Say that a loop of the script's own is not divided."""
+        """Report that a custom training loop is not divided."""
         self._say_own_loop()
         return self._training(original, model, *args, **kwargs)
 
     def apply(self, original: Callable, optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """The same, where the script calls the optimizer."""
+        """Report the same if the script calls the optimizer outside of `fit()`."""
         if not self._depth:
             self._say_own_loop()
         return original(optimizer, *args, **kwargs)
 
     def end(self) -> None:
-        """Say at the end of the script that nothing was done, if so."""
+        """At the end of the script, report if nothing was distributed."""
         if not (self._has_trained or self._is_scripts(None, None)):
             self._report.say(f"there was no fit(): each of {self._workers} workers has run the whole script by itself")
 
@@ -219,7 +219,7 @@ class AutoModel:
             self._depth -= 1
 
     def _is_scripts(self, model: keras.Model | None, callbacks: Any) -> bool:
-        """Whether the script sees to its workers itself."""
+        """Return whether the script uses EasyScale itself."""
         found = any(isinstance(callback, Distribute) for callback in keras.tree.flatten(callbacks))
         optimizer = getattr(model, "optimizer", None)
         is_by_hand = isinstance(optimizer, DistributedOptimizer) and optimizer.is_by_hand
@@ -231,7 +231,7 @@ class AutoModel:
         return bool(called.names)
 
     def _adopt(self, model: keras.Model) -> None:
-        """Have `evaluate` and `save` come to this object before they come to `Distribution`."""
+        """Route the model's `evaluate` and `save` through this object before they reach `Distribution`."""
         if model not in self._adopted:
             Distribution.of(model)
             for name, own in (("evaluate", self._evaluate), *((name, self._save) for name in _SAVING)):
@@ -240,7 +240,7 @@ class AutoModel:
             self._adopted.add(model)
 
     def _of_validation(self, validation: Any, batch_size: int | None, steps: int | None) -> dict[str, Any]:
-        """Return the arguments by which `fit()` validates this worker's part of the data."""
+        """Return the arguments that make `fit()` validate on this worker's part of the data."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(validation)
         divided, size, steps = data.divide_evaluated(x, y, sample_weight, batch_size, steps, self._communicator)
         part = (divided.x, divided.y, divided.sample_weight) if data.are_arrays(divided.x) else divided.x
@@ -251,7 +251,7 @@ class AutoModel:
 
 
 def _named(method: Callable, model: keras.Model | None, args: tuple, kwargs: dict) -> dict[str, Any]:
-    """Return the arguments of a method of Keras's by their names, without the model."""
+    """Return the arguments of a Keras method by name, without the model."""
     _, *parameters = inspect.signature(method).parameters
     return {**dict(zip(parameters, args, strict=False)), **kwargs}
 
@@ -260,7 +260,7 @@ def _listed(callbacks: Any) -> list:
     """Return callbacks as a list.
 
     Raises:
-        ValueError: If they are a `CallbackList`, which has its model already.
+        ValueError: If they are a `CallbackList`, which is already bound to a model.
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The parts of data that workers predict, and the predictions of all of them in the order of the data.
+"""Distributed `predict`: deals data to workers, then gathers all predictions in the order of the data.
 
-Samples of arrays are dealt one by one, as in training. Of what makes batches each worker predicts every size-th batch
-as it is, so batches may differ in size, and may be smaller than the number of workers.
+Arrays are dealt sample by sample, as in training. Of data that comes in batches, each worker predicts every size-th
+batch whole, so batches may differ in size and may have fewer samples than there are workers.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ class Dealt:
         communicator: The `Communicator`.
 
     Attributes:
-        x: What Keras predicts.
-        steps: Int. How many batches it has, for the progress bar; `None` if Keras knows, or nobody does.
+        x: The data to pass to Keras's `predict`.
+        steps: Int. The number of batches in `x`, for the progress bar; `None` if Keras can tell, or if it is unknown.
     """
 
     x: Any
@@ -44,16 +44,16 @@ class Dealt:
         return self._communicator.rank % self._communicator.workers
 
     def blocks(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return, for each worker, the numbers of its blocks of samples, and how many samples each has.
+        """Return, for each worker, the indices of its blocks of samples and the number of samples in each.
 
-        All workers call this together, when Keras has predicted.
+        Collective: all workers call this after Keras has predicted.
         """
         raise NotImplementedError
 
     def join(self, predictions: Any) -> Any | None:
-        """Return all workers' predictions in the order of the data, or `None` if they do not tell which is whose.
+        """Return all workers' predictions in the order of the data, or `None` if rows cannot be mapped to samples.
 
-        Each sample must have as many rows as the others, and rows must be numbers. All workers call this together.
+        Every sample must have the same number of rows, and rows must be numeric. Collective: all workers call this.
         """
         of_workers = self.blocks()
         samples = int(of_workers[self._rank][1].sum())
@@ -69,7 +69,7 @@ class Dealt:
     def _join(self, part: np.ndarray, of_workers: list[tuple[np.ndarray, np.ndarray]], factor: int) -> np.ndarray:
         counts = [factor * int(sizes.sum()) for _, sizes in of_workers]
         counts += [0] * (self._communicator.size - self._size)
-        own = part[: counts[self._communicator.rank]]  # a server has predicted what a worker has
+        own = part[: counts[self._communicator.rank]]  # a server predicts the same part as a worker, and sends none
         rows = self._communicator.all_gather_parts(np.ascontiguousarray(own), counts)
         whole = np.empty_like(rows)
         whole[_positions(of_workers, factor)] = rows
@@ -77,7 +77,7 @@ class Dealt:
 
 
 def _positions(of_workers: list[tuple[np.ndarray, np.ndarray]], factor: int) -> np.ndarray:
-    """Return where in the whole the rows of all workers are, one worker's after the other's, `factor` a sample."""
+    """Return the positions in the full output of all workers' rows, in rank order, with `factor` rows per sample."""
     numbers = np.concatenate([own for own, _ in of_workers])
     sizes = factor * np.concatenate([own for _, own in of_workers])
     order = np.argsort(numbers)
@@ -100,7 +100,7 @@ class _Samples(Dealt):
 
 
 class _Batches(Dealt):
-    """Every size-th batch, of which it is noted how many samples it has."""
+    """Every size-th batch; records the number of samples in each."""
 
     def __init__(self, communicator: Communicator):
         super().__init__(communicator)
@@ -155,13 +155,13 @@ class _OfTensorFlow(_Batches):
 
 
 def deal(x: Any, steps: int | None, communicator: Communicator) -> Dealt | None:
-    """Return this worker's part of what all workers have passed to `predict`, or `None` if each predicts all of it.
+    """Return this worker's part of the data passed to `predict`, or `None` if every worker has to predict all of it.
 
-    All workers call this together.
+    Collective: all workers call this.
 
     Args:
-        x: What `predict` was given. Arrays, a `PyDataset` and a `tf.data.Dataset` are dealt.
-        steps: Int. So many batches of a dataset; `None`: all.
+        x: The data passed to `predict`. Arrays, a `PyDataset` and a `tf.data.Dataset` are dealt.
+        steps: Int. The number of batches of a dataset to predict; `None`: all.
         communicator: The `Communicator`.
     """
     if keras_dataset.owns(x):

@@ -1,4 +1,4 @@
-"""What `--auto` says of what it has done, and of what it could not do: each line once, by the chief."""
+"""Messages of `--auto` about what it did and could not do, each printed once, by the chief."""
 
 from easyscale.communicator import Communicator
 from easyscale.errors import tell
@@ -7,10 +7,10 @@ __all__ = ["Report"]
 
 
 class Report:
-    """Says lines to the user.
+    """Prints messages to the user.
 
     Args:
-        communicator: `Communicator`. Of it only the chief says something.
+        communicator: `Communicator`. Only its chief prints.
     """
 
     def __init__(self, communicator: Communicator):
@@ -18,7 +18,7 @@ class Report:
         self._said: set[str] = set()
 
     def say(self, line: str) -> None:
-        """Say a line on stderr, unless it has been said."""
+        """Print a line to stderr, unless it was printed before."""
         if line not in self._said:
             self._said.add(line)
             if self._communicator.is_chief:

@@ -1,7 +1,7 @@
-"""What each rank of `easyscale launch --auto` runs; its arguments are a script and what that is given.
+"""Entry point of each rank of `easyscale launch --auto`; its arguments are a script and the script's arguments.
 
-The script is run as Python would. Keras is changed from the moment the script imports it, so that a script without it
-does not load it. All ranks have the same seeds at first, so that what the script draws at random is the same on all.
+Runs the script as Python would. Keras is patched when the script imports it, so a script without Keras never loads it.
+All ranks start with the same seeds, so the script draws the same random numbers on each of them.
 """
 
 import functools
@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the script. An error of the script's is raised as it is."""
+    """Run the script. Its exceptions propagate unchanged."""
     seed = Settings.read().auto
     assert seed is not None, "`easyscale launch --auto` says it"
     _seed_all(seed)
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _seed_all(seed: int) -> None:
-    """Let what draws at random without a seed of its own draw the same on all ranks."""
+    """Seed `random` and NumPy the same on all ranks, including generators made without a seed."""
     random.seed(seed)
     np.random.seed(seed)
     make, seeds = np.random.default_rng, np.random.SeedSequence(seed)
@@ -51,7 +51,7 @@ def _seed(name: str, seed: int) -> None:
 
 
 def _install(rank_process: int) -> None:
-    if os.getpid() == rank_process:  # what the script forks is no rank, and trains alone
+    if os.getpid() == rank_process:  # a process forked by the script is not a rank; it trains on its own
         from easyscale.auto import model
 
         model.install()

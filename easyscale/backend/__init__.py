@@ -1,8 +1,8 @@
-"""The framework in whose tensors a model is: a folder for each.
+"""The supported frameworks, one subpackage each.
 
-What all of them give is in `base`; how Keras calls a model's steps is in `keras_steps`.
+`base` defines the interface that all of them implement; `keras_steps` covers how Keras calls a model's steps.
 
-`get` returns that of Keras. What only reads a value asks by the functions here.
+`get` returns the backend that Keras uses. To read a value only, use the functions here.
 """
 
 import functools
@@ -20,7 +20,7 @@ __all__ = ["available", "dataset_of", "get", "value_of", "view_of"]
 
 
 def available() -> list[str]:
-    """Return the names of all backends, as Keras has them, sorted.
+    """Return the Keras names of all backends, sorted.
 
     Example:
 
@@ -34,8 +34,8 @@ def get() -> Backend:
     """Return the backend that Keras uses.
 
     Raises:
-        ValueError: If EasyScale has none for it.
-        EasyScaleError: If `KERAS_BACKEND` says another.
+        ValueError: If EasyScale does not support it.
+        EasyScaleError: If `KERAS_BACKEND` names another one.
     """
     return _get(importlib.import_module("keras").backend.backend())
 
@@ -52,7 +52,7 @@ def _get(name: str) -> Backend:
 
 
 def view_of(variable: Variable) -> np.ndarray:
-    """Return a variable's value, which must not be written to; see `Backend.view`."""
+    """Return a read-only view of a variable's value; see `Backend.view`."""
     return get().view(variable)
 
 
@@ -62,5 +62,5 @@ def value_of(variable: Variable) -> np.ndarray:
 
 
 def dataset_of(epoch_iterator: Any) -> Any:
-    """Return the data of a `fit()`'s epochs; see `Backend.dataset_of`."""
+    """Return the data of a `fit()`; see `Backend.dataset_of`."""
     return get().dataset_of(epoch_iterator)

@@ -1,4 +1,4 @@
-"""The replica of a process whose framework makes a step's gradients before EasyScale sees any of it."""
+"""The replica of a process whose framework computes a step's gradients before EasyScale is called."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ __all__ = ["EagerReplica"]
 
 
 class EagerReplica(OneReplica):
-    """The model of this process, which is one of many. There is no graph in which workers could meet before."""
+    """The model of this process, one of many. There is no graph in which workers could communicate before a step."""
 
     def check_model(self, model: Model) -> None:
-        """Raise `ValueError` if somebody else would average gradients as well."""
+        """Raise `ValueError` if something else would average gradients as well."""
         if self.communicator.size > 1 and (distribution := keras.distribution.distribution()) is not None:
             raise ValueError(
                 "a model that several processes train must not have a `keras.distribution`. Received: "
@@ -26,9 +26,10 @@ class EagerReplica(OneReplica):
             )
 
     def start_in_step(self, variables: Sequence[Variable], state: Sequence[Variable]) -> None:
-        """Let an optimizer's state be the chief's, and raise `DesyncError` unless the variables are: it is too late.
+        """Set an optimizer's state to the chief's; raise `DesyncError` if the variables differ.
 
-        The step's gradients have been made already. A graph would be traced before it computes any.
+        It is too late to set these: the step's gradients have been computed. A graph would be traced before it computes
+        any.
         """
         if self.communicator.size > 1:
             rows = self.communicator.all_gather_rows(equality.fingerprint(self._backend, variables))

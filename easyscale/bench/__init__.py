@@ -1,1 +1,1 @@
-"""The ranks of `easyscale bench`: what they train and exchange, and how they measure it."""
+"""Rank side of `easyscale bench` and `easyscale doctor`: models, exchanges and measurements."""

@@ -1,9 +1,9 @@
-"""The ranks' side of `easyscale bench exchange`: measures, and the chief writes a JSON object a line to stdout.
+"""Rank side of `easyscale bench exchange`: measures. The chief writes JSON lines to stdout.
 
     {"machine": ...}                 once
-    {"measuring": ..., "bytes": ...} an exchange and a size, before
-    {"row": ...}                     for each size and exchange, after
-    {"wrong": ...}                   a sum that is not right; nothing follows
+    {"measuring": ..., "bytes": ...} before each exchange and size
+    {"row": ...}                     after each size, for each exchange
+    {"wrong": ...}                   an incorrect sum; nothing follows
 
 Every rank runs `main`.
 """
@@ -51,19 +51,19 @@ def measure(
     warmup: int,
     say: Callable[[dict], None],
 ) -> list[dict]:
-    """Measure `allreduce` of one size with every exchange, one after the other in every repetition.
+    """Measure `allreduce` of one size with every exchange, interleaved: each repetition runs all of them in turn.
 
     Args:
         communicator: The `Communicator`.
         connected: Dict from names to exchanges.
         nbytes: Int. Size of the vector.
         dtype: String. The dtype of its elements.
-        repeats: Int. Number of repetitions, or `None` for as many as fit the time.
-        warmup: Int. Number of repetitions before.
+        repeats: Int. Number of repetitions, or `None` for as many as fit the time budget.
+        warmup: Int. Number of untimed repetitions before them.
         say: Callable. Takes a message for the launcher.
 
     Returns:
-        List of a dict for each exchange, with `times`: of each repetition the slowest rank's seconds.
+        List of a dict for each exchange; `times` has the slowest rank's seconds for each repetition.
     """
     length = max(1, nbytes // np.dtype(_dtype(dtype)).itemsize)
     source = _values(length, _dtype(dtype), communicator.rank)
@@ -97,7 +97,7 @@ def measure(
 
 
 def expected(length: int, dtype: np.dtype, size: int) -> np.ndarray:
-    """Return the sum over `size` ranks of what each starts with, worked out in closed form."""
+    """Return the sum of the initial vectors of `size` ranks, in closed form."""
     return (np.arange(length) % 13 * size + size * (size - 1) // 2).astype("float32").astype(dtype)
 
 

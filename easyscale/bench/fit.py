@@ -1,9 +1,9 @@
-"""The ranks' side of `easyscale bench fit`: trains and measures, and the chief writes a JSON object a line to stdout.
+"""Rank side of `easyscale bench fit`: trains and measures. The chief writes JSON lines to stdout.
 
     {"machine": ...}      once
-    {"measuring": ...}    a batch size, before
-    {"row": ...}          for each batch size and exchange, after
-    {"choice": ...}       once, if "auto" is one of the exchanges: what it has chosen, and of what
+    {"measuring": ...}    before each batch size
+    {"row": ...}          after it, for each exchange
+    {"choice": ...}       once, if "auto" is one of the exchanges: its choice, and the timings of all candidates
 
 Every rank runs `main`.
 """
@@ -32,11 +32,11 @@ __all__ = ["StepTimes", "build", "main"]
 
 BOUND, ALONE = "no exchange", "Keras, 1 process"
 STOCK = "Keras's MirroredStrategy"
-SETTLING = 2  # steps at the begin of each turn that do not count
+SETTLING = 2  # warm-up steps of each turn, not counted
 
 
 class StepTimes(keras.callbacks.Callback):
-    """Takes the time of every step of a `fit()`: `seconds`."""
+    """Records the time of every step of a `fit()` in `seconds`."""
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         self.seconds: list[float] = []
@@ -45,24 +45,24 @@ class StepTimes(keras.callbacks.Callback):
         self._start = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        float((logs or {}).get("loss", 0.0))  # a backend may compute on while Keras goes on
+        float((logs or {}).get("loss", 0.0))  # waits for the step, which the backend may run asynchronously
         self.seconds.append(time.perf_counter() - self._start)
 
 
 def build(name: str, optimizer: str, image_size: int, classes: int | None = None) -> keras.Model:
-    """Return a compiled model of the zoo; `"momentum"` is SGD with it. Classes are by default those of its paper."""
+    """Return a compiled model of the zoo; `"momentum"` is SGD with momentum. `classes` defaults to the paper's."""
     own: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
         "lars": LARS,
         "momentum": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
     }
     model = ZOO[name].make(image_size, classes or ZOO[name].classes)
-    compiles = not backend.get().exchanges_in_steps  # stock Keras's steps there are compiled, as EasyScale's passes
+    compiles = not backend.get().exchanges_in_steps  # on JAX, compile stock Keras's steps like EasyScale's passes
     model.compile(own[optimizer]() if optimizer in own else optimizer, ZOO[name].loss(), jit_compile=compiles)
     return model
 
 
 def main() -> None:
-    """Measure what the argument of this process asks for."""
+    """Run the measurements that this process's argument specifies."""
     wanted = json.loads(sys.argv[1])
     communicator = communicators.get()
     say = teller(communicator)
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _measure(communicator: Communicator, wanted: dict, batch: int) -> tuple[dict[str, list[float]], Choice | None]:
-    """Return the seconds of each step, by exchange, the mean over ranks; and what "auto" has chosen."""
+    """Return the seconds of each step by exchange, averaged over ranks; and the choice that "auto" made."""
     generator = np.random.default_rng(communicator.rank)
     devices = workers.size() // communicator.size
     in_graph = replication.check(None) == "in_graph"

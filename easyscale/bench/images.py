@@ -1,4 +1,4 @@
-"""Models of images that `keras.applications` does not have."""
+"""Image models that `keras.applications` does not have."""
 
 import keras
 from keras import layers
@@ -7,9 +7,9 @@ __all__ = ["alexnet", "cifar10", "googlenet"]
 
 
 def alexnet(image_size: int, classes: int) -> keras.Model:
-    """AlexNet in one column: 61.1 million weights at 224 by 224.
+    """Single-column AlexNet: 61.1 million weights at 224 by 224.
 
-    Without the local response normalization of the first AlexNet, which has no weights.
+    Without the local response normalization of the original, which has no weights.
 
     Reference: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014.
     """
@@ -34,7 +34,7 @@ def alexnet(image_size: int, classes: int) -> keras.Model:
     return keras.Sequential(blocks, name="alexnet")
 
 
-# Of each Inception module: 1x1; 3x3 and what reduces before it; 5x5 and what reduces before it; behind the pooling.
+# Filters of each Inception module: 1x1; 3x3 reduction, 3x3; 5x5 reduction, 5x5; projection after pooling.
 _MODULES = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -75,9 +75,9 @@ def googlenet(image_size: int, classes: int) -> keras.Model:
 
 
 def cifar10(image_size: int, classes: int) -> keras.Model:
-    """The quick net of cuda-convnet and Caffe for CIFAR-10: 145,578 weights at 32 by 32.
+    """The quick CIFAR-10 model of cuda-convnet and Caffe: 145,578 weights at 32 by 32.
 
-    Reference: Krizhevsky, cuda-convnet, 2012; in Caffe `cifar10_quick`.
+    Reference: Krizhevsky, cuda-convnet, 2012; `cifar10_quick` in Caffe.
     """
     blocks = [
         keras.Input((image_size, image_size, 3)),

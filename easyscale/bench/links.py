@@ -1,4 +1,4 @@
-"""How fast each two ranks send each other messages."""
+"""Latency and bandwidth between each pair of ranks."""
 
 import statistics
 import time
@@ -10,18 +10,18 @@ from easyscale.communicator import Communicator
 
 __all__ = ["Link", "measure"]
 
-_ROUNDS = 50  # of the shortest message
-_REPEATS = 3  # of each longer one
-_LEAST, _MOST = 1 << 20, 1 << 26  # bytes of the longest
-_ENOUGH = 0.05  # seconds that the longest takes at least, if it is not of `_MOST` bytes
+_ROUNDS = 50  # round trips of the shortest message
+_REPEATS = 3  # round trips of each long message
+_LEAST, _MOST = 1 << 20, 1 << 26  # bytes of the first and of the longest long message
+_ENOUGH = 0.05  # seconds; a message that takes as long is the last
 
 
 class Link(NamedTuple):
-    """What is between two ranks.
+    """The connection between two ranks.
 
     Attributes:
-        ranks: The two.
-        latency: Float. Seconds of the shortest message on its way.
+        ranks: The two ranks.
+        latency: Float. One-way seconds of the shortest message.
         bandwidth: Float. Bytes per second of a long message, in the slower direction.
     """
 
@@ -31,7 +31,7 @@ class Link(NamedTuple):
 
 
 def measure(communicator: Communicator) -> list[Link]:
-    """Return what is between each two ranks, one pair after the other. All ranks must call this.
+    """Measure the link between each two ranks, one pair at a time. Collective: all ranks call this.
 
     Raises:
         PeerError: If a rank has left or failed.
@@ -51,7 +51,7 @@ def measure(communicator: Communicator) -> list[Link]:
 
 
 def _latency(communicator: Communicator, other: int, begins: bool) -> float:
-    """Return half of the median round's time."""
+    """Return half of the median round-trip time."""
     message, taken = np.zeros(1), []
     for _ in range(_ROUNDS):
         start = time.perf_counter()
@@ -65,8 +65,8 @@ def _latency(communicator: Communicator, other: int, begins: bool) -> float:
 
 
 def _bandwidth(communicator: Communicator, other: int, sends: bool) -> float:
-    """Return the bytes per second of the longest message that is tried; both ranks know them."""
-    nbytes, said, answer = _LEAST, np.zeros(2), np.ones(1, np.uint8)  # said: seconds, and whether there is another one
+    """Return the bytes per second of the longest message sent, on both ranks."""
+    nbytes, said, answer = _LEAST, np.zeros(2), np.ones(1, np.uint8)  # said: seconds, and whether a longer one follows
     while True:
         message, taken = np.ones(nbytes, np.uint8), []
         for _ in range(_REPEATS):

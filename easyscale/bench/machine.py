@@ -1,4 +1,4 @@
-"""What the figures of a benchmark depend on beside the code."""
+"""The environment of a benchmark: machine and software versions."""
 
 import importlib.metadata
 import os
@@ -14,7 +14,7 @@ __all__ = ["describe_cpu", "describe_machine"]
 
 
 def describe_machine(communicator: Communicator) -> dict:
-    """Return the numbers of ranks and cores, the processor, and versions, for JSON."""
+    """Return the numbers of ranks and cores, the processor and the versions, as JSON values."""
     return {
         "ranks": communicator.size,
         "servers": communicator.servers,

@@ -1,6 +1,6 @@
-"""The models that `easyscale bench` trains: those that made training on many devices known, and data for them.
+"""Models that `easyscale bench` trains, the usual ones of papers on distributed training, and random data for them.
 
-Models come without weights. `keras.applications` has some of them; the others are written down here from their papers.
+Models are not pretrained. Some are from `keras.applications`; the others are implemented here from their papers.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ class Entry(NamedTuple):
     """A model of the zoo.
 
     Attributes:
-        make: Callable. Takes the image size and the number of classes, of which some models have no use; returns a
-            model that gives logits.
-        classes: Int. How many the paper's model tells apart.
+        make: Callable. Takes the image size and the number of classes, which some models ignore; returns a model that
+            outputs logits.
+        classes: Int. Number of classes in the paper.
         loss: Callable. Returns a loss.
         labels: Callable. Takes a model, a number of samples and a random generator; returns the labels.
-        most: Int. Inputs that are integers are below it. Defaults to `None`: they are real numbers.
+        most: Int. Exclusive upper bound of integer inputs. Defaults to `None`: inputs are real numbers.
     """
 
     make: Callable[[int, int], keras.Model]

@@ -1,4 +1,4 @@
-"""Models of sequences: speech and words. Both are small, so that a laptop trains them."""
+"""Sequence models for speech and text, small enough to train on a laptop."""
 
 import keras
 import numpy as np
@@ -7,12 +7,12 @@ from keras import layers
 __all__ = ["LETTERS", "WORDS", "deepspeech2", "letters", "transformer", "words"]
 
 FRAMES, FREQUENCIES, LETTERS = 128, 161, 29  # 29: a blank, 26 letters, space and apostrophe
-SAID = 16  # letters of a sample
+SAID = 16  # letters in a sample's transcript
 WORDS, LENGTH, WIDTH, HEADS, BLOCKS = 1000, 64, 256, 4, 4
 
 
 def deepspeech2(image_size: int, classes: int) -> keras.Model:
-    """Speech of 128 frames, as Deep Speech 2 reads it, in the small: 4.3 million weights.
+    """A small Deep Speech 2 for speech of 128 frames: 4.3 million weights.
 
     Two convolutions over time and frequency, three bidirectional GRUs, and a CTC loss over letters.
 
@@ -31,13 +31,13 @@ def deepspeech2(image_size: int, classes: int) -> keras.Model:
 
 
 def letters(model: keras.Model, count: int, generator: np.random.Generator) -> np.ndarray:
-    """Return what is said: 0 is the blank."""
+    """Return random transcripts, without the CTC blank, 0."""
     return generator.integers(1, LETTERS, (count, SAID)).astype("int32")
 
 
 @keras.saving.register_keras_serializable(package="easyscale")
 class Positions(layers.Layer):
-    """Adds to each place of a sequence what has been learned of the place."""
+    """Adds a learned embedding of each position in a sequence."""
 
     def build(self, shape: tuple) -> None:
         self.embeddings = self.add_weight(shape=shape[1:], initializer="uniform", name="embeddings")
@@ -47,9 +47,9 @@ class Positions(layers.Layer):
 
 
 def transformer(image_size: int, classes: int) -> keras.Model:
-    """A small language model that predicts the next of 64 words: 3.7 million weights.
+    """A small language model that predicts the next word at each of 64 positions: 3.7 million weights.
 
-    Reference: Vaswani et al., "Attention is all you need", 2017; the decoder alone, normalized before each part.
+    Reference: Vaswani et al., "Attention is all you need", 2017; decoder only, with pre-layer normalization.
     """
     inputs = keras.Input((LENGTH,), dtype="int32")
     x = Positions()(layers.Embedding(WORDS, WIDTH)(inputs))
@@ -62,5 +62,5 @@ def transformer(image_size: int, classes: int) -> keras.Model:
 
 
 def words(model: keras.Model, count: int, generator: np.random.Generator) -> np.ndarray:
-    """Return the next word of each place."""
+    """Return random next words, one for each position."""
     return generator.integers(0, WORDS, (count, LENGTH))

@@ -1,4 +1,4 @@
-"""How ranks tell `easyscale bench`, which has started them, what they do and find."""
+"""Reports from ranks to `easyscale bench`, which has started them: one JSON object a line."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ __all__ = ["teller"]
 
 
 def teller(communicator: Communicator) -> Callable[[dict], None]:
-    """Return a function that prints a message as one line of JSON; on other ranks than the first it does nothing."""
+    """Return a function that prints a message as one line of JSON on rank 0, and does nothing on other ranks."""
     return _tell if communicator.rank == 0 else lambda message: None
 
 

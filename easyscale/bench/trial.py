@@ -1,11 +1,11 @@
-"""The ranks' side of `easyscale doctor`: they measure what is between them, and train a model of a few weights.
+"""Rank side of `easyscale doctor`: measures the links between ranks and trains a tiny model.
 
-The chief writes a JSON object a line to stdout:
+The chief writes JSON lines to stdout:
 
-    {"hosts": [...], "mpi": ...}     the host of each rank, once all ranks have met
-    {"clocks": [...]}                by how many seconds each rank's clock is ahead of the first one's
-    {"links": [...]}                 of each two ranks: the two, latency, bandwidth
-    {"trained": ...}                 the backend, when a `fit()` has made some steps
+    {"hosts": [...], "mpi": ...}     the host of each rank, after all ranks have connected
+    {"clocks": [...]}                seconds by which each rank's clock is ahead of rank 0's
+    {"links": [...]}                 for each pair of ranks: both ranks, latency, bandwidth
+    {"trained": ...}                 the backend, after a `fit()` of a few steps
 
 Every rank runs `main`.
 """
@@ -23,7 +23,7 @@ _SAMPLES = 8  # of each rank, in two steps
 
 
 def main() -> None:
-    """Do so, with all other ranks."""
+    """Run all measurements, together with the other ranks."""
     communicator = communicators.get()
     say = teller(communicator)
     say({"hosts": communicator.all_gather_object(communicator.host), "mpi": communicator.library})
@@ -35,7 +35,7 @@ def main() -> None:
 
 def _train(rank: int) -> str:
     """Train for two steps with all other ranks; return the backend."""
-    import keras  # it may be missing, or broken: what is between ranks is told before
+    import keras  # late: if Keras is missing or broken, the links have been reported before
 
     from easyscale.callbacks.distribute import Distribute
 

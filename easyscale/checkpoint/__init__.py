@@ -1,1 +1,1 @@
-"""Checkpoints as files in a folder, whole or not there, and the memory and thread that write them. NumPy only."""
+"""Checkpoints as files in a folder, written atomically, and the memory and thread that write them. NumPy only."""

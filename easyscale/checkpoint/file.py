@@ -1,7 +1,7 @@
-"""One checkpoint as a file: an `.npz` of plain arrays, one of which is JSON. NumPy only.
+"""The file format of a checkpoint: an `.npz` of plain arrays, one of which is JSON. NumPy only.
 
-Nothing in it is ever executed: there is no pickle, in writing or in reading. And nothing that it says of itself is
-believed: no array takes more memory than the file has bytes for it, and the JSON no more than some hundred megabytes.
+Nothing in it is ever executed: neither writing nor reading uses pickle. And nothing that a file declares is trusted: no
+array takes more memory than the file has bytes for it, and the JSON no more than a few hundred megabytes.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ __all__ = ["Checkpoint", "StoredArrays", "check", "is_storable", "open_whole", "
 
 _PIECE = 1 << 22  # bytes that are written, or read, at a time
 _MOST_TEXT, _MOST_VALUES = 1 << 26, 1 << 22  # bytes of JSON, and values in it, which take up to 80 bytes each
-_NUMBERS, _OTHERS = "biufc", "USmM"  # kinds of dtypes that a file can have without pickle
+_NUMBERS, _OTHERS = "biufc", "USmM"  # kinds of dtypes that can be stored without pickle
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds: `about`, whatever JSON takes, and `arrays` by name."""
+    """The content of a checkpoint: `about`, a dictionary of JSON values, and `arrays` by name."""
 
     about: dict
     arrays: Mapping[str, np.ndarray]
@@ -38,7 +38,7 @@ class Checkpoint(NamedTuple):
 def write(stream: io.RawIOBase, checkpoint: Checkpoint) -> str:
     """Write a checkpoint; return its checksum.
 
-    What has a `dtype`, and becomes an array by `np.asarray`, is as good as one: it is made one when it is written.
+    Values need not be arrays: one that has a `dtype` and that `np.asarray` accepts is converted when it is written.
     """
     dtypes = {name: value.dtype for name, value in checkpoint.arrays.items()}
     dtype_names = {name: dtype.name for name, dtype in dtypes.items() if not _is_plain(dtype)}
@@ -60,17 +60,17 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: np.ndarray, is_plai
 
 
 class StoredArrays(Mapping[str, np.ndarray]):
-    """The arrays of a checkpoint in a file: each is read when it is looked up, and takes memory then.
+    """The arrays of a checkpoint file, each of which is read into memory when it is looked up.
 
     Args:
-        path: `Path`. The file stays open as long as this object is there.
-        checksum: String. That of the file.
+        path: `Path`. The file stays open as long as this object exists.
+        checksum: String. The file's checksum.
 
     Attributes:
-        about: What the checkpoint says of itself.
+        about: The checkpoint's `about`.
 
     Raises:
-        Exception: If it is not whole, or not what `write` has written; or `MemoryError`. To look an array up, as well.
+        Exception: If the file is damaged, or `write` has not written it; or `MemoryError`. A lookup raises the same.
     """
 
     def __init__(self, path: Path, checksum: str):
@@ -79,7 +79,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
         self._archive = zipfile.ZipFile(file)
         members = _members(self._archive, file, checksum)
         self._found = {member.filename.removesuffix(".npy"): member for member in members}
-        self._dtypes: dict[str, np.dtype] = {}  # of those that are as bytes, by the name in the archive
+        self._dtypes: dict[str, np.dtype] = {}  # of arrays stored as integers, by the name in the archive
         if self._found["json"].file_size > _MOST_TEXT:
             raise ValueError(f"its JSON is longer than {_MOST_TEXT} bytes")
         text = self["json"].tobytes()
@@ -92,7 +92,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         member = self._found[name]
         with self._archive.open(member) as stream:
-            # typeshed says `IO[bytes]` of what is a `ZipExtFile`, and hides its `readinto`.
+            # typeshed declares `IO[bytes]` instead of `ZipExtFile`, and hides its `readinto`.
             array = _read_array(stream, member.file_size)  # type: ignore[arg-type]
         return array.view(self._dtypes.get(member.filename, array.dtype))
 
@@ -111,13 +111,13 @@ class StoredArrays(Mapping[str, np.ndarray]):
 
 
 def read(path: Path, checksum: str) -> Checkpoint:
-    """Return the checkpoint in a file. See `StoredArrays` for what is raised."""
+    """Return the checkpoint in a file. See `StoredArrays` for the exceptions."""
     stored = StoredArrays(path, checksum)
     return Checkpoint(stored.about, dict(stored))
 
 
 def open_whole(path: Path, checksum: str) -> Checkpoint:
-    """Return the checkpoint in a file, with `StoredArrays`: it has been read once, to see whether it is whole."""
+    """Return the checkpoint in a file, with `StoredArrays`, after reading it once to check that it is undamaged."""
     check(path, checksum)
     stored = StoredArrays(path, checksum)
     for name in stored:
@@ -126,7 +126,7 @@ def open_whole(path: Path, checksum: str) -> Checkpoint:
 
 
 def check(path: Path, checksum: str) -> None:
-    """Raise an exception if a file is not whole. It is read, but takes no memory."""
+    """Raise an exception if a file is damaged. It is read, but not kept in memory."""
     with _open(path) as file, zipfile.ZipFile(file) as archive:
         _members(archive, file, checksum)
         if (name := archive.testzip()) is not None:
@@ -134,12 +134,12 @@ def check(path: Path, checksum: str) -> None:
 
 
 def is_storable(dtype: np.dtype) -> bool:
-    """Whether arrays of this type can be in a checkpoint: those that are not plain, such as bfloat16, are as bytes."""
+    """Return whether a checkpoint can hold arrays of this dtype. Some, such as bfloat16, are stored as integers."""
     return _is_plain(dtype) or (dtype.name in vars(ml_dtypes) and dtype.itemsize in (1, 2, 4, 8))
 
 
 def _check_text(text: bytes) -> None:
-    """Raise if JSON would take far more memory than its bytes: a list of empty lists takes 20 times as much."""
+    """Raise if JSON would take too much memory when parsed: a list of empty lists takes 20 times its text."""
     values = sum(map(text.count, (b",", b"[", b"{")))
     if len(text) > _MOST_TEXT or values > _MOST_VALUES:
         raise ValueError(
@@ -161,13 +161,13 @@ def _dtype_named(name: str) -> np.dtype:
 
 
 def _checksum(archive: zipfile.ZipFile) -> str:
-    """A digest of what the archive says of its arrays: the CRC of each is among it, and checked when it is read."""
+    """Return a digest of the archive's directory, with the CRC of each array, which is checked when it is read."""
     members = [[member.filename, member.file_size, member.CRC] for member in archive.infolist()]
     return hashlib.sha256(json.dumps(members).encode()).hexdigest()[:32]
 
 
 def _open(path: Path) -> BinaryIO:
-    """Open what must be a file: to open a named pipe, for example, would wait for somebody who writes to it."""
+    """Open a path that must be a regular file, without blocking: opening a named pipe would wait for a writer."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -176,7 +176,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _members(archive: zipfile.ZipFile, file: BinaryIO, checksum: str) -> list[zipfile.ZipInfo]:
-    """Return what the archive consists of, if that is what `write` makes, and not more than there is."""
+    """Return the members of the archive; raise if `write` would not make them so, or they exceed the file."""
     if _checksum(archive) != checksum:
         raise ValueError("its checksum is another")
     members = archive.infolist()
@@ -192,7 +192,7 @@ def _members(archive: zipfile.ZipFile, file: BinaryIO, checksum: str) -> list[zi
 
 
 def _read_array(stream: io.BufferedIOBase, size: int) -> np.ndarray:
-    """Return an array of which there are `size` bytes, with what stands before it."""
+    """Return an array that has `size` bytes in the file, including its header."""
     shape, dtype = _read_header(stream, size)
     array = np.empty(shape, dtype)
     rest = array.reshape(-1).view(np.uint8)
@@ -201,12 +201,12 @@ def _read_array(stream: io.BufferedIOBase, size: int) -> np.ndarray:
         if not count:
             raise ValueError("an array is cut off")
         rest = rest[count:]
-    stream.read(1)  # at the end the CRC is checked
+    stream.read(1)  # at the end of the member the CRC is checked
     return array
 
 
 def _read_header(stream: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], np.dtype]:
-    """Return shape and dtype of an array, as they stand before it. See `_read_array`."""
+    """Return shape and dtype from the header of an array. See `_read_array`."""
     if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError("an array is in another format")
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)

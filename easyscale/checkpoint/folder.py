@@ -1,10 +1,10 @@
-"""Checkpoints in a folder: written at once or not at all, and never taken for whole when they are not. NumPy only.
+"""Checkpoints in a folder: written atomically, and checked for damage when they are read. NumPy only.
 
 A checkpoint has its number and its checksum in its name:
 
     step-000000150-3f0c9a...e1.npz
 
-It is written under another name that nobody can guess, reaches the disk, and is renamed. `file` says what is in it.
+It is written under an unguessable temporary name, flushed to the disk, and renamed. `file` defines its content.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _NAME = re.compile(r"step-(\d+)-([0-9a-f]{32})\.npz")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")
 _DAMAGED = re.compile(r"step-\d+-[0-9a-f]{32}\.damaged")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.EISDIR)  # of folders, in some file systems
+_NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.EISDIR)  # by `fsync` of folders, in some file systems
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
 
 
@@ -37,11 +37,11 @@ class Checkpoints:
     """The checkpoints in a folder.
 
     Args:
-        folder: String or `Path`. It is made when the first is written.
-        keep: Int. How many stay, the last ones; fewer if there is no room. Defaults to `3`.
+        folder: String or `Path`. It is created when the first checkpoint is written.
+        keep: Int. The number of latest checkpoints to keep; fewer if there is no room. Defaults to `3`.
 
     Attributes:
-        removed: Int. How many of those that should have stayed made room for the last one that was written.
+        removed: Int. The number of files that were removed early to make room for the last checkpoint.
 
     Example:
 
@@ -56,19 +56,19 @@ class Checkpoints:
         self.folder, self._keep = Path(folder), keep
         self._lock = FolderLock(self.folder)
         self.removed = 0
-        self._is_for_one = False  # whether this process is to have the folder alone
+        self._is_for_one = False  # whether this process locks the folder
 
     # Writing
 
     def prepare(self, patience: float = 0.0) -> None:
-        """Make the folder, have it for this process alone, and remove what writers that were killed have left behind.
+        """Create the folder, lock it for this process, and remove the temporary files of killed writers.
 
         Args:
-            patience: Float. So many seconds another process may have it: it may be about to end. Defaults to `0`.
+            patience: Float. Seconds to wait for a process that has the lock, and may be about to end. Defaults to `0`.
 
         Raises:
-            OSError: If it cannot be made, or not be written.
-            EasyScaleError: If another process has it.
+            OSError: If the folder cannot be created or written to.
+            EasyScaleError: If another process has the lock.
         """
         self._is_for_one = True
         try:
@@ -81,32 +81,32 @@ class Checkpoints:
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
-            if error.errno not in _NO_ROOM:  # for which `write` makes room, or else says so
+            if error.errno not in _NO_ROOM:  # for which `write` makes room, or raises
                 raise
 
     def leave(self) -> None:
-        """Let other processes have the folder."""
+        """Release the folder to other processes."""
         self._is_for_one = False
         self._lock.release()
 
     def write(self, number: int, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint, and remove those that are too old; return its path.
+        """Write a checkpoint and remove those that are too old; return its path.
 
-        If the disk is full, older ones make room, the oldest first, as far as that helps. The last that is whole stays.
+        If the disk is full, older ones are removed, the oldest first, if that helps. The last undamaged one stays.
 
         Args:
-            number: Int. The steps so far.
+            number: Int. The number of steps so far.
             checkpoint: `Checkpoint`.
 
         Raises:
-            OSError: If it cannot be written. Nothing of it is left then.
+            OSError: If it cannot be written. No partial file is left.
         """
         removed = 0
         while True:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 if self._is_for_one:
-                    self._lock.take()  # there may have been no room for it
+                    self._lock.take()  # there may have been no room for it before
                 path = self._write(number, checkpoint)
                 break
             except OSError as error:
@@ -136,7 +136,7 @@ class Checkpoints:
         return path
 
     def _make_room(self, checkpoint: Checkpoint, reason: int) -> bool:
-        """Remove what can be spared most, if that may help; return whether something was removed."""
+        """Remove the most dispensable file, if that may help; return whether one was removed."""
         if not self.folder.exists():
             return False
         older = [path for _, path in reversed(self._found())]
@@ -159,11 +159,11 @@ class Checkpoints:
     def read(
         self, load: Callable[[Path, str], Checkpoint] = checkpoint_file.read
     ) -> tuple[Checkpoint | None, dict[Path, str]]:
-        """Return the last checkpoint that is whole, or `None`, and of each after it what is wrong with it, in words.
+        """Return the last undamaged checkpoint, or `None`, and for each later one a description of its damage.
 
         Args:
-            load: Function. Returns the checkpoint in a file, of a checksum. Defaults to `file.read`, which has all of
-                it in memory; `file.open_whole` has none.
+            load: Function. Takes a path and a checksum, returns the checkpoint. Defaults to `file.read`, which reads
+                all of it into memory; `file.open_whole` reads arrays when they are looked up.
 
         Raises:
             EasyScaleError: If the folder cannot be read, or there is too little memory.
@@ -178,19 +178,19 @@ class Checkpoints:
         for _, path in found:
             try:
                 return load(path, _checksum_of(path)), wrong
-            except FileNotFoundError:  # the job that writes here has removed it meanwhile
+            except FileNotFoundError:  # the job that writes here has just removed it
                 continue
             except MemoryError:
                 raise EasyScaleError(
                     f"a checkpoint must have room in memory. Received: '{path}', {path.stat().st_size} bytes. Use a "
                     "machine with more memory"
                 ) from None
-            except Exception as error:  # what is damaged can fail in any way
+            except Exception as error:  # a damaged file can fail in any way
                 wrong[path] = f"'{path}' is damaged ({_in_words(error)})"
         return None, wrong
 
     def passed_over(self) -> dict[Path, str]:
-        """Return what is named as a checkpoint and is none, as a named pipe or a link to nowhere: what it is."""
+        """Return the paths with a checkpoint's name that are not readable files, each with what it is instead."""
         with contextlib.suppress(OSError):
             named = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
             return {path: reason for path in sorted(named) if (reason := _what_it_is(path))}
@@ -203,7 +203,7 @@ class Checkpoints:
         return None
 
     def set_aside(self, path: Path) -> None:
-        """Keep a checkpoint that is damaged, but not as one of those that stay: its name ends in `.damaged` then."""
+        """Rename a damaged checkpoint to `.damaged`, so that it is kept but not counted."""
         with contextlib.suppress(OSError):
             path.rename(path.with_suffix(".damaged"))
 
@@ -215,7 +215,7 @@ class Checkpoints:
         return None
 
     def _found(self) -> list[tuple[int, Path]]:
-        """Number and path of each checkpoint, the last one first."""
+        """Return number and path of each checkpoint, the last one first."""
         try:
             paths = list(self.folder.iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -229,12 +229,12 @@ class Checkpoints:
 
 
 def _checksum_of(path: Path) -> str:
-    """The checksum in a checkpoint's name."""
+    """Return the checksum in a checkpoint's name."""
     return path.stem.rpartition("-")[2]
 
 
 def _what_it_is(path: Path) -> str | None:
-    """What something that should be a file is instead; `None` if it is one that can be read, or gone."""
+    """Return a description of a path that is not a readable file; `None` if it is one, or is gone."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A folder that one process at a time writes to."""
+"""A lock for a folder that one process at a time may write to."""
 
 import contextlib
 import errno
@@ -18,13 +18,13 @@ _POLL = 0.1  # seconds
 
 
 class FolderLock:
-    """A lock on a folder that ends with its process, however that ends: it is the kernel's, on a file in it.
+    """A lock on a folder that is released when its process ends, however it ends: a kernel lock on a file in it.
 
-    Whoever else wants it is told the host and the process that have it. A process that forks keeps it for itself. In
-    one process the last who takes it has it: a `fit()` that was interrupted may not have given it back.
+    The error for another process names the host and the process that hold it. A forked child does not inherit it.
+    Within a process the last to take it holds it: an interrupted `fit()` may not have released it.
 
     Args:
-        folder: `Path`. It must be there when the lock is taken.
+        folder: `Path`. It must exist when the lock is taken.
 
     Example:
 
@@ -41,14 +41,14 @@ class FolderLock:
         self._file: int | None = None
 
     def take(self, patience: float = 0.0) -> None:
-        """Take the lock, if it is not this object's already.
+        """Take the lock, unless this object already holds it.
 
         Args:
-            patience: Float. So many seconds another process may have it: it may be about to end. Defaults to `0`.
+            patience: Float. Seconds to wait for a process that has the lock, and may be about to end. Defaults to `0`.
 
         Raises:
             EasyScaleError: If another process has it.
-            OSError: If the folder cannot be written.
+            OSError: If the folder cannot be written to.
         """
         if self._file is not None:
             return
@@ -69,7 +69,7 @@ class FolderLock:
             os.pwrite(file, f"{socket.gethostname()} {os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Give the lock back, if this object has it."""
+        """Release the lock, if this object holds it."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 if self._is_in_place(self._file):
@@ -84,12 +84,12 @@ class FolderLock:
             del self._held[path]
 
     def _try(self) -> int | None:
-        """Return the file if it could be locked."""
+        """Return the file descriptor if it could be locked, else `None`."""
         flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         while True:
             try:
                 file = os.open(self._path, flags | os.O_RDWR, 0o666)
-            except PermissionError:  # it was left by another user, who may share the folder
+            except PermissionError:  # left by another user, who may share the folder
                 file = os.open(self._path, os.O_RDONLY | flags & ~os.O_CREAT)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,7 +108,7 @@ class FolderLock:
                 return file
             if self._is_in_place(file):
                 return file
-            os.close(file)  # who had it has removed it
+            os.close(file)  # its previous holder has removed it
 
     def _is_in_place(self, file: int) -> bool:
         try:

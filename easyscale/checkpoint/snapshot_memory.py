@@ -1,4 +1,4 @@
-"""Memory for one snapshot after the other. NumPy only."""
+"""Memory that is reused from one snapshot to the next. NumPy only."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ __all__ = ["SnapshotMemory"]
 
 
 class SnapshotMemory:
-    """Arrays of the same shapes again and again, each time in the same memory.
+    """Arrays for repeated snapshots of the same shapes, each time in the same memory.
 
-    To find memory takes longer than to fill it: the system clears each page that it hands out, and a virtual machine
-    may have to ask its host for it. So the memory of one snapshot stays for the next.
+    Allocating memory takes longer than filling it: the system clears each page that it hands out, and a virtual machine
+    may have to ask its host for it. So each snapshot reuses the memory of the one before.
 
     Example:
 
@@ -29,18 +29,18 @@ class SnapshotMemory:
         self._next = 0
 
     def begin(self) -> None:
-        """Begin a snapshot: what the one before consists of will be overwritten."""
+        """Begin a snapshot, which will overwrite the arrays of the one before."""
         self._next = 0
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Free the memory."""
         self._arrays, self._next = [], 0
 
     def reserve(self, specs: Sequence[Spec]) -> None:
-        """Begin a snapshot whose arrays will be of these, in this order.
+        """Begin a snapshot whose arrays will have these specs, in this order.
 
         Raises:
-            MemoryError: If there is too little memory. What there was is free then.
+            MemoryError: If there is too little memory. All arrays are freed then.
         """
         self.begin()
         try:
@@ -52,7 +52,7 @@ class SnapshotMemory:
         self.begin()
 
     def empty(self, shape: Sequence[int] | int, dtype: np.dtype) -> np.ndarray:
-        """Return the snapshot's next array, with whatever is in it."""
+        """Return the snapshot's next array, uninitialised."""
         shape = tuple(np.atleast_1d(np.asarray(shape, int)).tolist())
         if self._next == len(self._arrays):
             self._arrays.append(np.empty(0))

@@ -1,4 +1,4 @@
-"""A file that is written past the operating system's cache."""
+"""A file that is written without the operating system's page cache."""
 
 import errno
 import io
@@ -11,18 +11,18 @@ import numpy as np
 
 __all__ = ["UncachedFile"]
 
-_PIECE = 1 << 22  # bytes that are written at a time, from memory that starts at the begin of a page
-_BLOCK = 4096  # bytes; what is written so has to be a multiple of a disk's block
+_PIECE = 1 << 22  # bytes that are written at a time, from page-aligned memory
+_BLOCK = 4096  # bytes; direct writes must be multiples of a disk's block
 
 
 class UncachedFile(io.RawIOBase):
-    """A new file that is written from begin to end, without a copy in the system's cache where that can be.
+    """A new file that is written from start to end, bypassing the page cache where possible.
 
-    That copy would be made by a core that is needed for training, of memory that has to be found first, and nobody
-    reads it soon. Where the file system has no such writing, it is written as any file.
+    A copy in the cache would take a core and memory that training needs, and nobody reads it soon. If the file system
+    does not support direct writes, the file is written like any other.
 
     Args:
-        path: `Path`. The file gets the user's umask. It must not be there, nor be a link that somebody has put there.
+        path: `Path`. It must not exist, not even as a link. The user's umask applies.
 
     Raises:
         OSError: Also by `write` and `finish`, if there is no room.
@@ -35,20 +35,20 @@ class UncachedFile(io.RawIOBase):
         self._is_uncached = self._set_uncached(True)
 
     def _set_uncached(self, wanted: bool) -> bool:
-        """Return whether what is written from now on goes past the cache."""
+        """Switch direct writes on or off; return whether they are on."""
         try:
             import fcntl
 
             others = fcntl.fcntl(self._file, fcntl.F_GETFL) & ~os.O_DIRECT
             fcntl.fcntl(self._file, fcntl.F_SETFL, others | os.O_DIRECT * wanted)
-        except (ImportError, AttributeError, OSError):  # the system, or the file system, does not know it
+        except (ImportError, AttributeError, OSError):  # the system, or the file system, does not support it
             return False
         return wanted
 
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:  # whatever has bytes: Python 3.12 has a name for it
+    def write(self, data: Any) -> int:  # any buffer: Python 3.12 has a type for it
         rest = np.frombuffer(data, np.uint8)
         length = rest.size
         while rest.size:
@@ -61,7 +61,7 @@ class UncachedFile(io.RawIOBase):
         return length
 
     def finish(self) -> None:
-        """Return when everything is on the disk."""
+        """Write and flush everything to the disk."""
         self._put(-(-self._filled // _BLOCK) * _BLOCK)
         os.ftruncate(self._file, self._size)
         os.fsync(self._file)

@@ -1,4 +1,4 @@
-"""Writes one checkpoint at a time beside training."""
+"""Writing of checkpoints in the background, one at a time."""
 
 import os
 import sys
@@ -16,56 +16,56 @@ _NAME = "easyscale-checkpoint"  # of the threads
 
 
 def start_beside(act: Callable[..., None], *args: Any) -> threading.Thread:
-    """Return a thread that calls `act(*args)`, for a checkpoint. `CheckpointWriter.finish_all` waits for it."""
+    """Start and return a checkpoint thread that calls `act(*args)`. `CheckpointWriter.finish_all` waits for it."""
     thread = threading.Thread(name=_NAME, target=act, args=args, daemon=True)
     thread.start()
     return thread
 
 
 class CheckpointWriter:
-    """A thread for each checkpoint, which takes what training leaves of the cores.
+    """Writer of checkpoints, each in a background thread of low priority.
 
     Args:
         checkpoints: `Checkpoints` to write to.
-        on_end: Function. Is called in the thread when a checkpoint is written, or cannot be. Defaults to none.
+        on_end: Function. Called in the thread when a checkpoint has been written, or has failed. Defaults to none.
 
     Attributes:
-        has_written: Bool. Whether the last one is on the disk. What cannot be written is a warning.
+        has_written: Bool. Whether the last checkpoint is on the disk. A failure to write is a warning.
     """
 
     def __init__(self, checkpoints: Checkpoints, on_end: Callable[[], None] = lambda: None):
         self._checkpoints, self._on_end = checkpoints, on_end
         self._thread: threading.Thread | None = None
         self.has_written = False
-        self._failures = self._removed = 0  # since one was written; of the last that was told of
+        self._failures = self._removed = 0  # failures since the last success; removals last reported
         self._leaves, self._turn = False, threading.Lock()
 
     def write(self, number: int, checkpoint: Checkpoint, is_last: bool) -> None:
-        """Begin to write a checkpoint, when the one before is written. Its arrays must stay what they are until then.
+        """Start to write a checkpoint after the one before is written. Its arrays must not change until it is written.
 
         Args:
-            number: Int. The steps so far.
+            number: Int. The number of steps so far.
             checkpoint: `Checkpoint`.
-            is_last: Bool. Whether there is no training beside it, because this one is waited for.
+            is_last: Bool. Whether nothing trains while it is written, because it is waited for.
         """
         self.finish()
         self._thread = start_beside(self._write, number, checkpoint, is_last)
 
     @staticmethod
     def finish_all() -> None:
-        """Return when those of earlier `fit()`s, which may have been interrupted, are written as well."""
+        """Wait until all checkpoints are written, also those of earlier `fit()`s that may have been interrupted."""
         for thread in threading.enumerate():
             if thread.name == _NAME:
                 thread.join()
 
     def finish(self) -> None:
-        """Return when the last checkpoint is written."""
+        """Wait until the last checkpoint is written."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def leave(self) -> None:
-        """Let other processes have the folder, as soon as the last checkpoint is written."""
+        """Release the folder to other processes, as soon as the last checkpoint is written."""
         with self._turn:
             self._leaves = True
             if self._thread is None or not self._thread.is_alive():
@@ -77,7 +77,7 @@ class CheckpointWriter:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         try:
             self._checkpoints.write(number, checkpoint)
-        except Exception as error:  # training must not end for it
+        except Exception as error:  # it must not end training
             self.warn(number, error, is_last)
         else:
             self.has_written = True
@@ -102,11 +102,11 @@ class CheckpointWriter:
         self._removed = removed
 
     def warn(self, number: int, error: Exception, is_last: bool = False) -> None:
-        """Say that a checkpoint is not written: the first time, the second, the fourth, ..., and at the end.
+        """Warn that a checkpoint is not written: the first time, the second, the fourth, ..., and at the end.
 
         Args:
-            number: Int. The steps so far.
-            error: What was raised.
+            number: Int. The number of steps so far.
+            error: The exception.
             is_last: Bool. Whether no other will be tried.
         """
         self.has_written = False

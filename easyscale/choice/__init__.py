@@ -1,8 +1,8 @@
-"""What "auto" stands for, measured on a model's own gradients and on the network that there is.
+"""The choices made by "auto", measured on a model's own gradients and the available network.
 
 of_exchange  the exchange, and the size of buckets
-of_form      the form in which gradients travel, or none
-measuring    how long something takes on all ranks
+of_form      the compression of gradients, or none
+measuring    timing of an operation on all ranks
 """
 
 from easyscale.choice.of_exchange import Choice, Timing, choose

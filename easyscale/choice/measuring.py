@@ -1,4 +1,4 @@
-"""How long a step's gradients take on their way: what choices between ways have in common."""
+"""Timing of the exchange of a step's gradients, shared by all choices."""
 
 import statistics
 import time
@@ -13,20 +13,20 @@ from easyscale.layout.specs import Spec
 
 __all__ = ["FASTER", "SHORT_BYTES", "bytes_of", "seconds_of", "vectors_of_a_step"]
 
-SHORT_BYTES = 1_000_000  # below, an exchange takes less time than the rest of a step, and nothing is measured
-FASTER = 1.3  # so many times as fast has to be what is not usual, so that each run chooses alike
-_REPEATS, _BUDGET = 3, 0.5  # each is measured so often, or for so many seconds, after once that does not count
+SHORT_BYTES = 1_000_000  # below this, an exchange takes less time than the rest of a step, and nothing is measured
+FASTER = 1.3  # required speed-up over the default, so that every run makes the same choice
+_REPEATS, _BUDGET = 3, 0.5  # measurements, or seconds, of each candidate, after a warm-up
 
 
 def bytes_of(specs: Sequence[Spec]) -> int:
-    """Return the bytes of the vectors in which these gradients travel."""
+    """Return the bytes of the vectors in which these gradients are exchanged."""
     return sum(planned.length * planned.dtype.itemsize for planned in bucket.plan(specs))
 
 
 def vectors_of_a_step(
     exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return for each bucket a vector for the gradients, and one for the weights, which take turns in two."""
+    """Return, for each bucket, the first of its two vectors for gradients, and of its two for weights."""
     buckets = bucket.plan(specs, bucket_bytes)
     for planned in buckets:
         planned.round_up(exchange.communicator.size)
@@ -35,13 +35,13 @@ def vectors_of_a_step(
 
 
 def seconds_of(step: Callable[[], None], communicator: Communicator, least: float | None = None) -> float:
-    """Return how long what all ranks do together takes: the median, of the slowest rank. All must call this alike.
+    """Return the median time of a collective operation on the slowest rank. All must call this together.
 
     Args:
         step: Function without arguments.
         communicator: The `Communicator`.
-        least: Float. The seconds that something else takes: what is far from them is measured roughly. Defaults to
-            `None`: there is nothing else yet.
+        least: Float. The seconds of the fastest alternative: a much slower one is measured only roughly. Defaults to
+            `None`: there is no alternative yet.
     """
     times: list[float] = []
     while True:

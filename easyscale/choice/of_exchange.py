@@ -1,4 +1,4 @@
-"""What exchange="auto" stands for: that, and the size of buckets, which are fastest for a model's own gradients."""
+"""The choice made by exchange="auto": the exchange and bucket size that are fastest for a model's own gradients."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from easyscale.layout.specs import Spec
 __all__ = ["Choice", "Timing", "choose"]
 
 BUCKETS = [1 << 22, 1 << 24, 1 << 26]  # between nodes
-SLOWER = 1.25  # so many times the least time may buckets take: the backward pass hides more than that
+SLOWER = 1.25  # buckets may take up to this multiple of the least time: the backward pass hides more than that
 
 
 class Timing(NamedTuple):
-    """How long one way to exchange the gradients of a step takes while nothing else is done.
+    """The time of one way to exchange the gradients of a step, with nothing else running.
 
     Attributes:
         exchange: String. The exchange's name.
         bucket_bytes: Int or `None`. See `bucket.plan`.
-        seconds: Float. The median, of the slowest rank.
+        seconds: Float. The median, on the slowest rank.
     """
 
     exchange: str
@@ -32,13 +32,13 @@ class Timing(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """An exchange, and why it.
+    """An exchange, and the reason for it.
 
     Attributes:
         exchange: The connected `Exchange`.
         bucket_bytes: Int or `None`. See `bucket.plan`.
-        timings: List of `Timing`, of all that was tried.
-        reason: String. One line for the user, or nothing if there was no choice.
+        timings: List of `Timing`, one for each candidate.
+        reason: String. One line for the user, or `""` if there was no choice.
     """
 
     exchange: Exchange
@@ -48,19 +48,19 @@ class Choice(NamedTuple):
 
 
 def choose(exchange: Exchange, specs: Sequence[Spec], fixed: bool, bucket_bytes: int | None = None) -> Choice:
-    """Choose what is left open. All ranks must call this alike, and get the same answer.
+    """Choose what the user has left open. All ranks must call this together, and get the same answer.
 
-    On one node gradients travel in one vector: no rank waits for a network while it could compute. Between nodes they
-    travel in the smallest buckets that take little more time than one vector, while the backward pass goes on.
+    On one node gradients are sent in one vector: no rank waits for a network while it could compute. Between nodes they
+    are sent during the backward pass, in the smallest buckets that take little more time than one vector.
 
     Args:
-        exchange: The connected `Exchange` that is usual for the nodes, or the one that has been asked for.
+        exchange: The connected `Exchange`: the default for these nodes, or the one that was requested.
         specs: `Spec` of each gradient.
-        fixed: Bool. Whether it has been asked for.
-        bucket_bytes: Int. Defaults to `None`: what is found here.
+        fixed: Bool. Whether it was requested.
+        bucket_bytes: Int. Defaults to `None`: chosen here.
 
     Raises:
-        SharedMemoryError: If a node has no room for an exchange that has been asked for.
+        SharedMemoryError: If a node has too little memory for a requested exchange.
     """
     nbytes = bytes_of(specs)
     timings: list[Timing] = []
@@ -80,7 +80,7 @@ def choose(exchange: Exchange, specs: Sequence[Spec], fixed: bool, bucket_bytes:
         timings = [*pieces, *(timing for timing in timings if timing.exchange != exchange.name)]
         enough = SLOWER * min(timing.seconds for timing in pieces)
         bucket_bytes = next(timing.bucket_bytes for timing in pieces if timing.seconds <= enough)
-    if (workers := exchange.communicator) is not everyone_of(workers):  # ranks of a group sum up alike
+    if (workers := exchange.communicator) is not everyone_of(workers):  # ranks of a group must sum the same way
         name, bucket_bytes = everyone_of(workers).all_gather_object([exchange.name, bucket_bytes])[0]
         exchange = exchange if name == exchange.name else exchanges.get(name, workers)
     return Choice(exchange, bucket_bytes, timings, _explain(exchange, bucket_bytes, nbytes, timings))
@@ -89,7 +89,7 @@ def choose(exchange: Exchange, specs: Sequence[Spec], fixed: bool, bucket_bytes:
 def _fastest(
     usual: Exchange, specs: Sequence[Spec], bucket_bytes: int | None, is_usable: bool
 ) -> tuple[Exchange, list[Timing]]:
-    """Return the usual exchange, or another that takes clearly less time, and how long each takes."""
+    """Return the default exchange, or another that takes clearly less time, and the timings of all."""
     others = [candidate for candidate in exchanges.candidates(usual.communicator) if candidate.name != usual.name]
     timings: dict[Exchange, Timing] = {}
     for candidate in [usual, *others] if is_usable else others:
@@ -103,7 +103,7 @@ def _fastest(
 
 
 def _room(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None) -> str | None:
-    """Return why some node has no room for the vectors of a step, or `None` if all have."""
+    """Return the reason why some node has too little memory for a step's vectors, or `None` if all have enough."""
     problem = None
     try:
         vectors_of_a_step(exchange, specs, bucket_bytes)
@@ -113,7 +113,7 @@ def _room(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None) -
 
 
 def _measure(exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None, least: float | None = None) -> Timing:
-    """Return how long an exchange takes; roughly, if it is far from the `least` seconds that another takes."""
+    """Return an exchange's timing: a rough one, if it is much slower than the `least` seconds of another."""
     vectors = vectors_of_a_step(exchange, specs, bucket_bytes)
     for gradients, _ in vectors:
         gradients[:] = 0

@@ -1,4 +1,4 @@
-"""What compression="auto" stands for: the form in which a model's own gradients are clearly fastest here, or none."""
+"""The choice made by compression="auto": the one that is clearly fastest for a model's own gradients, or none."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,21 +14,21 @@ from easyscale.layout.specs import Spec
 
 __all__ = ["CANDIDATES", "FormChoice", "FormTiming", "choose_form"]
 
-# From what rounds least to what rounds most. Both keep every number of a gradient, to a bound of its own size or its
-# block's, in all of float32's range, and nothing of it for later: so they suit every model, optimizer, loss scale and
-# checkpoint as they are. fp16 does not have the range, and the others leave out most of a gradient for a while, which
-# wants a rate, a share or a rank that somebody has tried.
+# From the least rounding to the most. Both keep every number of a gradient, with an error bounded relative to itself or
+# its block, over the whole range of float32, and defer nothing to later steps. So they suit every model, optimizer,
+# loss scale and checkpoint unchanged. fp16 lacks the range, and the others omit most of a gradient for a while, which
+# requires a tuned rate, fraction or rank.
 CANDIDATES = ("bf16", "int8")
 _FLOAT32 = np.dtype("float32")
 
 
 class FormTiming(NamedTuple):
-    """What the gradients of a step take in one form, packed, sent and unpacked, while nothing else is done.
+    """The time to pack, send and unpack a step's gradients with one compression, with nothing else running.
 
     Attributes:
-        form: String. The form's name, or `"none"`.
-        seconds: Float. The median, of the slowest rank.
-        bytes: Int. What a rank sends, of that which sends most.
+        form: String. The compression's name, or `"none"`.
+        seconds: Float. The median, on the slowest rank.
+        bytes: Int. The bytes sent by the rank that sends most.
     """
 
     form: str
@@ -37,11 +37,11 @@ class FormTiming(NamedTuple):
 
 
 class FormChoice(NamedTuple):
-    """A form, and why it.
+    """A compression, and the reason for it.
 
     Attributes:
-        form: `Compression`, or `None`: gradients travel as they are.
-        timings: List of `FormTiming`, of all that was tried.
+        form: `Compression`, or `None` for no compression.
+        timings: List of `FormTiming`, one for each candidate.
         reason: String. One line for the user.
     """
 
@@ -53,17 +53,17 @@ class FormChoice(NamedTuple):
 def choose_form(
     exchange: Exchange, specs: Sequence[Spec], bucket_bytes: int | None = None, gathers: bool = True
 ) -> FormChoice:
-    """Choose a form, or none. All ranks must call this alike, and get the same answer.
+    """Choose a compression, or none. All ranks must call this together, and get the same answer.
 
-    A form is chosen if it takes less than 1 / 1.3 of the time of what rounds less. None is, without measuring, where
-    nothing goes through a network, or hardly anything.
+    A compression is chosen if it takes less than 1 / 1.3 of the time of the best that rounds less. None is chosen,
+    without measuring, if little or nothing is sent through a network.
 
     Args:
-        exchange: The connected `Exchange` along which gradients travel.
+        exchange: The connected `Exchange` for gradients.
         specs: `Spec` of each gradient.
         bucket_bytes: Int. See `bucket.plan`. Defaults to `None`.
-        gathers: Bool. Whether the sum comes back to all in the form, or what comes back are weights, as they are.
-            Defaults to `True`.
+        gathers: Bool. Whether the sum is sent back compressed; otherwise weights are sent back, uncompressed. Defaults
+            to `True`.
     """
     if reason := _nothing_to_gain(exchange, specs):
         return FormChoice(None, [], f"compression: none, as {reason}")
@@ -73,7 +73,7 @@ def choose_form(
         timings.append(_measure(exchange, compression.get(name), specs, bucket_bytes, gathers))
         if FASTER * timings[-1].seconds < chosen.seconds:
             chosen = timings[-1]
-    # Ranks of a group sum up alike.
+    # Ranks of a group must sum the same way.
     names = everyone_of(exchange.communicator).all_gather_object(chosen.form)
     chosen = next(timing for timing in timings if timing.form == names[0])
     form = None if chosen is timings[0] else compression.get(chosen.form)
@@ -81,7 +81,7 @@ def choose_form(
 
 
 def _nothing_to_gain(exchange: Exchange, specs: Sequence[Spec]) -> str | None:
-    """Return the reason for which no form can pay, or `None` if one may."""
+    """Return the reason why no compression can pay, or `None` if one may."""
     if len(exchange.communicator.nodes) == 1:
         return "all ranks are on one node"
     nbytes = bytes_of([spec for spec in specs if np.dtype(spec[1]) == _FLOAT32])

@@ -1,7 +1,7 @@
-"""How ranks reach each other: over MPI, or as threads of one process.
+"""Communication between ranks: over MPI, or between threads of one process.
 
 get("mpi")      processes started by `easyscale launch`, `mpirun` or `srun`
-get("local")    threads of one process, started by `run_ranks`; one rank without it
+get("local")    threads of one process, started by `run_ranks`; a single rank without it
 get()           "mpi" where a launcher started several ranks, "local" otherwise
 """
 
@@ -31,9 +31,9 @@ def get(identifier: str | Communicator | None = None) -> Communicator:
             ranks and `"local"` otherwise. Defaults to `None`.
 
     Raises:
-        ValueError: If there is no such communicator, or an environment variable of EasyScale's is wrong.
-        LaunchError: If the ranks cannot meet: mpi4py is missing, does not know the launcher, or torchrun has started
-            them.
+        ValueError: If there is no such communicator, or one of EasyScale's environment variables is invalid.
+        LaunchError: If the ranks cannot connect: mpi4py is missing or does not know the launcher, or torchrun has
+            started them.
 
     Example:
 
@@ -75,7 +75,7 @@ def _check_not_torchrun() -> None:
 
 @functools.cache
 def _world() -> Communicator:
-    """Return all ranks that MPI joins, as over the network that the environment says."""
+    """Return the communicator of all MPI ranks, slowed down if the environment asks for it."""
     from easyscale.communicator import mpi
 
     world, told = mpi.world(), Settings.read()

@@ -1,4 +1,4 @@
-"""How the clocks of ranks stand to each other."""
+"""Clock offsets between ranks."""
 
 import time
 from collections.abc import Callable
@@ -11,15 +11,15 @@ __all__ = ["offsets"]
 
 
 def offsets(communicator: Communicator, clock: Callable[[], float] = time.time, rounds: int = 16) -> list[float]:
-    """Return by how many seconds each rank's clock is ahead of rank 0's. All ranks must call this alike.
+    """Return the number of seconds by which each rank's clock is ahead of rank 0's. All ranks must call this.
 
-    Rank 0 asks each other rank for its time, and takes the answer to be of the middle between question and answer. Of
-    several rounds the shortest counts: it is wrong by half of its length at most.
+    Rank 0 asks each other rank for its time and assumes that it is the time halfway through the round trip. Of several
+    round trips the shortest counts: its error is at most half its duration.
 
     Args:
         communicator: The `Communicator`.
         clock: Function. Returns this rank's time in seconds. Defaults to `time.time`.
-        rounds: Int. How often each rank is asked. Defaults to `16`.
+        rounds: Int. The number of round trips to each rank. Defaults to `16`.
 
     Example:
 
@@ -45,7 +45,7 @@ def offsets(communicator: Communicator, clock: Callable[[], float] = time.time, 
 def _asked(
     communicator: Communicator, clock: Callable[[], float], rank: int, answer: np.ndarray
 ) -> tuple[float, float]:
-    """Return how long a round with a rank takes, and by how much its clock is ahead then."""
+    """Return the duration of a round trip to a rank, and the number of seconds by which its clock is ahead."""
     begin = clock()
     communicator.send(answer, rank)
     communicator.receive(answer, rank)

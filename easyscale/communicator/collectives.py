@@ -1,6 +1,6 @@
-"""What all ranks do together, made of messages between two of them.
+"""Collectives built from point-to-point messages.
 
-A communicator whose library knows better has its own.
+A communicator whose library has better ones overrides them.
 """
 
 import math
@@ -31,7 +31,7 @@ def all_gather_rows(communicator: "Communicator", row: np.ndarray) -> np.ndarray
 
 
 def all_gather_parts(communicator: "Communicator", part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Return every rank's `part`, one below the other: each part goes straight to every other rank."""
+    """Return every rank's `part`, concatenated: each part goes directly to every other rank."""
     rank = communicator.rank
     ends = np.concatenate([[0], np.cumsum(counts)]).astype(int)
     whole = np.empty((ends[-1], *part.shape[1:]), part.dtype)
@@ -58,9 +58,9 @@ def broadcast(communicator: "Communicator", buffer: np.ndarray, root: int) -> No
 
 
 def reduce_scatter(communicator: "Communicator", buffer: np.ndarray, bounds: np.ndarray) -> None:
-    """Overwrite this rank's part of `buffer` with its sum: every part goes straight to its rank.
+    """Overwrite this rank's part of `buffer` with its sum: every part goes directly to its rank.
 
-    Parts are added in the order of ranks.
+    Parts are added in rank order.
     """
     own = communicator.rank
     parts = [buffer[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]

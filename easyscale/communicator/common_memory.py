@@ -1,7 +1,7 @@
-"""Memory that the ranks of one node have in common, in an elastic job: without a name, and without MPI.
+"""Anonymous shared memory for ranks of one node, without MPI: for elastic jobs and for groups of ranks.
 
-MPI's windows belong to a communicator, whose ranks may fail. Here each rank makes memory that has no name, and the
-others open it by the number of its process. It is gone when no rank has it any more, however those have ended.
+MPI's windows belong to a communicator, whose ranks may fail. Here each rank creates anonymous memory, and the others
+open it through its process ID. It is freed when the last rank that has it ends, however it ends.
 """
 
 import mmap
@@ -17,23 +17,23 @@ __all__ = ["CommonMemory", "RehearsedMemory"]
 
 
 class CommonMemory(Window):
-    """Memory of the ranks of a node. All of them must make this alike.
+    """Anonymous memory shared by ranks of a node. Collective: all of them must create it together.
 
     Args:
         node: `Communicator` of these ranks only.
         nbytes: Int. The size of this rank's part.
-        in_order: Bool. Whether this machine's cores see each other's writes in the order of writing.
+        in_order: Bool. Whether this machine's cores see each other's writes in program order.
 
     Raises:
         SharedMemoryError: If there is no room for it.
-        LostError: If a rank fails meanwhile.
+        LostError: If a rank fails in the meantime.
     """
 
     def __init__(self, node: Communicator, nbytes: int, in_order: bool):
         self._in_order, self._lock = in_order, threading.Lock()
         file, problem = os.memfd_create("easyscale"), None
         try:
-            os.posix_fallocate(file, 0, max(1, nbytes))  # takes the memory now
+            os.posix_fallocate(file, 0, max(1, nbytes))  # allocates the memory now
         except OSError as error:
             problem = error.strerror
         all_ranks = node.all_gather_object([os.getpid(), file, nbytes, problem])
@@ -45,19 +45,19 @@ class CommonMemory(Window):
                     f"{next(filter(None, (problem for *_, problem in all_ranks)))}. Choose the exchange 'ring'"
                 )
             self.parts = [_part(*described[:3]) for described in all_ranks]
-            node.barrier()  # until then the others open it
+            node.barrier()  # the others open it before it is closed here
         finally:
             os.close(file)
 
     def sync(self) -> None:
         if not self._in_order:
-            for _ in range(2):  # what was written before stays before the first release, the rest after the second take
+            for _ in range(2):  # earlier writes stay before the first release, later ones after the second acquire
                 with self._lock:
                     pass
 
 
 class RehearsedMemory(Window):
-    """What stands for `CommonMemory` in a process that is alone: all parts are its own.
+    """Stand-in for `CommonMemory` in a process that is alone: all parts are its own memory.
 
     Args:
         nbytes: Int. The size of a part.

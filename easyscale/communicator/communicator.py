@@ -1,7 +1,7 @@
-"""The base class of all communicators: how ranks send each other buffers.
+"""The base class of communicators, through which ranks send buffers to each other.
 
-A communicator knows ranks and buffers, nothing of gradients. What it must provide is `isend` and `ireceive`; the rest
-follows from these two and may be replaced by something faster.
+A communicator deals with ranks and buffers and knows nothing of gradients. A subclass must provide `isend` and
+`ireceive`; the rest is built on these two and may be overridden by something faster.
 """
 
 import abc
@@ -25,7 +25,7 @@ __all__ = ["Communicator", "Request", "Traffic", "Window", "as_bytes"]
 
 def as_bytes(buffer: np.ndarray) -> np.ndarray:
     """Return the memory of a contiguous `buffer` as a vector of bytes, without a copy."""
-    if not buffer.flags.c_contiguous:  # `reshape` would copy, and what is received there would be lost
+    if not buffer.flags.c_contiguous:  # `reshape` would copy, and data received into the copy would be lost
         raise TypeError(
             f"`buffer` must be contiguous. Received: shape {buffer.shape}, strides {buffer.strides}. "
             "Try `np.ascontiguousarray(buffer)`"
@@ -34,7 +34,7 @@ def as_bytes(buffer: np.ndarray) -> np.ndarray:
 
 
 class Traffic:
-    """Counts what a rank has sent: `messages` and `bytes`.
+    """Counters of what a rank has sent: `messages` and `bytes`.
 
     Example:
 
@@ -58,7 +58,7 @@ class Traffic:
 
 
 class Request(abc.ABC):
-    """A transfer under way. The buffer belongs to the communicator until `wait` has returned.
+    """A transfer in progress. The buffer belongs to the communicator until `wait` returns.
 
     Example:
 
@@ -72,12 +72,12 @@ class Request(abc.ABC):
     """
 
     def done(self) -> bool:
-        """Return whether the transfer is complete, so that `wait` returns at once."""
+        """Return whether the transfer is complete, so that `wait` would not block."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def wait(self) -> None:
-        """Return when the transfer is complete.
+        """Block until the transfer is complete.
 
         Raises:
             PeerError: If the other rank has left or failed.
@@ -85,39 +85,39 @@ class Request(abc.ABC):
 
 
 class Window(abc.ABC):
-    """Memory that the ranks of one node have in common. It lasts as long as the process.
+    """Memory shared by the ranks of one node. It lives as long as the process.
 
     Attributes:
-        parts: List of vectors of bytes, one for each rank of the node in the order of local ranks. Every rank reads and
-            writes all of them.
+        parts: List of byte vectors, one per rank of the node, in local rank order. Every rank can read and write all of
+            them.
     """
 
     parts: list[np.ndarray]
 
     @abc.abstractmethod
     def sync(self) -> None:
-        """Let what this rank has written before be seen by others before what it writes afterwards."""
+        """Memory barrier: make this rank's earlier writes visible to others before its later ones."""
 
 
 class Communicator(abc.ABC):
-    """`size` ranks that send each other NumPy buffers.
+    """A set of `size` ranks that send NumPy buffers to each other.
 
-    Messages between two ranks arrive in the order in which they were sent, and a receive names the rank it receives
-    from and a buffer of exactly the length that is sent.
+    Messages between two ranks arrive in the order in which they were sent. A receive names its source rank and a buffer
+    of exactly the length that is sent.
 
     Attributes:
         rank: Int. This process's number, from 0 to `size - 1`. Rank 0 is the chief.
         size: Int. The number of ranks.
-        local_rank: Int. This process's number among those of its node.
+        local_rank: Int. This process's rank among those of its node.
         local_size: Int. The number of ranks on this node.
         nodes: List of lists. The ranks of each node.
         host: String. The name of this node.
-        library: String. What carries the messages, with its version.
-        servers: Int. The number of ranks, the last ones, that only serve: they own weights, and train on no data.
-        membership: `Membership`. Who takes part, and what changes that: ranks that fail, and others in their place.
-        sent: `Traffic`. What this rank has sent by `isend` so far.
-        progress: `Progress`. What this rank tells of itself to whoever watches it.
-        timeline: `Timeline`. When this rank has begun each part of a step, if that is asked for.
+        library: String. The messaging library and its version.
+        servers: Int. The number of ranks, the last ones, that only serve: they own weights and do not train.
+        membership: `Membership`. The participating ranks, and how failures and replacements change them.
+        sent: `Traffic`. The messages and bytes that this rank has sent by `isend` so far.
+        progress: `Progress`. The status that this rank reports to a process that watches it.
+        timeline: `Timeline`. The start time of each part of a step, if profiling is on.
 
     Example:
 
@@ -146,22 +146,22 @@ class Communicator(abc.ABC):
 
     @property
     def workers(self) -> int:
-        """The number of ranks that are no servers: the first ones."""
+        """The number of ranks that are not servers: the first ones."""
         return self.size - self.servers
 
     @property
     def is_chief(self) -> bool:
-        """Whether this rank is the one that writes."""
+        """True if this rank is the chief, which writes files."""
         return self.rank == 0 and not self.membership.is_joining
 
     @property
     def is_server(self) -> bool:
-        """Whether this rank only serves."""
+        """True if this rank only serves."""
         return self.rank >= self.workers
 
     @functools.cached_property
     def nodes(self) -> list[list[int]]:
-        """The ranks of each node, in order: by default each on a node of its own."""
+        """The ranks of each node, in order. By default each rank is on its own node."""
         return [[rank] for rank in range(self.size)]
 
     @functools.cached_property
@@ -169,9 +169,9 @@ class Communicator(abc.ABC):
         return FixedMembership(self.rank, self.size, self.servers)
 
     def duplicate(self) -> "Communicator":
-        """Return a communicator of the same ranks, whose messages never meet those of this one.
+        """Return a communicator of the same ranks whose messages never mix with this one's.
 
-        All ranks must call this alike. What is sent is counted here.
+        Collective: all ranks must call this in the same order. Its traffic is counted in this one's `sent`.
         """
         raise NotImplementedError(f"{self.library} has no second stream of messages")
 
@@ -179,28 +179,28 @@ class Communicator(abc.ABC):
         """Return a new `Window` with `nbytes` zeros in this rank's part. All ranks of the node must call this.
 
         Args:
-            nbytes: Int. May be another on each rank.
+            nbytes: Int. May differ between ranks.
 
         Raises:
-            SharedMemoryError: If the node has no room for it, or the ranks share no memory.
+            SharedMemoryError: If the node has no room for it, or the ranks cannot share memory.
         """
         raise SharedMemoryError(
             f"ranks must be able to share memory. Received: {self.library}, which has none. Choose the exchange 'ring'"
         )
 
     def allocate_shared_among(self, ranks: Sequence[int], nbytes: int) -> Window:
-        """Do what `allocate_shared` does for some `ranks` of this node, of which this is one. All of them call this."""
+        """Return a `Window` as `allocate_shared` does, for some `ranks` of this node, all of which must call this."""
         return Communicator.allocate_shared(self, nbytes)  # which raises
 
     def poll(self, done: Callable[[], bool], wait: Wait) -> None:
-        """Return when `done()` is true, without holding the core.
+        """Wait until `done()` is true, without occupying the core.
 
         Args:
-            done: Callable. Looks at shared memory.
-            wait: `Wait`. What for, and who is told of it.
+            done: Callable. Tests a condition, such as a flag in shared memory.
+            wait: `Wait`. Describes the wait.
 
         Raises:
-            PeerError: If a rank has left or failed meanwhile.
+            PeerError: If a rank leaves or fails in the meantime.
         """
         while not done():
             time.sleep(0.0001)
@@ -214,26 +214,26 @@ class Communicator(abc.ABC):
         self.ireceive(buffer, source).wait()
 
     def all_gather_rows(self, row: np.ndarray) -> np.ndarray:
-        """Return every rank's `row`, one below the other in the order of ranks. Shape `(size, *row.shape)`.
+        """Return every rank's `row`, stacked in rank order. Shape `(size, *row.shape)`.
 
-        All rows have one shape and dtype. With the algorithm of Bruck et al. (1997) each rank sends
+        All rows must have the same shape and dtype. With the algorithm of Bruck et al. (1997) each rank sends
         `ceil(log2 P)` messages and `P - 1` rows.
         """
         return collectives.all_gather_rows(self, row)
 
     def all_gather_parts(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        """Return every rank's `part`, one below the other in the order of ranks.
+        """Return every rank's `part`, concatenated in rank order.
 
-        Each part goes straight to every other rank: `P - 1` messages sent by each.
+        Each part goes directly to every other rank: each rank sends `P - 1` messages.
 
         Args:
             part: Array of `counts[rank]` rows.
-            counts: The number of rows of each rank's part.
+            counts: The number of rows in each rank's part.
         """
         return collectives.all_gather_parts(self, part, counts)
 
     def barrier(self) -> None:
-        """Return when every rank has called this."""
+        """Block until every rank has called this."""
         self.all_gather_rows(np.zeros(1, np.uint8))
 
     def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
@@ -241,13 +241,13 @@ class Communicator(abc.ABC):
         collectives.broadcast(self, buffer, root)
 
     def all_gather_object(self, value: Any) -> list:
-        """Return the list of every rank's `value`, in the order of ranks.
+        """Return the list of every rank's `value`, in rank order.
 
-        For the little that ranks must tell each other beside gradients. The value travels as JSON, so that nothing
-        that comes from another process is ever executed.
+        For small control data, not gradients. The value travels as JSON, so nothing that comes from another process is
+        ever executed.
 
         Args:
-            value: Whatever `json.dumps` takes.
+            value: Any value that `json.dumps` accepts.
 
         Example:
 
@@ -270,7 +270,7 @@ class Communicator(abc.ABC):
     def reduce_scatter(self, buffer: np.ndarray, bounds: np.ndarray) -> None:
         """Overwrite the part of `buffer` between `bounds[rank]` and `bounds[rank + 1]` with its sum over ranks.
 
-        Every part goes straight to its rank: `P - 1` messages sent by each. Parts are added in the order of ranks.
+        Every part goes directly to its rank: each rank sends `P - 1` messages. Parts are added in rank order.
         """
         collectives.reduce_scatter(self, buffer, bounds)
 

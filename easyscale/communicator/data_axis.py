@@ -1,4 +1,4 @@
-"""Workers that are groups of ranks, as each rank of them sees the others."""
+"""Communicators for workers that are groups of ranks."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -13,23 +13,23 @@ __all__ = ["DataAxis", "everyone_of", "group_of", "make_alike"]
 
 
 class DataAxis(Communicator):
-    """The ranks that have the same weights as this one, one in each worker, where a worker is a group of ranks.
+    """The ranks with the same weights as this one, one in each worker, where a worker is a group of ranks.
 
                  group
             0 ------- 1        of rank 2: `group` is ranks 2 and 3, these ranks are 0 and 2, numbered 0 and 1,
             |         |        and `everyone` is ranks 0 to 3
             2 ------- 3
 
-    Ranks of a group have the same number, that of their worker. What all of them must know, such as what they do next,
-    goes over `everyone`; gradients, and what follows from different batches, between these ranks. What all ranks of a
-    group compute for themselves may differ in its last bits, by the order in which threads or a graph add up, or by
-    their processors: so of gradients each rank takes a part of those of each other.
+    All ranks of a group have the same rank here, the number of their worker. Control messages, such as what to do next,
+    go over `everyone`. Gradients, and everything else that depends on the batch, travel between these ranks. Values
+    that all ranks of a group compute redundantly may differ in their last bits, with the order in which threads or a
+    graph add, or with the processor. So each rank takes one part of the gradients from each other rank of its group.
 
     Args:
         along: `Communicator` of these ranks.
         group: `Communicator` of this rank's worker.
-        beside: Another `Communicator` of the same, for what a thread beside sends.
-        everyone: `Communicator` of all ranks. Neighbours are a group.
+        beside: Another `Communicator` of the group, for a background thread.
+        everyone: `Communicator` of all ranks. Neighbouring ranks form a group.
 
     Attributes:
         group, beside, everyone: The same.
@@ -49,7 +49,7 @@ class DataAxis(Communicator):
 
     @functools.cached_property
     def membership(self) -> Membership:
-        # By these numbers random numbers differ between workers, and errors name the first rank of one.
+        # With these numbers random seeds differ between workers, and errors name a worker's first rank.
         everyone = self.everyone.membership
         numbers = everyone.initial_ranks[:: self.group.size]
         return FixedMembership(self.rank, self.size, initial_ranks=numbers, initial_size=everyone.initial_size)
@@ -71,20 +71,20 @@ class DataAxis(Communicator):
 
 
 def everyone_of(workers: Communicator) -> Communicator:
-    """Return all ranks that take the same steps: of workers of several ranks, all of these."""
+    """Return the communicator of all ranks that train together: all ranks of each worker."""
     return workers.everyone if isinstance(workers, DataAxis) else workers
 
 
 def group_of(workers: Communicator) -> Communicator | None:
-    """Return the ranks that are one worker with this one; `None` where each is one."""
+    """Return the communicator of this rank's worker, or `None` if each rank is a worker."""
     return workers.group if isinstance(workers, DataAxis) else None
 
 
 def make_alike(workers: Communicator, array: np.ndarray) -> None:
-    """Let ranks that are one worker have the same bits of an array that each has computed.
+    """Make an array that each rank of a worker has computed bitwise identical on all of them.
 
-    Each rank's part of it becomes that of all: `(G - 1) / G` of its bytes are sent by each of `G` ranks, in `G - 1`
-    messages. Where each worker is one rank this does nothing.
+    Each rank's part of it replaces the others': each of `G` ranks sends `(G - 1) / G` of its bytes, in `G - 1`
+    messages. If each worker is one rank this does nothing.
     """
     if isinstance(workers, DataAxis) and array.size:
         workers.beside.all_gather(array.reshape(-1), np.linspace(0, array.size, workers.beside.size + 1).astype(int))

@@ -1,4 +1,4 @@
-"""Some of the ranks of a communicator, among themselves."""
+"""A communicator of some of another communicator's ranks."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -13,11 +13,11 @@ __all__ = ["Group"]
 
 
 class Group(Communicator):
-    """Some ranks of another communicator, numbered anew from 0. What they send is counted there.
+    """Some ranks of another communicator, renumbered from 0. Their traffic is counted there.
 
     Args:
-        communicator: The other `Communicator`. Messages that its ranks send each other meanwhile must not pass between
-            two ranks of the group.
+        communicator: The other `Communicator`. While the group is in use, no message may be sent through it from one
+            rank of the group to another.
         ranks: The ranks of the group, in the order of their new numbers. This rank is one of them.
     """
 

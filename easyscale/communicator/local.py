@@ -1,7 +1,7 @@
-"""Ranks as threads of one process: for tests, notebooks, and a script that runs alone.
+"""Ranks as threads of one process: for tests, notebooks, and single-process scripts.
 
 Sending is a rendezvous, as it is for long messages in MPI: `isend` completes when the other side has received, and the
-data is read only then. So a deadlock or a buffer written too early shows here as it would there.
+data is read only then. So a deadlock, or a buffer overwritten too early, shows up here as it would there.
 """
 
 import collections
@@ -21,7 +21,7 @@ from easyscale.errors import DesyncError, PeerError
 __all__ = ["Local", "run_ranks"]
 
 _NAP_SECONDS = 0.00002
-_STILL_SECONDS = 10.0  # in which all ranks wait, and none begins to: they do so for each other
+_STILL_SECONDS = 10.0  # with all ranks waiting and none making progress: a deadlock
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _thread = threading.local()
 
 
 class _Group:
-    """What the ranks of one `run_ranks` have in common."""
+    """State shared by the ranks of one `run_ranks`."""
 
     def __init__(self, size: int, timeout: float, nodes: Sequence[int] | None = None, servers: int = 0):
         self.size, self.servers = size, servers
@@ -47,7 +47,7 @@ class _Group:
         self._moved_at = time.monotonic()  # when a rank last posted, or began to wait
         self.parent: _Group | None = None
         self._failed: tuple[int, BaseException] | None = None
-        self.duplicates: list[_Group] = []  # groups of the same ranks, with messages of their own
+        self.duplicates: list[_Group] = []  # groups of the same ranks, with separate messages
 
     @property
     def failed(self) -> tuple[int, BaseException] | None:
@@ -55,7 +55,7 @@ class _Group:
         return self._failed if self.parent is None else self.parent.failed
 
     def fail(self, rank: int, error: BaseException) -> None:
-        """Let all ranks know that one has failed."""
+        """Notify all ranks that one has failed."""
         with self.changed:
             self._failed = self._failed or (rank, error)
             self.changed.notify_all()
@@ -64,24 +64,24 @@ class _Group:
                 other.changed.notify_all()
 
     def begin_wait(self, rank: int, action: str) -> None:
-        """Take in that a rank waits."""
+        """Record that a rank waits."""
         self._waiting[rank] = action
         self.move()
 
     def end_wait(self, rank: int) -> None:
-        """Take in that it has what it waited for."""
+        """Record that a rank no longer waits."""
         self._waiting.pop(rank, None)
 
     def end(self, rank: int) -> None:
-        """Take in that a rank has returned, or failed."""
+        """Record that a rank has returned or failed."""
         self._ended.add(rank)
 
     def move(self) -> None:
-        """Take in that a rank has done something that others may wait for, in this group or a duplicate."""
+        """Record that a rank has made progress, in this group or a duplicate."""
         (self.parent or self)._moved_at = time.monotonic()
 
     def look(self, rank: int, action: str) -> None:
-        """Raise an error if what a rank does while it waits is in vain."""
+        """Raise an error if a wait is in vain: a rank has failed, time is up, or all ranks wait for each other."""
         if self.failed is not None:
             raise PeerError(f"[rank {rank} of {self.size}] rank {self.failed[0]} failed: {action}")
         root, now = self.parent or self, time.monotonic()
@@ -91,7 +91,7 @@ class _Group:
             raise TimeoutError(f"ranks wait for each other. {who}")
 
     def duplicate(self, number: int) -> "_Group":
-        """Return the `number`-th duplicate; who asks first makes it."""
+        """Return the `number`-th duplicate, which the first call creates."""
         with self.changed:
             if number == len(self.duplicates):
                 other = _Group(self.size, self.deadline - time.monotonic(), list(map(len, self.nodes)), self.servers)
@@ -183,7 +183,7 @@ class Local(Communicator):
     def allocate_shared_among(self, ranks: Sequence[int], nbytes: int) -> Window:
         key = tuple(ranks)
         self._windows[key] += 1
-        with self._group.changed:  # two threads that both find nothing there would each make one
+        with self._group.changed:  # otherwise two threads that find nothing there would each create one
             parts = self._group.shared[key, self._windows[key]]
         parts[self.rank] = np.zeros(nbytes, np.uint8)
         self.poll(lambda: len(parts) == len(key), Wait("allocates shared memory"))
@@ -226,15 +226,15 @@ def run_ranks(
     Args:
         size: Int. The number of ranks.
         function: Callable. Takes the rank's communicator.
-        timeout: Float, in seconds. How long the ranks may take. Defaults to `60.0`.
-        nodes: How many ranks count as being on each node. Defaults to `None`: all on one.
-        servers: Int. How many of the ranks, the last ones, are servers. Defaults to `0`.
+        timeout: Float. The number of seconds that the ranks may take. Defaults to `60.0`.
+        nodes: The number of ranks on each emulated node. Defaults to `None`: all on one.
+        servers: Int. The number of ranks, the last ones, that are servers. Defaults to `0`.
 
     Returns:
-        The list of what the ranks returned.
+        The list of the ranks' return values.
 
     Raises:
-        TimeoutError: If they take longer. It says which rank waits for what.
+        TimeoutError: If they take longer. The message says which rank waits for what.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""What MPICH leaves behind of a rank that is killed: memory of the ranks of a node, named as long as they run."""
+"""Cleanup of MPICH's named shared memory, which a killed rank would leave behind."""
 
 import contextlib
 import os
@@ -8,10 +8,10 @@ __all__ = ["remove_names"]
 
 
 def remove_names() -> None:
-    """Take the name from the memory that MPICH made for the ranks of this node, once all of them have opened it.
+    """Unlink the memory that MPICH shares between the ranks of this node, once all of them have opened it.
 
-    They keep the memory, and it goes with the last of them, however that ends. MPICH would remove the name in
-    `MPI_Finalize`, to which a rank that is killed does not come.
+    The memory stays mapped until the last rank ends, however it ends. MPICH would unlink it in `MPI_Finalize`, which a
+    killed rank never reaches.
     """
     with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for name in set(re.findall(r" (/dev/shm/mpich_shm_\w+)$", maps.read(), re.MULTILINE)):

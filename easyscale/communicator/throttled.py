@@ -1,4 +1,4 @@
-"""A slower network than there is: on one machine one sees what another network would do to a training."""
+"""Emulation of a slow network, to see on one machine how training would behave on it."""
 
 import queue
 import threading
@@ -15,28 +15,28 @@ __all__ = ["Line", "Throttled"]
 
 
 class Line:
-    """What leaves a rank: one message behind the other, by a thread that keeps each until it would have arrived.
+    """A rank's outgoing link: a thread holds back each message until it would have arrived.
 
-    A message of `n` bytes leaves when those before it have left, and arrives `n / bandwidth + latency` later. The line
-    is of one direction: what comes has come over its sender's. What comes from several ranks at once comes as fast as
-    each of them sends.
+    A message of `n` bytes starts when those before it have left, and arrives `n / bandwidth + latency` later. Only
+    outgoing messages are delayed: an incoming one was delayed by its sender's link. Messages from several ranks at once
+    arrive as fast as each of them sends.
 
     Args:
-        bandwidth: Float. Bytes per second. Defaults to `None`: as many as there are.
+        bandwidth: Float. Bytes per second. Defaults to `None`: unlimited.
         latency: Float. Seconds. Defaults to `0.0`.
     """
 
     def __init__(self, bandwidth: float | None = None, latency: float = 0.0):
         self.bandwidth, self.latency = bandwidth, latency
-        self._free_at = 0.0  # when what is on its way has left
+        self._free_at = 0.0  # when all queued messages have left
         self._lock = threading.Lock()
         self._kept: queue.SimpleQueue[tuple[float, _Kept]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def send(self, nbytes: int, begin: Callable[[], Request]) -> Request:
-        """Call `begin()`, which sends a message of so many bytes, when it would have arrived."""
+        """Call `begin()`, which sends a message of `nbytes` bytes, at the time it would have arrived."""
         kept = _Kept(begin)
-        with self._lock:  # servers and exchanges send from threads of their own
+        with self._lock:  # servers and exchanges send from their own threads
             self._free_at = max(time.monotonic(), self._free_at) + (nbytes / self.bandwidth if self.bandwidth else 0.0)
             self._kept.put((self._free_at + self.latency, kept))
             if self._thread is None:
@@ -56,16 +56,16 @@ class Line:
 
 
 class Throttled(Communicator):
-    """The ranks of another communicator, as if each were on a host of its own, at the end of a slow line.
+    """The ranks of another communicator, as if each were on its own host with a slow link.
 
-    What a rank sends it sends by `isend`, collectives too, so all of it goes through the line; it has no common memory.
+    Everything is sent by `isend`, collectives too, so all of it goes through the link. There is no shared memory.
 
     Args:
         communicator: The other `Communicator`.
         line: `Line` of this rank.
 
     Raises:
-        EasyScaleError: If ranks may come and go.
+        EasyScaleError: If the job is elastic.
     """
 
     def __init__(self, communicator: Communicator, line: Line):
@@ -94,7 +94,7 @@ class Throttled(Communicator):
 
 
 class _Kept(Request):
-    """A message that is kept until it would have arrived."""
+    """A message held back until it would have arrived."""
 
     def __init__(self, begin: Callable[[], Request]):
         self._begin, self._begun = begin, threading.Event()
@@ -102,7 +102,7 @@ class _Kept(Request):
         self._error: Exception | None = None
 
     def begin(self) -> None:
-        """Send it now. What goes wrong is told to who waits for it."""
+        """Send it now. An error is raised later, by `done` and `wait`."""
         try:
             self._request = self._begin()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What a rank waits for, and how it does."""
+"""Descriptions of waits, and the waiting mode of a thread."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _thread = threading.local()
 
 
 def wait_patiently() -> None:
-    """Have this thread, from now on, leave its core to others as soon as it waits: they compute meanwhile."""
+    """Make this thread give up its core as soon as it waits, so that other threads can compute."""
     _thread.is_patient = True
 
 
@@ -20,14 +20,14 @@ def is_patient() -> bool:
 
 
 class Wait(NamedTuple):
-    """What a rank waits for, and who is told of it. For `Communicator.poll`.
+    """Description of a wait, for `Communicator.poll`.
 
     Attributes:
-        action: String. What this rank does meanwhile, as "waits for rank 1".
-        missing: Callable. Returns the ranks without which it cannot come to an end. Defaults to `None`: all others.
-        stalls: Bool. Whether it is a stall if that takes long. Defaults to `True`.
-        notices: Bool. Whether what is polled raises `LostError` itself if it waits for a rank that has failed. Defaults
-            to `False`: whichever rank has failed, the waiting ends by this error.
+        action: String. What this rank is doing, such as "waits for rank 1".
+        missing: Callable. Returns the ranks that it still waits for. Defaults to `None`: all others.
+        stalls: Bool. Whether a long wait counts as a stall. Defaults to `True`.
+        notices: Bool. Whether polling itself raises `LostError` if it waits for a failed rank. Defaults to `False`:
+            the failure of any rank ends the wait with this error.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Watches a rank from inside, where no launcher does: it tells of its own long waits, and ends them."""
+"""In-process stall watchdog, for a rank that no launcher watches."""
 
 import sys
 import threading
@@ -15,12 +15,12 @@ __all__ = ["watch"]
 def watch(communicator: Communicator, timeout: float, abort: Callable[[int], None]) -> None:
     """Start a thread that reports waits of more than `timeout` seconds on stderr, and ends the job after twice that.
 
-    It cannot see what others do. Where they may be tracing their first step, or evaluating, it does not end the job.
+    It cannot see the other ranks, so it does not end the job while they may be tracing their first step or evaluating.
 
     Args:
-        communicator: That of the rank.
-        timeout: Float. 0 for no watch.
-        abort: Function. Takes an exit code, and ends the job.
+        communicator: The rank's `Communicator`.
+        timeout: Float. 0 disables the watchdog.
+        abort: Function. Takes an exit code and ends the job.
     """
     if timeout > 0:
         threading.Thread(

@@ -1,17 +1,17 @@
-"""In what form gradients travel between ranks.
+"""Compression of gradients that travel between ranks.
 
-packing         the base of forms in which each message is packed
+packing         the base class of compressions that pack each message
 half            fp16 and bf16: two bytes for each element
 int8            one byte for each element
 one_bit         one bit for each element
-blocks          what these two have in common: a scale for each block of elements
+blocks          the part that these two share: a scale for each block of elements
 top_k           the largest elements, with their indices
-random_k        elements that all ranks draw alike
+random_k        random elements, the same on all ranks
 power_sgd       two thin factors of each matrix
-error_feedback  what any form leaves out of a gradient is added to the next one
+error_feedback  what any compression leaves out of a gradient is added to the next one
 
-A new form is a new file in this folder, with a subclass of `Packing`, or of `Compression` if it is no form of messages;
-nothing else names it.
+To add a compression, add a file to this folder with a subclass of `Packing`, or of `Compression` if it does not pack
+messages; no other change is needed.
 """
 
 from typing import Any, Final, Literal, TypeAlias
@@ -70,7 +70,7 @@ Example:
 >>> form: Form = given("int8")
 """
 
-_KEEPS = "error_feedback"  # of a form in a file: whether there is some around it
+_KEEPS = "error_feedback"  # in a config: whether the compression is in an `ErrorFeedback`
 
 _registry: Registry[Compression] = Registry(
     "compression", __name__, base=Compression, also=" or a `Compression`", besides=[AUTO]
@@ -78,7 +78,7 @@ _registry: Registry[Compression] = Registry(
 
 
 def available() -> dict[str, type[Compression]]:
-    """Return the forms that there are, by their names.
+    """Return the classes of all compressions, by their names.
 
     Example:
 
@@ -89,7 +89,7 @@ def available() -> dict[str, type[Compression]]:
 
 
 def names() -> list[str]:
-    """Return the names that `given` takes.
+    """Return the names that `given` accepts.
 
     Example:
 
@@ -100,14 +100,13 @@ def names() -> list[str]:
 
 
 def get(identifier: str | dict | Compression | type[Compression] | None) -> Compression | None:
-    """Return a form; `None` for `None`: gradients travel as they are.
+    """Return a `Compression`; for `None`, which means no compression, `None`.
 
     Args:
-        identifier: The name of a form, a `Compression`, a class of the user's own, what `serialize` has returned, or
-            `None`.
+        identifier: The name of a compression, a `Compression`, a custom class, a config from `serialize`, or `None`.
 
     Raises:
-        ValueError: If there is no form of this name.
+        ValueError: If there is no compression of this name.
 
     Example:
 
@@ -126,13 +125,13 @@ def get(identifier: str | dict | Compression | type[Compression] | None) -> Comp
 
 
 def given(identifier: Any) -> Form:
-    """Return what `get` does; and `"auto"`, or what a file says of it, as `"auto"`: the form is chosen later.
+    """Return the result of `get`, or `"auto"` if the compression is to be chosen later.
 
     Args:
-        identifier: What `get` takes, or `"auto"`.
+        identifier: What `get` takes, `"auto"`, or the config of `"auto"` from `serialize`.
 
     Raises:
-        ValueError: If there is no form of this name.
+        ValueError: If there is no compression of this name.
 
     Example:
 
@@ -145,13 +144,13 @@ def given(identifier: Any) -> Form:
 
 
 def asked(identifier: Any) -> Form:
-    """Return what `given` does; for `None` the form that `EASYSCALE_COMPRESSION` says, if it says one.
+    """Return the result of `given`; for `None`, the compression that `EASYSCALE_COMPRESSION` names, if it is set.
 
     Args:
         identifier: What `given` takes.
 
     Raises:
-        ValueError: If there is no form of this name.
+        ValueError: If there is no compression of this name.
 
     Example:
 
@@ -167,10 +166,10 @@ def asked(identifier: Any) -> Form:
 
 
 def serialize(form: Form) -> dict[str, Any] | None:
-    """Return what `get` makes the same form of, for a file.
+    """Return a config, for a file, from which `given` rebuilds the compression.
 
     Args:
-        form: What `given` has returned.
+        form: A result of `given`.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""A vector as blocks of equal length, of which each has a scale."""
+"""Vectors divided into blocks of equal length, each of which has a scale."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,14 @@ import numpy as np
 
 __all__ = ["Blocks"]
 
-_PART = 1 << 16  # elements: their float32 stay in the second-level cache from one pass over them to the next
+_PART = 1 << 16  # elements: as float32 they stay in the second-level cache from one pass to the next
 
 
 class Blocks:
-    """Cuts vectors into blocks, the last of which may be shorter, and takes some blocks at a time.
+    """Division of vectors into blocks, the last of which may be shorter; some blocks are processed at a time.
 
     Args:
-        length: Int. The elements of a block.
+        length: Int. The number of elements of a block.
 
     Example:
 
@@ -25,16 +25,16 @@ class Blocks:
         self._length = length
 
     def count(self, length: int) -> int:
-        """Return the number of blocks of a vector of so many elements."""
+        """Return the number of blocks of a vector of `length` elements."""
         return -(-length // self._length)
 
     def scales(self, message: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scales with which a message of such a vector begins, and the rest of it."""
+        """Return the scales at the start of a message for a vector of `length` elements, and the rest of it."""
         stop = 4 * self.count(length)
         return message[:stop].view(np.float32), message[stop:]
 
     def of(self, length: int) -> Iterator[tuple[slice, slice]]:
-        """Yield some whole blocks after the other, and at last the rest: which blocks, and which elements."""
+        """Yield some whole blocks at a time, then the shorter last one: a slice of blocks, and one of elements."""
         whole = length - length % self._length
         for start in range(0, whole, _PART):
             stop = min(start + _PART, whole)
@@ -43,10 +43,10 @@ class Blocks:
             yield slice(whole // self._length, whole // self._length + 1), slice(whole, length)
 
     def rows(self, part: np.ndarray) -> np.ndarray:
-        """Return elements that `of` has yielded as rows of one block each, without a copy."""
+        """Return elements that `of` has yielded, as rows of one block each, without a copy."""
         return part.reshape(-1, self._length) if part.size % self._length == 0 else part[None]
 
     @staticmethod
     def work(length: int) -> np.ndarray:
-        """Return memory for as many elements as `of` yields at once."""
+        """Return a work buffer for as many elements as `of` yields at a time."""
         return np.empty(min(length, _PART), np.float32)

@@ -1,4 +1,4 @@
-"""The base class of forms in which gradients travel."""
+"""The base class of gradient compressions."""
 
 import abc
 import inspect
@@ -13,13 +13,13 @@ __all__ = ["Compression", "Span", "StepOfForm", "Way"]
 
 
 class Span(NamedTuple):
-    """Where in a vector a gradient stands.
+    """The position of a gradient in a vector.
 
     Attributes:
-        number: Int. That of its variable: the same on all ranks, and in each step.
+        number: Int. The number of its variable: the same on all ranks, and in each step.
         start: Int. Its first element.
-        stop: Int. The element behind its last.
-        shape: Tuple of ints. The gradient's.
+        stop: Int. The element after its last.
+        shape: Tuple of ints. The shape of the gradient.
 
     Example:
 
@@ -34,12 +34,12 @@ class Span(NamedTuple):
 
 
 class StepOfForm(NamedTuple):
-    """What a form knows of the step in which a vector travels.
+    """The context of a compression: the step in which a vector travels.
 
     Attributes:
-        number: Int. How many steps there were: the same on all ranks.
-        spans: `Span` of each gradient in the vector. What is between them is zero.
-        factors: Dict. What the form keeps from step to step for a variable, by its number: the same on all ranks.
+        number: Int. The number of steps before this one: the same on all ranks.
+        spans: `Span` of each gradient in the vector. Elements between them are zero.
+        factors: Dict. State that is kept from step to step for a variable, by its number: the same on all ranks.
 
     Example:
 
@@ -53,7 +53,7 @@ class StepOfForm(NamedTuple):
 
 
 class Way(Protocol):
-    """What vectors travel along: an `Exchange`."""
+    """The methods of an `Exchange` that a compression uses."""
 
     def over(self, wrap: Callable[[Communicator], Communicator]) -> "Way": ...
 
@@ -67,17 +67,17 @@ class Way(Protocol):
 
 
 class Compression(abc.ABC):
-    """A form in which float32 vectors of gradients travel.
+    """A compressed form in which float32 vectors of gradients travel.
 
-    Most forms are a `Packing`: each message is packed. Others make fewer numbers of a whole vector, which ranks sum as
-    they are, and have a `sum` of their own. The arguments of a form are its attributes, of the same names.
+    Most compressions are a `Packing`: each message is packed. Others reduce a whole vector to fewer numbers, which the
+    ranks sum as they are, and override `sum`. Constructor arguments are attributes of the same names.
 
-    What is not finite stays so, whatever bits a NaN has: by it a step is known to have failed.
+    Numbers that are not finite stay so, whatever the bits of a NaN: they show that a step has failed.
 
     Attributes:
-        name: String. By which users ask for it, as in `Distribute(compression="int8")`.
+        name: String. The name by which users select it, as in `Distribute(compression="int8")`.
         keeps_error: Bool. Whether what a step leaves out of a gradient is added to the next one, as with
-            `ErrorFeedback`. Without it what is left out is lost.
+            `ErrorFeedback`. Otherwise it is lost.
 
     Example:
 
@@ -90,36 +90,35 @@ class Compression(abc.ABC):
 
     @property
     def plain(self) -> "Compression":
-        """The form itself, without `ErrorFeedback` around it."""
+        """The compression itself, without `ErrorFeedback` around it."""
         return self
 
     def why_not(self, way: Any) -> str | None:
-        """Return the reason for which vectors cannot travel so along an `Exchange`, or `None` if they can."""
+        """Return the reason why this compression does not work with an `Exchange`, or `None` if it does."""
         return None
 
     def shortens(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a gradient of this shape has fewer numbers, or smaller ones, in this form."""
+        """Return whether this compression makes a gradient of this shape smaller."""
         return True
 
     @abc.abstractmethod
     def sum(
         self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
     ) -> None:
-        """Overwrite `vector` with its sum over ranks. All ranks must call this alike, and get the same bits.
+        """Overwrite `vector` with its sum over ranks. Collective: all ranks must call this, and get the same bits.
 
         Args:
             way: The connected `Exchange`.
             vector: Vector of float32.
             step: The `StepOfForm`.
-            left_out: Vector of zeros, as long. What is not in the sum, of what this rank has put into it, is added to
-                it: so the sum, and what is left out on all ranks, make together what all have given. Defaults to
-                `None`: it is lost.
-            gathers: Bool. Whether the whole sum is needed on each rank, or only what the rank owns of it. Defaults to
-                `True`.
+            left_out: Vector of zeros, of the same length. The part of this rank's input that is not in the sum is added
+                to it: the sum, plus what is left out on all ranks, is the exact sum. Defaults to `None`: it is lost.
+            gathers: Bool. Whether the whole sum is needed on each rank, or only the part that the rank owns. Defaults
+                to `True`.
         """
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments by which another is made like this one."""
+        """Return the constructor arguments that create an equal compression."""
         names = inspect.signature(type(self)).parameters if type(self).__init__ is not object.__init__ else ()
         return {name: getattr(self, name) for name in names}
 

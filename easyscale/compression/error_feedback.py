@@ -1,4 +1,4 @@
-"""What a form leaves out of a gradient is added to the next one."""
+"""Error feedback: what a compression leaves out of a gradient is added to the next one."""
 
 from typing import Any
 
@@ -10,27 +10,27 @@ __all__ = ["ErrorFeedback"]
 
 
 class ErrorFeedback(Compression):
-    """A form, and a residual on each rank: what steps have left out of gradients so far, and not made up for.
+    """A compression with a residual on each rank: what has been left out of gradients so far and not yet sent.
 
         p = g + e                               the rank's gradient, and its residual
         e = p - what has been sent of p         stays until the next step
 
-    So every number arrives, some of it later: the sum of all steps is off by the last residuals only, and not by one
-    for each step. The residual is of float32 and takes as much memory as the gradients. It is kept where a message is
-    packed, which is at each rank on the way around a ring: what a rank leaves out of a sum that it passes on is in its
-    own residual, too. See `Packing`.
+    So every number arrives, some of it later: the sum over all steps is off only by the last residuals, not by one per
+    step. The residual is float32 and takes as much memory as the gradients. It is kept where a message is packed, which
+    around a ring is at each rank: what a rank leaves out of a sum that it passes on goes into its own residual, too.
+    See `Packing`.
 
-    Residuals are part of a checkpoint: on as many workers training goes on with the same bits, and on another number
-    each gets an equal part of the sum of all. They are not part of a model's file. One that is not finite is told of,
-    once, and stays as it was before.
+    Residuals are part of a checkpoint: on the same number of workers training continues with the same bits; on another
+    number each worker gets an equal part of the sum of all. They are not part of a model's file. A residual that is not
+    finite is reported once, and stays as it was before.
 
-    Forms that leave out most of a gradient keep their errors by themselves, and need nothing around them.
+    Compressions that leave out most of a gradient have error feedback of their own and need no wrapper.
 
     Args:
         form: `Compression`, or the name of one.
 
     Raises:
-        ValueError: If it is `"auto"`, or has error feedback already.
+        ValueError: If it is `"auto"`, or an `ErrorFeedback` already.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Half types: two bytes for each element."""
+"""Half-precision types: two bytes for each element."""
 
 import functools
 from typing import ClassVar
@@ -10,18 +10,18 @@ from easyscale.compression.packing import Packing
 
 __all__ = ["BF16", "FP16", "Half"]
 
-_PART = 1 << 15  # elements: what is computed of them stays in the second-level cache
-_INFINITE = np.float32(65_536)  # the first power of two that float16 has not
-_EXPONENT, _LEAST = np.array([0xFF << 23, 113 << 23], np.uint32)  # of float32; 2^-14: steps below it are equal
-_BITS, _LOST, _HALF = np.array([13 << 23, 13, 16], np.uint32)  # 13 bits of mantissa that float16 has not
-_SIGN, _FIRST = np.array([0x8000, (113 << 10) & 0xFFFF], np.uint16)  # of float16; where it begins to count
+_PART = 1 << 15  # elements: intermediate results of so many stay in the second-level cache
+_INFINITE = np.float32(65_536)  # the first power of two above float16's range
+_EXPONENT, _LEAST = np.array([0xFF << 23, 113 << 23], np.uint32)  # of float32; 2^-14: below it steps are equal
+_BITS, _LOST, _HALF = np.array([13 << 23, 13, 16], np.uint32)  # 13 bits of mantissa that float16 lacks
+_SIGN, _FIRST = np.array([0x8000, (113 << 10) & 0xFFFF], np.uint16)  # of float16; the offset of its step count
 
 
 class Half(Packing):
-    """Each number as the nearest of a half type. A vector of `S` bytes travels as `S / 2`.
+    """Numbers rounded to a half-precision type. A vector of `S` bytes travels as `S / 2`.
 
     Attributes:
-        dtype: The half type.
+        dtype: The half-precision type.
     """
 
     dtype: ClassVar[np.dtype]
@@ -30,7 +30,7 @@ class Half(Packing):
         return length * self.dtype.itemsize
 
     def pack(self, vector: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):  # what is too large is infinite
+        with np.errstate(over="ignore"):  # numbers that are too large become infinite
             return vector.astype(self.dtype).view(np.uint8)
 
     def unpack(self, message: np.ndarray, vector: np.ndarray) -> None:
@@ -38,7 +38,7 @@ class Half(Packing):
 
 
 class FP16(Half):
-    """float16: 11 bits of mantissa, and none beyond 65,504.
+    """float16: 11 bits of mantissa, numbers up to 65,504.
 
     Example:
 
@@ -52,22 +52,22 @@ class FP16(Half):
     error = 2.0**-11
     dtype = np.dtype(np.float16)
 
-    # NumPy converts float16 number by number, and those below 6e-5, as gradients are, many times as slowly as others.
+    # NumPy converts float16 one by one, and those below 6e-5, as gradients often are, many times more slowly.
 
     def pack(self, vector: np.ndarray) -> np.ndarray:
         halves = np.empty(vector.size, np.uint16)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is too large is infinite
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers that are too large become infinite
             for start in range(0, vector.size, _PART):
                 part = slice(start, start + _PART)
                 _round(vector[part], halves[part])
         return halves.view(np.uint8)
 
     def unpack(self, message: np.ndarray, vector: np.ndarray) -> None:
-        np.take(_floats(), message.view(np.uint16), out=vector, mode="clip")  # which writes to `out` at once
+        np.take(_floats(), message.view(np.uint16), out=vector, mode="clip")  # "clip" writes to `out` directly
 
 
 class BF16(Half):
-    """bfloat16: 8 bits of mantissa, and as large as float32 has them.
+    """bfloat16: 8 bits of mantissa, the range of float32.
 
     Example:
 
@@ -85,10 +85,10 @@ class BF16(Half):
 
 
 def _round(vector: np.ndarray, halves: np.ndarray) -> None:
-    """Write the bits of float32 numbers as float16, rounded to the nearest, and to the even one of two.
+    """Write float32 numbers as the bits of float16, rounded to nearest, ties to even.
 
-    A sum of float32 is rounded to a multiple of what its last bit is worth. Added to `2^13` times its own power of two
-    a number is so rounded to float16's 11 bits, and the last 16 bits of the sum count float16's steps.
+    A float32 sum is rounded to a multiple of its last bit. So adding `2^13` times its own power of two to a number
+    rounds it to float16's 11 bits, and the last 16 bits of the sum count float16's steps.
     """
     size = np.abs(vector)
     if np.isnan(size.max()):
@@ -111,5 +111,5 @@ def _round(vector: np.ndarray, halves: np.ndarray) -> None:
 
 @functools.cache
 def _floats() -> np.ndarray:
-    """Return each float16, by its bits, as a float32."""
+    """Return a table of all float16 numbers, by their bits, as float32."""
     return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)

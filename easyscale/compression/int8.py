@@ -9,17 +9,17 @@ __all__ = ["Int8"]
 
 _BLOCKS = Blocks(512)
 _LEVELS = 127  # above zero, and as many below
-_LEAST = np.finfo(np.float32).tiny  # of scales: what is below it some threads take for zero
+_LEAST = np.finfo(np.float32).tiny  # of scales: some threads flush smaller numbers to zero
 
 
 class Int8(Packing):
-    """Each number as a whole number of steps, from -127 to 127, which are as long as its block of 512 needs.
+    """Numbers as whole multiples of a step, from -127 to 127, with one step size for each block of 512.
 
         step = max |x| / 127                    of a block, a float32
         q = round(x / step)                     an int8
 
     A vector of `S` bytes travels as `S / 4 + S / 512`, 0.252 of it. A number is off by half a step at most: by 1/254 of
-    the largest of its block, or by 6e-39. A block with a number that is not finite has none that is.
+    the largest of its block, or by 6e-39. If one number of a block is not finite, all become so.
 
     Example:
 
@@ -33,7 +33,7 @@ class Int8(Packing):
     """
 
     name = "int8"
-    error = 1 / 254 + 2.0**-22  # and the rounding of float32
+    error = 1 / 254 + 2.0**-22  # plus the rounding of float32
 
     def nbytes(self, length: int) -> int:
         return length + 4 * _BLOCKS.count(length)

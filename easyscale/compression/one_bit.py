@@ -16,9 +16,8 @@ class OneBit(Packing):
         scale = mean |x|                        of a block, a float32
         q = scale if x >= 0 else -scale         a bit
 
-    A vector of `S` bytes travels as `S / 32 + S / 1024`, 1/31 of it. What is left out is most of a gradient: it stays
-    on the rank as its residual and comes later; see `ErrorFeedback`. A block with a number that is not finite has none
-    that is.
+    A vector of `S` bytes travels as `S / 32 + S / 1024`, 1/31 of it. Most of a gradient is left out: it stays on the
+    rank as its residual and is sent later; see `ErrorFeedback`. If one number of a block is not finite, all become so.
 
     Example:
 
@@ -62,5 +61,5 @@ class OneBit(Packing):
 
 
 def _bytes_of(part: slice) -> slice:
-    """Return which bytes have the bits of these elements."""
+    """Return the slice of bytes that hold the bits of these elements."""
     return slice(part.start // 8, -(-part.stop // 8))

@@ -1,4 +1,4 @@
-"""A communicator whose messages of gradients travel in another form."""
+"""A communicator that packs messages of gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ __all__ = ["LeftOut", "PackedMessages"]
 
 
 class Form(Protocol):
-    """In what form messages travel: a `Packing`."""
+    """The methods of a `Packing`."""
 
     def nbytes(self, length: int) -> int: ...
 
@@ -22,11 +22,11 @@ class Form(Protocol):
 
 
 class LeftOut:
-    """What messages leave out of the parts of a vector.
+    """Accumulator of what messages leave out of the parts of a vector.
 
     Args:
         vector: The vector whose parts are sent.
-        total: Vector, as long. What is left out is added to it.
+        total: Vector of the same length, to which what is left out is added.
     """
 
     def __init__(self, vector: np.ndarray, total: np.ndarray):
@@ -34,10 +34,10 @@ class LeftOut:
         self._arrived = np.empty(0, vector.dtype)
 
     def add(self, part: np.ndarray, message: np.ndarray, form: Form) -> None:
-        """Take in that a message is sent for a part of the vector.
+        """Add what the message for a part of the vector leaves out.
 
         Raises:
-            ValueError: If it is no part of it: what is left out of another would be nobody's.
+            ValueError: If it is not a part of the vector: what is left out of it could not be kept.
         """
         if self._arrived.size < part.size:
             self._arrived = np.empty(part.size, part.dtype)
@@ -50,23 +50,23 @@ class LeftOut:
                 "sends copies. Use 'ring', or a form that keeps no error"
             )
         total = self._total[start : start + part.size]
-        with np.errstate(invalid="ignore"):  # of what is not finite
+        with np.errstate(invalid="ignore"):  # from numbers that are not finite
             total += part
             total -= arrived
 
 
 class PackedMessages(Communicator):
-    """The ranks of another communicator, between which float32 vectors travel in another form. All else is as it was.
+    """The ranks of another communicator, between which float32 vectors travel packed. All else is unchanged.
 
-    An exchange that sends by `isend` and receives by `ireceive` needs to know nothing of it. What is sent is counted
-    by the other communicator, in the form in which it travels.
+    It is transparent to an exchange that sends by `isend` and receives by `ireceive`. The other communicator counts the
+    packed bytes that are sent.
 
     Args:
         communicator: The other `Communicator`.
         form: `Packing`. The same on all ranks.
-        rounds: Bool. Whether what is sent becomes, on this rank too, what the others unpack. Then who passes on what
-            has come, in the same pieces, sends the message in which it came. Defaults to `False`.
-        left_out: `LeftOut`. Takes what messages leave out. Defaults to `None`: it is lost.
+        rounds: Bool. Whether a vector that is sent is overwritten with what the others unpack. A vector that is passed
+            on, in the pieces in which it came, is then sent as the message that was received. Defaults to `False`.
+        left_out: `LeftOut`. Accumulates what messages leave out. Defaults to `None`: it is lost.
 
     Example:
 
@@ -77,7 +77,7 @@ class PackedMessages(Communicator):
 
     def __init__(self, communicator: Communicator, form: Form, rounds: bool = False, left_out: LeftOut | None = None):
         self._communicator, self._form, self._left_out = communicator, form, left_out
-        self._messages: dict[tuple[int, int], np.ndarray] | None = {} if rounds else None  # by where they belong
+        self._messages: dict[tuple[int, int], np.ndarray] | None = {} if rounds else None  # by `_span_of`
         self.sent, self.progress, self.timeline = communicator.sent, communicator.progress, communicator.timeline
         self.rank, self.size, self.servers = communicator.rank, communicator.size, communicator.servers
         self.local_rank, self.local_size = communicator.local_rank, communicator.local_size
@@ -94,7 +94,7 @@ class PackedMessages(Communicator):
         if self._messages is not None and place in self._messages:
             return self._messages[place]
         message = self._form.pack(vector)
-        if message.dtype != np.uint8 or message.size != self._form.nbytes(vector.size):  # others wait for so many
+        if message.dtype != np.uint8 or message.size != self._form.nbytes(vector.size):  # receivers expect so many
             raise ValueError(
                 "`pack` of a form must return as many bytes as its `nbytes` says. Received: "
                 f"{message.size} of {message.dtype} for {vector.size} numbers by {self._form}, where `nbytes` says "
@@ -132,7 +132,7 @@ class PackedMessages(Communicator):
 
 
 class _Unpacking(Request):
-    """A message under way, and what is done when it has come."""
+    """A message in progress, which is unpacked when it has arrived."""
 
     def __init__(self, request: Request, unpack: Callable[[], None]):
         self._request, self._unpack = request, unpack
@@ -150,5 +150,5 @@ def _address(vector: np.ndarray) -> int:
 
 
 def _span_of(vector: np.ndarray) -> tuple[int, int]:
-    """Return where a vector begins in memory, and its length."""
+    """Return the address and the length of a vector."""
     return _address(vector), vector.size

@@ -1,4 +1,4 @@
-"""Forms in which each message is packed by who sends it, and unpacked by who gets it."""
+"""Compressions in which the sender packs each message and the receiver unpacks it."""
 
 import abc
 from typing import Any, ClassVar
@@ -12,19 +12,19 @@ __all__ = ["Packing"]
 
 
 class Packing(Compression):
-    """A form of messages. Three methods make one: `nbytes`, `pack` and `unpack`.
+    """A compression of messages. A subclass defines three methods: `nbytes`, `pack` and `unpack`.
 
-    Ranks sum in float32. What a rank sends it packs, and what it receives it unpacks, so a sum that passes through
-    several ranks, as around a ring, is packed by each of them; on the way back who passes it on sends the message that
-    has come. What ranks of a node read in common memory is not sent, and not packed.
+    Ranks sum in float32. A rank packs what it sends and unpacks what it receives, so a sum that passes through several
+    ranks, as around a ring, is packed by each of them. On the way back a rank passes on the message that it has
+    received. Data that ranks of a node read in shared memory are not sent, and not packed.
 
-    What a message leaves out stays with the rank that has packed it: of its own numbers where they go straight to their
-    owner, as with `parameter_server`; of the sum of some ranks where sums are passed on, as around a ring; and of the
-    whole sum of what it owns, which goes back to all. So nothing is lost, and nothing counts twice.
+    What a message leaves out stays with the rank that packed it. That is a part of its own numbers if they go directly
+    to their owner, as with `parameter_server`; of a partial sum if sums are passed on, as around a ring; and of the
+    complete sum of what it owns, which goes back to all. So nothing is lost, and nothing counts twice.
 
     Attributes:
-        error: Float. How far, at most, a number is from itself when it was packed and unpacked, as a part of the
-            largest in the vector.
+        error: Float. The largest error of a number that is packed and unpacked, relative to the largest number in the
+            vector.
 
     Example:
 
@@ -55,7 +55,7 @@ class Packing(Compression):
 
     @abc.abstractmethod
     def unpack(self, message: np.ndarray, vector: np.ndarray) -> None:
-        """Write what a message says to a float32 vector."""
+        """Decode a message into a float32 vector."""
 
     def why_not(self, way: Any) -> str | None:
         return (
@@ -70,11 +70,11 @@ class Packing(Compression):
             self.gather(way, vector, left_out)
 
     def reduce(self, way: Way, vector: np.ndarray, left_out: np.ndarray | None = None) -> None:
-        """Do what `Exchange.reduce` does; for `left_out` see `sum`."""
+        """Do `Exchange.reduce` with packed messages; for `left_out` see `sum`."""
         kept = None if left_out is None else LeftOut(vector, left_out)
         way.over(lambda communicator: PackedMessages(communicator, self, left_out=kept)).reduce(vector)
 
     def gather(self, way: Way, vector: np.ndarray, left_out: np.ndarray | None = None) -> None:
-        """Do what `Exchange.gather` does; an owner keeps what the others unpack. For `left_out` see `sum`."""
+        """Do `Exchange.gather` with packed messages; owners keep what the others unpack. For `left_out` see `sum`."""
         kept = None if left_out is None else LeftOut(vector, left_out)
         way.over(lambda communicator: PackedMessages(communicator, self, rounds=True, left_out=kept)).gather(vector)

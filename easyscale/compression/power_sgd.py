@@ -1,4 +1,4 @@
-"""Two thin factors of each matrix of gradients."""
+"""Low-rank compression: two thin factors of each gradient matrix."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,30 +14,30 @@ _PART = 1 << 17  # elements of a matrix that stay in the second-level cache from
 
 
 class PowerSGD(Compression):
-    """A gradient as a matrix of low rank: the product of two thin factors, of which each is summed over ranks.
+    """A gradient as a low-rank matrix: the product of two thin factors, each of which is summed over ranks.
 
         P = sum_r M_r Q                         M_r is rank r's gradient, n x m; Q of the step before, m x rank
         P = orthogonal(P)                       the same on all ranks
         Q = sum_r M_r^T P
         sum_r M_r ~ P Q^T
 
-    Sums are of float32 and exact, along any exchange. A kernel of `n x m` travels as `rank * (n + m)` numbers: one of
-    1,024 x 1,024 as 1/128, at rank 4. Of a kernel with more axes, as that of a convolution, the last is `m` and all
-    others are `n`. Vectors, and matrices of which the factors are not smaller, travel as they are. What a step leaves
-    out of a rank's own gradient, `M_r - P (M_r^T P)^T`, stays there as its residual; see `ErrorFeedback`.
+    Sums are exact, in float32, through any exchange. A kernel of `n x m` travels as `rank * (n + m)` numbers: one of
+    1,024 x 1,024 as 1/128, at rank 4. In a kernel with more axes, such as a convolution's, the last is `m` and all
+    others are `n`. Vectors, and matrices whose factors are not smaller, travel uncompressed. What a step leaves out of
+    a rank's own gradient, `M_r - P (M_r^T P)^T`, stays there as its residual; see `ErrorFeedback`.
 
-    Factors and residuals take memory, and two products of a matrix with a thin one, and two orthogonalisations, take
-    time: least beside large kernels. All ranks compute the same factors from the same sums, if they have the same kind
-    of processor and the same NumPy. Factors are part of a checkpoint; in an elastic job they begin anew when workers
+    Factors and residuals take memory. Products of matrices with thin ones and two orthogonalisations take time, which
+    matters least for large kernels. All ranks compute the same factors from the same sums, if they have the same kind
+    of processor and the same NumPy. Factors are part of a checkpoint; in an elastic job they start over when workers
     change.
 
     Args:
-        rank: Int. The columns of a factor. Defaults to `4`.
-        start_step: Int. Before so many steps gradients travel as they are: at the begin of a training they change too
-            fast to be followed. Defaults to `0`.
+        rank: Int. The number of columns of a factor. Defaults to `4`.
+        start_step: Int. The number of first steps in which gradients travel uncompressed: early in training they
+            change too fast to be tracked. Defaults to `0`.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of range.
 
     Example:
 
@@ -72,7 +72,7 @@ class PowerSGD(Compression):
         if step.number < self.start_step:
             (way.allreduce if gathers else way.reduce)(vector)
         else:
-            with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite
+            with np.errstate(over="ignore", invalid="ignore"):  # from numbers that are not finite
                 self._sum(way, vector, step, left_out)
 
     def _sum(self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None) -> None:
@@ -107,13 +107,13 @@ class PowerSGD(Compression):
         _copy(wholes, vector, rest, to_rest=False)
 
     def _shapes(self, span: Span) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the shapes of the factors of a gradient."""
+        """Return the shapes of a gradient's factors."""
         rows, columns = math.prod(span.shape[:-1]), span.shape[-1]
         rank = min(self.rank, rows, columns)
         return (rows, rank), (columns, rank)
 
     def _factor(self, step: StepOfForm, span: Span) -> np.ndarray:
-        """Return the second factor that the step before has left, or one to begin with, the same on all ranks."""
+        """Return the second factor of the step before, or an initial one, the same on all ranks."""
         _, shape = self._shapes(span)
         factor = step.factors.get(span.number)
         if factor is None or factor.shape != shape:
@@ -123,14 +123,14 @@ class PowerSGD(Compression):
 
 
 def _parts(matrix: np.ndarray) -> Iterator[slice]:
-    """Yield some rows of a matrix after the others. Products of thin factors by parts take half the time."""
+    """Yield slices of some rows of a matrix. Products with thin factors take half the time in such parts."""
     count = max(1, _PART // matrix.shape[1])
     for start in range(0, len(matrix), count):
         yield slice(start, start + count)
 
 
 def _lend(way: Way, shapes: Sequence[tuple[int, ...]]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return a vector of the memory that a way moves fastest, and its pieces of these shapes."""
+    """Return a vector that an exchange lends, and its pieces, of these shapes."""
     sizes = [math.prod(shape) for shape in shapes]
     vector = way.lend(sum(sizes), "float32")
     pieces = np.split(vector, np.cumsum(sizes)[:-1]) if sizes else []
@@ -138,7 +138,7 @@ def _lend(way: Way, shapes: Sequence[tuple[int, ...]]) -> tuple[np.ndarray, list
 
 
 def _copy(spans: list[Span], vector: np.ndarray, rest: np.ndarray, to_rest: bool) -> None:
-    """Copy these parts of a vector to another, one behind the other, or back."""
+    """Copy these parts of a vector to another, one after the other, or back."""
     start = 0
     for span in spans:
         part, own = vector[span.start : span.stop], rest[start : start + span.stop - span.start]
@@ -147,5 +147,5 @@ def _copy(spans: list[Span], vector: np.ndarray, rest: np.ndarray, to_rest: bool
 
 
 def _orthogonal(matrix: np.ndarray) -> np.ndarray:
-    """Return a matrix whose columns are orthogonal, of length 1, and span what those of `matrix` do."""
+    """Return a matrix with orthonormal columns that span the same space as those of `matrix`."""
     return np.ascontiguousarray(np.linalg.qr(matrix)[0])

@@ -1,4 +1,4 @@
-"""A few numbers of a gradient, at places that all ranks draw alike."""
+"""Random sparsification: a few numbers of a gradient, at positions that are the same on all ranks."""
 
 import numpy as np
 
@@ -11,20 +11,20 @@ __all__ = ["RandomK"]
 class RandomK(Compression):
     """The `share` of a gradient's numbers that is drawn in this step; the others are zero.
 
-    All ranks draw the same numbers, of one seed and the number of the step. So no index travels, and the ranks' numbers
-    at these places are summed as they are, along any exchange: the sum is exact, and each rank leaves out just what is
-    its own. A vector of `S` bytes travels as `share * S`.
+    All ranks draw the same positions, from a seed and the number of the step. So no index travels, and the ranks'
+    numbers at these positions are summed as they are, through any exchange: the sum is exact, and each rank leaves out
+    only numbers of its own gradient. A vector of `S` bytes travels as `share * S`.
 
-    A vector is cut into `share * n` pieces of nearly equal length, and one number of each is drawn. So one step of
-    about `1 / share` brings a number, and its residual is what has come up for it meanwhile; see `ErrorFeedback`. With
-    a share of 1 nothing is left out, and sums are those of no compression.
+    A vector is cut into `share * n` pieces of nearly equal length, and one number of each is drawn. So a number is sent
+    in about one of `1 / share` steps, and its residual is what has accumulated since; see `ErrorFeedback`. With a share
+    of 1 nothing is left out, and sums are those without compression.
 
     Args:
         share: Float, above 0, at most 1. Defaults to `0.01`.
         seed: Int. The same on all ranks. Defaults to `0`.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of range.
 
     Example:
 
@@ -47,9 +47,9 @@ class RandomK(Compression):
     ) -> None:
         chosen = self._draw(vector.size, step)
         numbers = way.lend(chosen.size, "float32")
-        np.take(vector, chosen, out=numbers, mode="clip")  # else it would be copied
+        np.take(vector, chosen, out=numbers, mode="clip")  # the default mode would copy `out`
         with np.errstate(over="ignore", invalid="ignore"):
-            if not np.isfinite(vector.sum()):  # perhaps at a place that is not drawn
+            if not np.isfinite(vector.sum()):  # perhaps at a position that is not drawn
                 numbers[:] = np.nan
         if left_out is not None:
             vector[chosen] = 0
@@ -59,9 +59,9 @@ class RandomK(Compression):
         vector[chosen] = numbers
 
     def _draw(self, length: int, step: StepOfForm) -> np.ndarray:
-        """Return the places that are drawn in this step, in their order, the same on all ranks."""
+        """Return the positions that are drawn in this step, in ascending order, the same on all ranks."""
         count = count_of(self.share, length)
         bounds = np.arange(count + 1) * length // max(count, 1)
-        first = step.spans[0].number if step.spans else 0  # the vectors of one step draw each for itself
+        first = step.spans[0].number if step.spans else 0  # each vector of a step has its own draw
         generator = np.random.default_rng([self.seed, step.number, first])
         return bounds[:-1] + (generator.random(count) * np.diff(bounds)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The largest numbers of a gradient, and where they stand."""
+"""Top-k sparsification: the largest numbers of a gradient, and their positions."""
 
 import numpy as np
 
@@ -7,16 +7,16 @@ from easyscale.compression.share import check_share, count_of
 
 __all__ = ["TopK"]
 
-_SHORT = 1 << 16  # a vector of so many elements has indices of two bytes
+_SHORT = 1 << 16  # elements of the longest vector with indices of two bytes
 
 
 class TopK(Packing):
-    """The `share` of a message's numbers that is largest, by magnitude, each with its index; the others are zero.
+    """The `share` of a message's numbers with the largest magnitude, each with its index; the others are zero.
 
-    Of each message `k = share * n` numbers travel: the values as float32, and their indices as two bytes, or as four
-    where a message has more than 65,536 numbers. A ring's have at most that, so a vector of `S` bytes travels as
-    `1.5 * share * S`, and 0.01 as 1/67. What is not among the largest stays on the rank as its residual and comes when
-    it has become large; see `ErrorFeedback`. Around a ring each rank chooses anew, of the sum that it passes on.
+    From each message `k = share * n` numbers travel: the values as float32, and their indices as two bytes, or as four
+    if a message has more than 65,536 numbers. A ring's messages never do, so a vector of `S` bytes travels as
+    `1.5 * share * S`: with 0.01, as 1/67. The other numbers stay on the rank as its residual and are sent when they
+    have become large; see `ErrorFeedback`. Around a ring each rank selects again, from the sum that it passes on.
 
     Args:
         share: Float, above 0, at most 1. Defaults to `0.01`.
@@ -48,7 +48,7 @@ class TopK(Packing):
             return message
         chosen = np.argpartition(np.abs(vector), vector.size - count)[vector.size - count :]  # NaN counts as largest
         chosen.sort()
-        np.take(vector, chosen, out=message[: 4 * count].view(np.float32), mode="clip")  # else it would be copied
+        np.take(vector, chosen, out=message[: 4 * count].view(np.float32), mode="clip")  # the default would copy `out`
         message[4 * count :].view(_index_type(vector.size))[:] = chosen
         return message
 

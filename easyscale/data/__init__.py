@@ -1,7 +1,7 @@
 """Each worker's part of the data.
 
-One file for each kind of data; each says which objects are its own and how to take the part of one worker. `unshard`
-puts the parts in one piece again.
+One file for each kind of data; each recognizes its objects and takes one worker's part of them. `unshard` puts the
+parts together again.
 """
 
 from easyscale.data.shard import shard

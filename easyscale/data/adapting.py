@@ -1,8 +1,8 @@
-"""`layer.adapt(...)` of preprocessing layers on data that `shard` has divided: over the parts of all workers.
+"""`layer.adapt(...)` of preprocessing layers on data that `shard` has divided.
 
-Keras's guides adapt a layer on the training data. After `shard` these are one worker's part, and each worker would get
-another vocabulary, other bins, another mean. So where a worker's part is what a layer is adapted on, all workers gather
-the parts, and each adapts its layer on all of them, as one process does.
+Keras's guides adapt a layer on the training data. After `shard` this is one worker's part, and each worker would get a
+different vocabulary, bins or mean. So if a layer is adapted on a worker's part, all workers gather the parts, and each
+adapts its layer on all of them, as one process would.
 """
 
 import functools
@@ -32,14 +32,14 @@ _adapted: list[weakref.ref] = []  # the layer of each call of `adapt`
 
 @functools.cache
 def install() -> None:
-    """Let Keras's preprocessing layers adapt on the parts of all workers, also if Keras is imported later."""
+    """Patch Keras's preprocessing layers to adapt on the parts of all workers, also if Keras is imported later."""
     when_imported("keras", _replace)
 
 
 def adapted() -> dict[int, "keras.layers.Layer"]:
-    """Return the layers that `adapt` was called of since the first `shard`, by the numbers of the calls.
+    """Return the layers on which `adapt` was called since the first `shard`, by the index of the call.
 
-    Layers that nobody has any more are left out.
+    Layers that have been garbage-collected are left out.
     """
     layers = {number: found() for number, found in enumerate(_adapted)}
     return {number: layer for number, layer in layers.items() if layer is not None}
@@ -60,7 +60,7 @@ def _over_all(original: Callable) -> Callable:
     def adapt(layer: Any, data: Any, *args: Any, **kwargs: Any) -> None:
         _adapted.append(weakref.ref(layer))
         communicator = communicators.get()
-        if communicator.membership.is_joining:  # the others adapted to the parts of all long ago
+        if communicator.membership.is_joining:  # the other workers adapted their layers before it joined
             if division.is_part(data) and (known := division.whole_of(data)) is not None:
                 (data,) = known.data
         elif communicator.workers > 1 and division.is_part(data):
@@ -89,12 +89,12 @@ def _array(part: Any) -> np.ndarray:
 
 
 def _rows_of_all(part: Any, communicator: Communicator) -> np.ndarray:
-    """Return all rows of the array that a part was taken from, in their order."""
+    """Return all rows of the array that a part was taken from, in order."""
     array = _array(part)
     parts = [rows for (rows,) in _gathered([array], communicator)]
     total = sum(map(len, parts))
     if any(len(rows) != len(range(worker, total, len(parts))) for worker, rows in enumerate(parts)):
-        return np.concatenate(parts)  # of a view that has other rows
+        return np.concatenate(parts)  # the parts are views with other rows
     whole = np.empty((total, *array.shape[1:]), array.dtype)
     for worker, rows in enumerate(parts):
         whole[worker :: len(parts)] = rows
@@ -102,7 +102,7 @@ def _rows_of_all(part: Any, communicator: Communicator) -> np.ndarray:
 
 
 def _gathered(own: list[np.ndarray], communicator: Communicator) -> list[list[np.ndarray]]:
-    """Return the arrays of each worker, which may be strings. All ranks call this together."""
+    """Return the arrays of each worker, which may be strings. Collective: all ranks call this."""
     ranks = division.ranks_of_worker(communicator)
     about, packed = [], []
     for array in own:
@@ -127,7 +127,7 @@ def _gathered(own: list[np.ndarray], communicator: Communicator) -> list[list[np
 
 
 def _as_json(texts: np.ndarray) -> str:
-    """Return strings as JSON; bytes, which may be no UTF-8, as characters of one byte."""
+    """Return strings as JSON. Bytes, which may not be UTF-8, are encoded as Latin-1 characters."""
     return json.dumps([text.decode("latin-1") if isinstance(text, bytes) else [str(text)] for text in texts.flat])
 
 

@@ -1,4 +1,4 @@
-"""A worker's part of arrays and of nested structures of arrays."""
+"""A worker's part of arrays, and of nested structures of them."""
 
 import numbers
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ def _is_structure(data: Any) -> bool:
 
 
 def leaves(data: Any) -> list:
-    """Return the arrays in a nested structure of dicts, lists and tuples. `None` counts as no array."""
+    """Return the arrays in a nested structure of dicts, lists and tuples. `None` is skipped."""
     if data is None:
         return []
     if not _is_structure(data):
@@ -43,7 +43,7 @@ def _length(array: Any) -> int:
 
 
 def check(data: Sequence[Any], size: int) -> None:
-    """Raise `ValueError` unless the arrays in all of `data` have one length, at least `size`."""
+    """Raise `ValueError` unless all arrays in `data` have the same length, at least `size`."""
     for argument in data:
         _check_rows(argument)
     lengths = [_length(array) for argument in data for array in leaves(argument)]
@@ -56,7 +56,7 @@ def check(data: Sequence[Any], size: int) -> None:
 
 
 def _check_rows(data: Any) -> None:
-    """Raise `ValueError` where it is not clear what the rows are: those of a list of lists, or the lists themselves."""
+    """Raise `ValueError` for a list of lists: its rows could be the inner lists, or the elements of each of them."""
     if not _is_structure(data):
         return
     inner = list(data.values() if isinstance(data, dict) else data)
@@ -91,7 +91,7 @@ def part(data: Any, rank: int, size: int) -> Any:
 
 
 def transform(data: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a nested structure with `function(array)` in the place of each array. `None` stays."""
+    """Return a nested structure with each array replaced by `function(array)`. `None` stays."""
     if data is None:
         return None
     if isinstance(data, dict):

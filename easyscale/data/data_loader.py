@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["owns", "part"]
 
-_one_at_a_time = threading.Lock()  # PyTorch's generator is that of all threads
+_one_at_a_time = threading.Lock()  # PyTorch's default generator is shared by all threads
 
 
 def owns(data: Any) -> bool:
@@ -25,10 +25,10 @@ def owns(data: Any) -> bool:
 
 
 def part(loader: "DataLoader", communicator: Communicator) -> "DataLoader":
-    """Return a loader whose every batch is this worker's part of the batch of the same number.
+    """Return a loader in which each batch is this worker's part of the batch with the same index.
 
-    A dataset with an index is asked for this worker's samples only. Any other is read whole, and its batches are cut.
-    Shuffling by PyTorch's default generator gives all workers the same order, another one in each pass.
+    From a map-style dataset only this worker's samples are read. An iterable one is read in full, and its batches are
+    cut. Shuffling with PyTorch's default generator gives all workers the same order, a new one in each pass.
     """
     from torch.utils.data import DataLoader, IterableDataset
 
@@ -64,13 +64,13 @@ def _as_it_is(batch: Any) -> Any:
 
 
 class _Parts:
-    """This worker's part of each of some batches: sample `i` of all goes to worker `i % size`.
+    """This worker's part of each batch: sample `i`, counted over all batches, goes to worker `i % size`.
 
     Args:
-        batches: What yields batches, of samples or of their indices, again in each pass.
-        position: Function without arguments. Returns this worker's number and how many there are.
+        batches: Iterable of batches, of samples or of their indices, for any number of passes.
+        position: Function without arguments. Returns this worker's number and the number of workers.
         in_order: `_SameOrder`.
-        count: Function. Returns how many samples a batch has.
+        count: Function. Returns the number of samples in a batch.
         cut: Function of a batch, `start` and `step`. Returns these samples of it.
     """
 
@@ -91,7 +91,7 @@ class _Parts:
         before, last = 0, None
         for batch in self._in_order.iterator(self._batches):
             rank, size = self._position()
-            if last is not None and last < size:  # one such batch may be the last of an epoch
+            if last is not None and last < size:  # a single small batch may be the last of an epoch
                 division.refuse_batches(last, size)
             last = self._count(batch)
             start, before = (rank - before) % size, before + last
@@ -100,7 +100,7 @@ class _Parts:
 
 
 class _SameOrder:
-    """Begins each pass with PyTorch's default generator in a state that is the same on all workers."""
+    """Starts each pass with PyTorch's default generator in the same state on all workers."""
 
     def __init__(self) -> None:
         import torch
@@ -109,7 +109,7 @@ class _SameOrder:
         self._seed, self._passes = torch.initial_seed() if chosen is None else chosen, 0
 
     def iterator(self, batches: Iterable) -> Iterator:
-        """Return an iterator over these batches, whose first one has been drawn."""
+        """Return an iterator over these batches, the first of which has already been drawn."""
         import torch
 
         with _one_at_a_time, torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""Among whom data are divided, and of what a part was taken, so that it can be divided anew among other workers."""
+"""Bookkeeping of divided data: the workers, and the full data of each part, so that it can be divided again."""
 
 import contextlib
 import weakref
@@ -39,18 +39,18 @@ __all__ = [
 
 
 def ranks_of_worker(communicator: Communicator) -> int:
-    """Return how many neighbours of these ranks have the same data: the stages of a pipeline, else 1."""
+    """Return the number of neighbouring ranks that have the same data: those that form one worker; usually 1."""
     return mesh.ranks_of_worker() if communicator is communicators.get() else 1
 
 
 def position_of(communicator: Communicator) -> Callable[[], tuple[int, int]]:
-    """Return a function that returns a worker's number and how many there are.
+    """Return a function that returns this worker's number and the number of workers.
 
-    If data are divided anew when workers fail it says what holds at the moment, else what held at first.
+    If data is divided again when workers fail, it returns the current values, else those at the time of this call.
     """
 
     def position() -> tuple[int, int]:
-        # A server trains on no data; its model is built by those of a worker.
+        # A server does not train; it uses a worker's data to build its model.
         ranks = ranks_of_worker(communicator)
         return communicator.rank % communicator.workers // ranks, communicator.workers // ranks
 
@@ -59,11 +59,11 @@ def position_of(communicator: Communicator) -> Callable[[], tuple[int, int]]:
 
 
 class Whole(NamedTuple):
-    """What one worker's part was taken from.
+    """The full data that one worker's part was taken from.
 
     Attributes:
         data: Arrays, in the structure of the part.
-        workers: List of the workers among which it was divided, by the numbers that they had at the start.
+        workers: List of the workers among which it was divided, by their initial ranks.
     """
 
     data: Any
@@ -71,23 +71,23 @@ class Whole(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which rows of an array a part has: `first`, `first + size`, ... of `total`."""
+    """The rows of an array that a part has: `first`, `first + size`, ... of `total`."""
 
     first: int
     size: int
     total: int
 
 
-_parts: dict[int, Part | None] = {}  # by the identity of what `shard` has returned
-_wholes: dict[int, Whole] = {}  # by the identity of an array that is a part
-_failures: list[Exception] = []  # raised where batches are made, which TensorFlow shows as one of its own
+_parts: dict[int, Part | None] = {}  # by `id` of a part that `shard` has returned
+_wholes: dict[int, Whole] = {}  # by `id` of an array that is a part
+_failures: list[Exception] = []  # raised in input pipelines, where TensorFlow wraps them in its own exceptions
 _small: weakref.WeakKeyDictionary[Any, "SmallBatches"] = weakref.WeakKeyDictionary()
 _marked: weakref.WeakSet = weakref.WeakSet()
 _finite: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def note_part(local: Any, part: Part | None = None) -> Any:
-    """Return something after it was noted that it is this worker's part: of arrays, if it is known, which."""
+    """Record that `local` is this worker's part, with its rows if they are known; return it."""
     for leaf in arrays.leaves(local):
         try:
             weakref.finalize(leaf, _parts.pop, id(leaf), None)
@@ -98,24 +98,24 @@ def note_part(local: Any, part: Part | None = None) -> Any:
 
 
 def part_of(local: Any) -> Part | None:
-    """Return which part all arrays of a nested structure are; `None` unless that is known of all, and the same."""
+    """Return the `Part` that all arrays of a nested structure are; `None` unless it is known and the same for all."""
     found = [_parts.get(id(leaf)) for leaf in arrays.leaves(local)]
     return found[0] if found and all(part == found[0] for part in found) else None
 
 
 def is_part(data: Any) -> bool:
-    """Return whether something was noted as a worker's part, is a view of one, or a dataset made of one."""
+    """Return whether data is recorded as a worker's part, is a view of one, or is a dataset made of one."""
     return any(_is_part(leaf) or any(map(is_part, inputs_of(leaf))) for leaf in arrays.leaves(data))
 
 
 def _is_part(leaf: Any) -> bool:
     while leaf is not None and id(leaf) not in _parts:
-        leaf = getattr(leaf, "base", None) if isinstance(leaf, np.ndarray) else None  # of which it is a view
+        leaf = getattr(leaf, "base", None) if isinstance(leaf, np.ndarray) else None  # the array it is a view of
     return leaf is not None
 
 
 def remember(part: Any, whole: Any, workers: list[int]) -> None:
-    """Remember of which arrays those of a nested structure are parts, as long as these exist."""
+    """Keep the full arrays of the parts in a nested structure, for as long as the parts exist."""
     for local, all_ranks in zip(arrays.leaves(part), arrays.leaves(whole), strict=True):
         try:
             weakref.finalize(local, _wholes.pop, id(local), None)
@@ -125,9 +125,9 @@ def remember(part: Any, whole: Any, workers: list[int]) -> None:
 
 
 def whole_of(*parts: Any) -> Whole | None:
-    """Return what these parts, or nested structures of them, were taken from: `None` unless that is known of all.
+    """Return the full data of these parts, or nested structures of them; `None` unless it is known for all.
 
-    What was computed from a part is no part.
+    An array computed from a part does not count as one.
     """
     leaves = arrays.leaves(parts)
     found = [_wholes[id(leaf)] for leaf in leaves if id(leaf) in _wholes]
@@ -137,7 +137,7 @@ def whole_of(*parts: Any) -> Whole | None:
 
 
 def count(whole: Any) -> int:
-    """Return how many rows the arrays of a nested structure have."""
+    """Return the number of rows of the arrays in a nested structure."""
     first = arrays.leaves(whole)[0]
     return first.shape[0] if hasattr(first, "shape") else len(first)
 
@@ -165,24 +165,24 @@ class SmallBatches:
         self._samples: int | None = None
 
     def note(self, samples: int) -> Any:
-        """Note that there are batches of so many samples; return this number."""
+        """Record that there is a batch of this many samples; return the number."""
         self._samples = int(samples)
         return np.int64(samples)
 
     def check(self) -> None:
-        """Raise `ValueError` if there are such batches: a step on one of them leaves some workers without a sample."""
+        """Raise `ValueError` if a small batch was recorded: it leaves some workers without a sample in a step."""
         if self._samples is not None:
             arrays.check_samples(self._samples, self._size, " of each batch")
 
 
 def note_small_batches(dataset: Any, small: SmallBatches) -> Any:
-    """Return a dataset after it was noted who knows of its small batches."""
+    """Record the `SmallBatches` of a dataset; return the dataset."""
     _small[dataset] = small
     return dataset
 
 
 def small_batches_of(dataset: Any) -> list[SmallBatches]:
-    """Return who knows of small batches of a dataset, or of those that it is made of; nobody for other data."""
+    """Return the `SmallBatches` of a dataset and of the datasets it is made of; an empty list for other data."""
     sources = inputs_of(dataset)
     own = [_small[dataset]] if sources and dataset in _small else []
     return own + [small for source in sources for small in small_batches_of(source)]
@@ -191,7 +191,7 @@ def small_batches_of(dataset: Any) -> list[SmallBatches]:
 def refuse_batches(samples: int, size: int) -> None:
     """Raise `ValueError` unless a batch, one of several, has at least `size` samples.
 
-    For where batches are made, which may be on a thread of TensorFlow's: see `explained`.
+    For input pipelines, which may run on a TensorFlow thread: see `explained`.
     """
     try:
         arrays.check_samples(samples, size, " of each batch")
@@ -202,7 +202,7 @@ def refuse_batches(samples: int, size: int) -> None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Inside, what `refuse_batches` raises is raised as it was, without TensorFlow's wrapping."""
+    """Return a context in which errors of `refuse_batches` are raised without TensorFlow's wrapping."""
     try:
         yield
     except Exception:
@@ -214,28 +214,28 @@ def explained() -> Iterator[None]:
 
 
 def mark(dataset: Any) -> Any:
-    """Return a dataset after it was noted that it divides its batches among the workers of the moment."""
+    """Record that a dataset divides its batches among the current workers; return it."""
     _marked.add(dataset)
     return dataset
 
 
 def divides_itself(dataset: Any) -> bool:
-    """Return whether a dataset was marked so, or is made of one that was."""
+    """Return whether `mark` was called on a dataset, or on one that it is made of."""
     return _is_made_of(dataset, _marked)
 
 
 def mark_as_finite(dataset: Any, batches: int) -> None:
-    """Note that what a dataset was taken from has so many batches, though nobody knows how many it has itself."""
+    """Record how many batches a dataset's source has; the dataset's own number is unknown."""
     _finite[dataset] = batches
 
 
 def is_finite(dataset: Any) -> bool:
-    """Return whether a dataset was marked so, or is made of one that was."""
+    """Return whether `mark_as_finite` was called on a dataset, or on one that it is made of."""
     return _is_made_of(dataset, _finite)
 
 
 def batches_of_whole(dataset: Any) -> int | None:
-    """Return how many batches that has of which all workers have parts, as `dataset`; `None` if that is not known."""
+    """Return the number of batches before the division that made `dataset` a part; `None` if it is not known."""
     while keeps_count(dataset) and dataset not in _finite:
         (dataset,) = inputs_of(dataset)
     return _finite.get(dataset) if inputs_of(dataset) else None
@@ -244,5 +244,5 @@ def batches_of_whole(dataset: Any) -> int | None:
 def _is_made_of(dataset: Any, some: weakref.WeakSet | weakref.WeakKeyDictionary) -> bool:
     try:
         return dataset in some or any(_is_made_of(source, some) for source in inputs_of(dataset))
-    except TypeError:  # arrays and lists have no hash
+    except TypeError:  # arrays and lists are not hashable
         return False

@@ -19,7 +19,7 @@ def owns(data: Any) -> bool:
 
 
 def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras.utils.PyDataset":
-    """Return a dataset whose every batch is this worker's part of the batch of the same index."""
+    """Return a dataset in which each batch is this worker's part of the batch with the same index."""
     import keras
 
     _, size = division.position_of(communicator)()
@@ -38,7 +38,7 @@ def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras
         def num_batches(self) -> int | None:
             if self._length is None:
                 self._length = dataset.num_batches
-                # A last batch of fewer elements than workers leaves nothing for some of them.
+                # If the last batch has fewer samples than there are workers, some workers get none of it.
                 if self._length and not self._mine(self._length - 1):
                     self._length -= 1
             return self._length

@@ -1,4 +1,4 @@
-"""`shard`: element `i` goes to worker `i % size`, whatever the data is."""
+"""`shard`: element `i` goes to worker `i % size`, for every kind of data."""
 
 import warnings
 from typing import Any
@@ -17,29 +17,28 @@ _DATASETS = tf_dataset, keras_dataset, data_loader
 def shard(*data: Any, batched: bool | None = None, communicator: str | Communicator | None = None) -> Any:
     """Return this worker's part of the data: element `i` goes to worker `i % size`.
 
-    Dealt out like cards, and with `shuffle=False`, the workers' `k`-th batches together are the `k`-th batch of one
-    process. All workers must pass the same data in the same order: shuffle a `tf.data.Dataset` with a fixed seed, or
-    after `shard`.
+    Because elements are dealt round-robin, with `shuffle=False` the workers' `k`-th batches together are the `k`-th
+    batch of one process. All workers must pass the same data in the same order: shuffle a `tf.data.Dataset` with a
+    fixed seed, or after `shard`.
 
-    In an elastic job that keeps its global batch each worker also keeps the whole of arrays, and divides it anew when
-    workers fail or are replaced; so does what this returns for a `keras.utils.PyDataset`, or for a `tf.data.Dataset` of
-    batches.
+    In an elastic job that keeps its global batch, each worker also keeps the full arrays and divides them again when
+    workers fail or are replaced. The returned `keras.utils.PyDataset`, or `tf.data.Dataset` of batches, does the same.
 
     Args:
-        *data: Arrays (NumPy, TensorFlow, pandas, SciPy, ...) or nested structures of them, all of one length; or a
-            `tf.data.Dataset`; or a `keras.utils.PyDataset`; or a PyTorch `DataLoader`, which has the batches of all
-            workers together, and is shuffled in the same order on all.
-        batched: Bool. Whether the elements of a `tf.data.Dataset` are batches, which are then divided, each by itself.
-            Defaults to `None`: they are if all components agree in their first dimension, and either do not state it or
-            come from `batch`. Prefer `shard(dataset).batch(...)` where there is a choice: the number of batches stays
-            known.
-        communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+        *data: Arrays (NumPy, TensorFlow, pandas, SciPy, ...) or nested structures of them, all of the same length; or a
+            `tf.data.Dataset`; or a `keras.utils.PyDataset`; or a PyTorch `DataLoader` that makes global batches, which
+            is then shuffled in the same order on all workers.
+        batched: Bool. Whether the elements of a `tf.data.Dataset` are batches; each batch is then divided. Defaults to
+            `None`: they are if all components have the same first dimension, and it is either unknown or comes from
+            `batch`. Prefer `shard(dataset).batch(...)` if you can: then the number of batches stays known.
+        communicator: An argument of `easyscale.communicator.get`. Defaults to `None`.
 
     Returns:
-        What was passed, each with this worker's part; a tuple where several things were passed.
+        This worker's part of the argument, in the same form; a tuple for several arguments.
 
     Raises:
-        ValueError: If there are fewer elements than workers, or arrays of different lengths; or if `batched` is needed.
+        ValueError: If there are fewer elements than workers, if arrays have different lengths, or if `batched` must be
+            given.
 
     Example:
 

@@ -27,7 +27,7 @@ _local_batches: weakref.WeakKeyDictionary[Any, called.LocalBatch] = weakref.Weak
 
 @functools.cache
 def install() -> None:
-    """Note datasets that are made of a worker's part of arrays, or in its batches, also if TensorFlow comes later."""
+    """Patch TensorFlow, also if it is imported later, to track datasets made of a worker's part or in local batches."""
     when_imported("tensorflow", _note_parts)
 
 
@@ -60,7 +60,7 @@ def _noting_batches(original: Callable) -> Callable:
 
 
 def part_caches(rank: int) -> None:
-    """Give `Dataset.cache(filename)` a file of its own on each rank: TensorFlow locks it."""
+    """Give `Dataset.cache(filename)` a separate file on each rank, because TensorFlow locks it."""
     import tensorflow as tf
 
     original = tf.data.Dataset.cache
@@ -74,7 +74,7 @@ def part_caches(rank: int) -> None:
 
 
 def _local_batches_in(dataset: "tf.data.Dataset") -> list[called.LocalBatch]:
-    """Return the sizes of batches by which a dataset was made, of those that `local_batch` has returned."""
+    """Return the batch sizes from `local_batch` with which a dataset was made."""
     own = [_local_batches[dataset]] if dataset in _local_batches else []
     return own + [local for source in inputs_of(dataset) for local in _local_batches_in(source)]
 
@@ -86,7 +86,7 @@ def owns(data: Any) -> bool:
 
 
 def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool | None = None) -> "tf.data.Dataset":
-    """Return a dataset of this worker's elements; of those of every batch if the elements are batches."""
+    """Return a dataset of this worker's elements; if elements are batches, of this worker's part of each."""
     import tensorflow as tf
 
     position, is_fixed = division.position_of(communicator), not communicator.membership.keeps_global_batch
@@ -110,14 +110,14 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     def local(batch: Any, start: int | tf.Tensor, size: int | tf.Tensor) -> Any:
         tensors = tf.nest.flatten(batch)
         parts = [tensor[start::size] if tensor.shape.rank != 0 else tensor for tensor in tensors]
-        if not is_fixed:  # a step that is a tensor leaves no shape
+        if not is_fixed:  # slicing with a tensor as the step loses the static shape
             shapes = [[None, *tensor.shape[1:]] if tensor.shape.rank != 0 else [] for tensor in tensors]
             parts = [tf.ensure_shape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
         return tf.nest.pack_sequence_as(dataset.element_spec, parts)
 
     if (static := shapes[0][0]) is not None:
         arrays.check_samples(static, size, " of each batch")
-        if static % size == 0:  # no part is ever empty, so the cardinality stays known, and shapes if parts stay equal
+        if static % size == 0:  # no part is empty, so the cardinality stays known; so do shapes while `size` is fixed
             return marked(dataset.map(lambda *batch: local(batch, *position_now())))
 
     small, repeats = division.SmallBatches(size), _repeats(dataset)
@@ -129,12 +129,12 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
         rank, size = position_now()
         start = (rank - samples) % size  # element i of the whole dataset goes to worker i % size
         count = tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
-        if static is None:  # a batch that leaves nothing to some workers may be the last of an epoch
+        if static is None:  # a batch with fewer samples than workers may be the last of an epoch
 
             def note() -> tf.Tensor:
                 return count + 0 * tf.numpy_function(small.note, [tf.minimum(count, last)], tf.int64, stateful=True)
 
-            # Where data repeat another epoch may follow it; but two such batches are not the last of one.
+            # If the data repeats, another epoch may follow; but only one of two small batches in a row can be the last.
             count = tf.cond((tf.maximum(count, last) if repeats else last) < size, note, lambda: count)
         return (samples + count, count), local(batch, start, size)
 
@@ -142,7 +142,7 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
     shards = division.note_small_batches(dataset.scan(first, rows), small)
     if static is not None:  # no part is empty
         return marked(shards)
-    # A batch of fewer elements than workers leaves nothing for some of them.
+    # Of a batch with fewer samples than workers, some workers get none.
     shards = shards.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)
     if is_fixed and (count := _count(dataset, rank, size)) is not None:
         shards = shards.apply(tf.data.experimental.assert_cardinality(count))
@@ -154,14 +154,14 @@ def part(dataset: "tf.data.Dataset", communicator: Communicator, batched: bool |
 def of_all(
     dataset: "tf.data.Dataset", gather: Callable[[list[np.ndarray]], list[list[np.ndarray]]], steps: int | None = None
 ) -> "tf.data.Dataset":
-    """Return a dataset of the elements of all workers' datasets, one of each in turn. All workers call this together.
+    """Return a dataset that interleaves the elements of all workers' datasets. Collective: all workers call this.
 
-    If the elements are ragged or sparse tensors it is this worker's own.
+    If elements are ragged or sparse tensors, only this worker's elements are returned.
 
     Args:
-        dataset: The dataset.
+        dataset: This worker's dataset.
         gather: Function. Returns the arrays of all workers, given those of this one.
-        steps: Int. So many elements of each worker. Defaults to `None`: all.
+        steps: Int. Number of elements to take from each worker. Defaults to `None`: all.
     """
     import tensorflow as tf
 
@@ -179,14 +179,14 @@ def of_all(
 
 
 def _count(dataset: "tf.data.Dataset", rank: int, size: int) -> int | None:
-    """Return how many batches leave something for a worker; `None` if it is not known how large the last one is."""
+    """Return the number of batches in which a worker has samples; `None` if the last batch's size is unknown."""
     while keeps_batches(dataset):
         (dataset,) = inputs_of(dataset)
     batch = batch_size_of(dataset)
     samples = int(inputs_of(dataset)[0].cardinality()) if batch is not None else -1
     if batch is None or samples < 0:
         return None
-    if batch < size:  # no batch has two elements of one worker
+    if batch < size:  # no batch has two samples for the same worker
         return len(range(rank, samples, size))
     batches = -(-samples // batch)
     before = (batches - 1) * batch
@@ -202,12 +202,12 @@ def is_endless(data: Any) -> bool:
 
 
 def _repeats(dataset: "tf.data.Dataset") -> bool:
-    """Return whether a dataset goes through its data several times."""
+    """Return whether `repeat` is among the transformations that made a dataset."""
     return "repeat" in type(dataset).__name__.lower() or any(map(_repeats, inputs_of(dataset)))
 
 
 def _batch_of(dataset: "tf.data.Dataset") -> int | None:
-    """Return the size of the batches of a dataset that makes them, and then changes no sizes; else `None`."""
+    """Return the batch size of a dataset that makes batches, and then leaves their sizes unchanged; else `None`."""
     if (size := batch_size_of(dataset)) is not None:
         return size
     kind, inputs = type(dataset).__name__.lower(), inputs_of(dataset)
@@ -229,7 +229,7 @@ def _are_batches(dataset: "tf.data.Dataset", shapes: list) -> bool:
 
 
 def _has_been_batched(dataset: "tf.data.Dataset") -> bool:
-    """Whether `batch` is among the steps that made the dataset, with no `unbatch` after it."""
+    """Return whether `batch` is among the transformations that made a dataset, with no `unbatch` after it."""
     kind = type(dataset).__name__.lower()
     if "unbatch" in kind or "batch" in kind:
         return "unbatch" not in kind

@@ -1,4 +1,4 @@
-"""`unshard`: the workers' parts in one piece again."""
+"""`unshard`: the inverse of `shard`, which joins the workers' parts."""
 
 from typing import Any
 
@@ -12,20 +12,20 @@ __all__ = ["unshard"]
 
 
 def unshard(*parts: Any, communicator: str | Communicator | None = None) -> Any:
-    """Return on every worker the whole of what `shard` would have divided into these parts.
+    """Return, on every worker, the full arrays that `shard` would divide into these parts.
 
-    For what each worker has computed from its part of the data, in the same order: element `i` of the whole comes from
-    worker `i % size`. All workers must call it.
+    Use it for values that each worker has computed from its part of the data, in the same order: element `i` of the
+    result comes from worker `i % size`. All workers must call it.
 
     Args:
-        *parts: Arrays, or nested structures of them, that have one row for each sample of this worker.
-        communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+        *parts: Arrays, or nested structures of them, with one row for each sample of this worker.
+        communicator: An argument of `easyscale.communicator.get`. Defaults to `None`.
 
     Returns:
-        What was passed, as NumPy arrays of all workers' rows; a tuple where several things were passed.
+        The arguments as NumPy arrays of all workers' rows; a tuple for several arguments.
 
     Raises:
-        ValueError: If the numbers of rows are not those of parts that `shard` has made.
+        ValueError: If the numbers of rows are not those of parts made by `shard`.
 
     Example:
 
@@ -61,7 +61,7 @@ def _join(part: np.ndarray, comm: Communicator) -> np.ndarray:
         raise TypeError(
             f"`unshard` must be given arrays of numbers. Received: {part.dtype}. Gather the rest by `all_gather_object`"
         )
-    counts = [0] * comm.size  # the first rank of each worker has it, and sends it
+    counts = [0] * comm.size  # only the first rank of each worker sends
     counts[::ranks] = lengths
     rows = comm.all_gather_parts(np.ascontiguousarray(part[: counts[comm.rank]]), counts)
     whole = np.empty_like(rows[:total])

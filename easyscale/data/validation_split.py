@@ -1,4 +1,4 @@
-"""`fit(validation_split=...)` of arrays that `shard` has divided: what one process would hold out, all workers do."""
+"""`fit(validation_split=...)` of arrays that `shard` has divided: the workers hold out the samples of one process."""
 
 import functools
 import math
@@ -14,7 +14,7 @@ __all__ = ["install"]
 
 @functools.cache
 def install() -> None:
-    """Let Keras split parts of arrays where their whole would be split, also if it is imported later."""
+    """Patch Keras to split parts of arrays where it would split the full ones, also if it is imported later."""
     when_imported("keras", lambda: replace_validation_split(_by_whole))
 
 
@@ -26,7 +26,7 @@ def _by_whole(original: Callable) -> Callable:
             return original(arrays, validation_split)
         trained = math.floor(part.total * (1.0 - validation_split))
         rows, local = (len(range(part.first, stop, part.size)) for stop in (trained, part.total))
-        if 0 < rows < local:  # Keras rounds down what it trains on
+        if 0 < rows < local:  # Keras rounds the number of training samples down
             validation_split = 1 - (rows + 0.5) / local
         trained_on, held_out = original(arrays, validation_split)
         return trained_on, division.note_part(held_out)

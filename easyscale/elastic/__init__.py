@@ -1,10 +1,10 @@
-"""Who takes part in a job whose ranks may fail and be replaced: what the processes tell each other, and agree on.
+"""Membership of elastic jobs, whose ranks may fail and be replaced.
 
-membership            what a communicator asks: the ranks, and what changes them; here for ranks that never change
+membership            the ranks of a communicator, and what changes them; here for ranks that never change
 elastic_membership    the same for an elastic job
-members               how those that are left agree on who takes part
-spares                processes that replace ranks; `standby` is what they run
-departures            ranks that end before others do
-mail                  the words that all of these send
-ending                how a process ends so that the others go on
+members               agreement of the remaining ranks on the members
+spares                processes that replace ranks; `standby` is the program that they run
+departures            ranks that end before the others
+mail                  the control messages that all of these send
+ending                the end of a process that the others survive
 """

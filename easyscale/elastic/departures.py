@@ -1,11 +1,11 @@
-"""Ranks that end before others do.
+"""Ranks that end before the others.
 
-A rank that ends in the middle of training must not be waited for, and must not wait for the others either: MPI's own
-end, `MPI_Finalize`, does, and the rank's exit code would never be seen. So a rank that ends tells all others, and then
-waits, as MPI would, until every rank has come to its end; but if one of them answers that it still needs it, it ends
-at once, with its own exit code and without `MPI_Finalize`, which ends the job.
+A rank that ends in the middle of training must not be waited for, and must not wait for the others. `MPI_Finalize`
+would wait, and the rank's exit code would never be seen. So a rank that ends notifies all others, and then waits, as
+MPI would, until every rank has ended. But if one of them replies that it still needs this rank, it ends immediately,
+with its own exit code and without `MPI_Finalize`, which ends the job.
 
-A rank that fails cannot say so. MPI tells of it in a job that is elastic; any other has ended by then.
+A rank that fails cannot notify the others. In an elastic job MPI reports it; any other job has ended by then.
 """
 
 import time
@@ -15,12 +15,12 @@ from easyscale.elastic.mail import Mail
 
 __all__ = ["Departures"]
 
-_LEFT_TAG, _NEEDED_TAG = 2, 3  # those of data, and of `Members` and `Spares`, are others
+_LEFT_TAG, _NEEDED_TAG = 2, 3  # data, `Members` and `Spares` use other tags
 _NAP_SECONDS, _LONG_NAP_SECONDS = 0.0005, 0.02
 
 
 class Departures:
-    """Who has left, and who needs whom.
+    """The ranks that have left, and notices to those that are still needed.
 
     Args:
         mail: `Mail` between all world ranks.
@@ -32,24 +32,24 @@ class Departures:
 
     @property
     def left(self) -> set[int]:
-        """The world ranks that have left, as far as this one has heard."""
+        """The world ranks that have left, as far as this one knows."""
         while (word := self._mail.hear(_LEFT_TAG)) is not None:
             self._left.add(word[0])
         return self._left
 
     def need(self, world_rank: int) -> None:
-        """Tell a world rank that has left that it was needed."""
+        """Notify a world rank that has left that it is still needed."""
         self._mail.send(world_rank, _NEEDED_TAG)
 
     def leave(self, world_ranks: Iterable[int], meanwhile: Callable[[], None]) -> bool:
-        """Tell these world ranks that this one ends; return when all do (true) or one needs it (false).
+        """Notify these world ranks that this one ends; return when all have ended (true) or one needs it (false).
 
         Args:
-            world_ranks: Those of the ranks that take part.
-            meanwhile: Function without arguments, called again and again.
+            world_ranks: The world ranks of the members.
+            meanwhile: Function without arguments, called repeatedly while waiting.
         """
         others = {*world_ranks} - {self._mail.own}
-        for world_rank in others | self.left:  # also those that have left before, and still listen
+        for world_rank in others | self.left:  # also those that have left and still listen
             self._mail.send(world_rank, _LEFT_TAG)
         self._left.add(self._mail.own)
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The ranks of an elastic job: what they do about those that fail and those that come in their place."""
+"""Membership of an elastic job: leaves out ranks that fail and admits their replacements."""
 
 import contextlib
 import os
@@ -19,23 +19,23 @@ from easyscale.progress import Leave, Progress
 __all__ = ["ElasticJob", "ElasticMembership"]
 
 _FIRST_TAG = 16  # plus the number of the generation
-_KEPT = 256  # requests, before those that are complete are forgotten
+_KEPT = 256  # requests, before the completed ones are dropped
 _NAP_SECONDS = 0.005
-_SLEEP_SECONDS = 1.0  # of a process that is not needed yet; hundreds of them may look as often
+_SLEEP_SECONDS = 1.0  # between checks of a spare that is not needed yet; there may be hundreds of spares
 
 
 class ElasticJob:
-    """What all communicators of this process know of an elastic job.
+    """State of an elastic job that all communicators of this process share.
 
     Args:
         mail: `Mail` between all world ranks.
         departures: `Departures`.
         progress: `Progress` of this process.
-        count: Int. The number of ranks at the start: the first world ranks are theirs.
-        spares: Int. The number of processes behind them, which are no ranks until they replace one.
+        count: Int. The number of ranks at the start, which have the first world ranks.
+        spares: Int. The number of processes after them, which are not ranks until they replace one.
         least_workers: Int. See `Membership`.
         keeps_global_batch: Bool. See `Membership`.
-        finalize: Function without arguments. Ends this process's part in MPI.
+        finalize: Function without arguments. Finalises MPI in this process.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class ElasticJob:
 
 
 class ElasticMembership(Membership):
-    """Ranks that are numbered anew whenever some have failed, or others have come in their place.
+    """Ranks that are renumbered whenever some have failed or replacements have joined.
 
     Args:
         job: `ElasticJob`.
         servers: Int. The number of ranks, the last ones, that only serve.
         renumber: Function without arguments. Called when the ranks have changed.
-        is_duplicate: Bool. Whether another communicator of these ranks agrees on who takes part, and this one follows.
+        is_duplicate: Bool. Whether another communicator of these ranks agrees on the members and this one follows it.
     """
 
     is_elastic = True
@@ -81,7 +81,7 @@ class ElasticMembership(Membership):
         self._take()
 
     def _take(self, rank: int | None = None) -> None:
-        """Take the numbers that `Members` has, or until this process has joined that of the rank it replaces."""
+        """Take over the ranks from `Members`; until this process has joined, its rank is the one that it replaces."""
         self.world_ranks, self.initial_ranks = self._members.world_ranks, self._members.initial_ranks
         self.tag = _FIRST_TAG + self._members.generation
         self.rank = rank if rank is not None else 0 if self.is_joining else self.world_ranks.index(self._mail.own)
@@ -90,14 +90,14 @@ class ElasticMembership(Membership):
         self._take(rank)
         self._renumber()
 
-    # Ranks that fail
+    # Failed ranks
 
     @property
     def has_lost(self) -> bool:
         return self.size < self._job.count
 
     def is_in_vain(self, notices: bool) -> bool:
-        """With servers each rank goes on as long as those that it waits for."""
+        """See `Membership`. With servers, a rank goes on as long as the ranks that it waits for do."""
         if self._is_duplicate:
             return not (notices or self._mail.failed.isdisjoint(self.world_ranks))
         return self._members.are_interrupted
@@ -120,12 +120,12 @@ class ElasticMembership(Membership):
             change.lost if change else [rank for rank, world_rank in enumerate(before) if world_rank not in world_ranks]
         )
         self.servers -= sum(rank >= workers for rank in lost)
-        self._abandoned += self._under_way  # MPI may still look at their buffers
+        self._abandoned += self._under_way  # MPI may still access their buffers
         self._under_way = []
         self._change()
         return change or Change(lost, [], False)
 
-    # Others in their place
+    # Replacements
 
     @property
     def replaces(self) -> bool:
@@ -134,7 +134,7 @@ class ElasticMembership(Membership):
     def replace_lost(self, note: Any) -> str | None:
         ranks_at_start = {*range(self._job.count)}
         ended = self._job.departures.left & {*ranks_at_start, *self._spares.joined}
-        if self.rank > 0 or ended:  # a rank that has come to the end of the script is not missed
+        if self.rank > 0 or ended:  # once a rank has finished the script, none is replaced
             return None
         self._spares.note = note
         return self._spares.replace(sorted(ranks_at_start - {*self.initial_ranks}), self.world_ranks)
@@ -147,7 +147,7 @@ class ElasticMembership(Membership):
         self._spares.have_joined(world_rank for _, world_rank in newcomers)
         self._change()
 
-    # What such a process does itself
+    # The replacement's own side
 
     def wait_for_call(self) -> int:
         while (call := self._job.spare.hear_call()) is None:
@@ -194,7 +194,7 @@ class ElasticMembership(Membership):
         with self._joins:
             if not self.is_joining:
                 return
-            if self._job.spare.is_abandoned:  # `MPI_Finalize` would wait for the others, who go on
+            if self._job.spare.is_abandoned:  # `MPI_Finalize` would wait for the others, which go on
                 end_alone(self._job.progress, Leave.UNNEEDED)
             if self._job.spare.is_over:
                 self._job.progress.leave = Leave.DONE

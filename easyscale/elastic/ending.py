@@ -1,4 +1,4 @@
-"""How a process ends in whose place the others go on."""
+"""The end of one process of an elastic job, which the others survive."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ __all__ = ["end_alone"]
 
 
 def end_alone(progress: Progress, leave: int) -> NoReturn:
-    """End this process so that MPI tells the others: by a signal. They go on if they can.
+    """End this process by a signal, so that MPI reports it to the others. They go on if they can.
 
     Args:
         progress: `Progress` of this process.
-        leave: Int, of `Leave`. What it says of that.
+        leave: Int, of `Leave`. The reason to record.
     """
     progress.leave = leave
     sys.stdout.flush()

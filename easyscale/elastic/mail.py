@@ -1,4 +1,4 @@
-"""Words that ranks send each other beside the data, and who has failed. Over MPI, without importing it."""
+"""Control messages between processes, and detection of failed ones. Over MPI, without importing it."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ __all__ = ["Mail"]
 
 
 class Status(Protocol):
-    """What is known of a message: an `mpi4py.MPI.Status`."""
+    """The envelope of a message: an `mpi4py.MPI.Status`."""
 
     def Get_source(self) -> int: ...
 
@@ -31,7 +31,7 @@ class Group(Protocol):
 
 
 class Intracomm(Protocol):
-    """Those who send each other words: the ranks of an `mpi4py.MPI.Intracomm`. Others of MPI's own types are `Any`."""
+    """The processes that send each other messages: an `mpi4py.MPI.Intracomm`. MPI's other types are `Any`."""
 
     @property
     def rank(self) -> int: ...
@@ -51,13 +51,13 @@ class Intracomm(Protocol):
 
 
 class Mail:
-    """Sends and takes words, as JSON. Several threads may use it.
+    """A channel for control messages, which are JSON. Several threads may use it.
 
     Args:
-        intra: `Intracomm`: they stay the same when ranks get new numbers.
+        intra: `Intracomm`. It stays the same when ranks are renumbered.
         status: Function without arguments. Returns a new `Status`.
         error: `mpi4py.MPI.Exception`.
-        any_source: Int. `mpi4py.MPI.ANY_SOURCE`, which is another number in each kind of MPI.
+        any_source: Int. `mpi4py.MPI.ANY_SOURCE`, whose value differs between MPI libraries.
         elastic: Bool. Whether processes may fail; in any other job MPI ends all when one does.
     """
 
@@ -66,7 +66,7 @@ class Mail:
     ):
         self._intra, self._new_status, self._error = intra, status, error
         self._any_source, self._elastic = any_source, elastic
-        self._kept: list = []  # what is under way lasts as long as the process: who listens is not known
+        self._kept: list = []  # sends last as long as the process: they may never be received
         self._failed: frozenset[int] = frozenset()
         self._lock = threading.Lock()
 
@@ -77,7 +77,7 @@ class Mail:
 
     @property
     def failed(self) -> frozenset[int]:
-        """The world ranks that have failed, as far as this process has heard."""
+        """The world ranks that have failed, as far as this process knows."""
         if self._elastic:
             with self._lock:
                 group = self._intra.Get_failed()
@@ -88,16 +88,16 @@ class Mail:
         return self._failed
 
     def send(self, world_rank: int, tag: int, words: Any = None) -> None:
-        """Send words to a world rank, which may have failed."""
+        """Send a JSON value to a world rank, which may have failed."""
         message = np.frombuffer(json.dumps(words).encode(), np.uint8)
         with self._lock, self._unless_failed():
             self._kept.append((message, self._intra.Isend(message, world_rank, tag)))
 
     def hear(self, tag: int, world_rank: int | None = None) -> tuple[int, Any] | None:
-        """Take words from a world rank, or from any; return whose they are and what, or `None` if none came."""
+        """Receive a message from a world rank, or from any; return sender and value, or `None` if there is none."""
         source = self._any_source if world_rank is None else world_rank
         status = self._new_status()
-        for _ in range(2):  # the first time MPI may only tell that a world rank has failed
+        for _ in range(2):  # the first time MPI may only report that a world rank has failed
             with self._lock, self._unless_failed():
                 if not self._intra.Iprobe(source, tag, status):
                     return None
@@ -107,7 +107,7 @@ class Mail:
         return None
 
     def silence(self) -> threading.Lock:
-        """Return a context in which no other thread sends or hears anything."""
+        """Return a context in which no other thread sends or receives messages."""
         return self._lock
 
     @contextlib.contextmanager
@@ -118,4 +118,4 @@ class Mail:
             if not self._elastic:
                 raise
             with contextlib.suppress(self._error):
-                self._intra.Ack_failed()  # from now on it is possible to listen to the others
+                self._intra.Ack_failed()  # makes receiving from the others possible again

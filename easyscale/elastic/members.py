@@ -1,15 +1,15 @@
-"""Who takes part in an elastic job: agreed on anew whenever a rank has failed, or one that replaces it has come.
+"""The members of an elastic job, agreed on again whenever a rank has failed or its replacement joins.
 
-MPI could make a smaller communicator. But Open MPI 5 crashes if another rank fails while it does, and cannot make one
-that is larger. So there is one communicator for good, with all processes that there will ever be: what each is called
-there is its world rank. The ranks among them are numbered here. Messages carry the number of the generation: what was
-under way when ranks regrouped is not taken for something else.
+MPI could make a smaller communicator. But Open MPI 5 crashes if another rank fails while it does, and cannot make a
+larger one. So there is one permanent communicator with all processes that there will ever be; a process's number in it
+is its world rank. The ranks among them are numbered here. Messages carry the number of the generation, so that messages
+in transit when ranks regroup are not mistaken for others.
 
-The first member, in the order in which they came, that has not failed decides. Whoever comes to
-regroup tells it so; when it has heard from all that have neither failed nor left, it tells them who takes part from now
-on. If it fails as well before all have heard, the next one decides. By then some may be a generation ahead: they say
-whom they know of when they come, and what the latest generation knows holds. If all have failed who knew that one has
-joined, and the others have gone on by then, it comes as a stranger and is told that it does not take part.
+The first member, in the order of joining, that has not failed decides. Every rank that regroups reports to it. When it
+has heard from all that have neither failed nor left, it sends them the new members. If it fails before all have
+received them, the next one decides. By then some may be a generation ahead: each reports the members that it knows of,
+and those of the latest generation hold. If all ranks that knew of a newcomer have failed, and the others have already
+gone on, it reports as a stranger and is told that it is not a member.
 """
 
 import time
@@ -26,12 +26,12 @@ _NAP_SECONDS, _LONG_NAP_SECONDS = 0.0002, 0.005
 
 
 class Change(NamedTuple):
-    """What has become of the ranks.
+    """A change of the members.
 
     Attributes:
-        lost: List of the ranks that have failed, by the numbers that they had before.
-        joined: List of the ranks that have come, by the numbers that they have now.
-        again: Bool. Whether some rank has to do again what it had begun.
+        lost: List of the ranks that have failed, by their old numbers.
+        joined: List of the ranks that have joined, by their new numbers.
+        again: Bool. Whether some rank has to repeat what it had begun.
     """
 
     lost: list[int]
@@ -40,17 +40,17 @@ class Change(NamedTuple):
 
 
 class Members:
-    """The world ranks of those that take part. Their ranks are in the order in which they came: newcomers are the last.
+    """The world ranks of the members. Their ranks are in the order of joining: newcomers come last.
 
     Args:
         mail: `Mail` between all world ranks.
         departures: `Departures`.
-        count: Int. The number of ranks at the start: the first world ranks are theirs.
+        count: Int. The number of ranks at the start, which have the first world ranks.
 
     Attributes:
         world_ranks: List. The world rank of each rank, in the order of ranks.
-        initial_ranks: List. The number that each rank had at the start; of one that replaces another, that one's.
-        generation: Int. How often ranks have regrouped.
+        initial_ranks: List. For each rank, its number at the start; for a replacement, that of the rank it replaces.
+        generation: Int. The number of changes so far.
     """
 
     def __init__(self, mail: Mail, departures: Departures, count: int):
@@ -58,24 +58,24 @@ class Members:
         self.world_ranks, self.initial_ranks = list(range(count)), list(range(count))
         self.generation = 0
         self._interrupted_in = -1  # the last generation in which some rank could not go on
-        self._came: dict[int, bool] = {}  # who has come to regroup; whether it has to do something again
-        self._latest: tuple[int, list[list[int]]] = (-1, [])  # generation and members that one of these knows of
+        self._came: dict[int, bool] = {}  # world rank of each that has come to regroup -> its `again`
+        self._latest: tuple[int, list[list[int]]] = (-1, [])  # the latest generation that they know, and its members
 
     @property
     def _decider(self) -> int:
-        # Whoever joins is behind all others, so all agree, also those that have not heard who has joined.
+        # Newcomers come last, so all agree, even ranks that do not know of a newcomer yet.
         failed = self._mail.failed
         return next((world_rank for world_rank in self.world_ranks if world_rank not in failed), self._mail.own)
 
     @property
     def decides(self) -> bool:
-        """Whether this rank decides who takes part."""
+        """True if this rank decides on the members."""
         return self._mail.own == self._decider
 
     # Interruptions
 
     def interrupt(self) -> None:
-        """Have all ranks come out of what they do together."""
+        """Interrupt what all ranks are doing together."""
         if self._interrupted_in < self.generation:
             self._interrupted_in = self.generation
             for world_rank in self.world_ranks if self.decides else [self._decider]:
@@ -84,17 +84,17 @@ class Members:
 
     @property
     def are_interrupted(self) -> bool:
-        """Whether a rank has failed, or some rank could not go on; until they regroup."""
+        """True if a rank has failed or has interrupted the others, until they regroup."""
         while (word := self._mail.hear(_INTERRUPT_TAG)) is not None:
             if word[1] == self.generation:
                 self.interrupt()
             self._interrupted_in = max(self._interrupted_in, word[1])
-        if self.decides and self._hear_who_came():  # from one that knows of another last change
+        if self.decides and self._hear_who_came():  # a rank of another generation
             self.interrupt()
         return self._interrupted_in >= self.generation or not self._mail.failed.isdisjoint(self.world_ranks)
 
     def _hear_who_came(self) -> bool:
-        """Take in who has come to regroup; return whether one of them is of another generation."""
+        """Record the ranks that have come to regroup; return whether one of them is of another generation."""
         differs = False
         while (word := self._mail.hear(_COME_TAG)) is not None:
             world_rank, (generation, again, members) = word
@@ -110,9 +110,9 @@ class Members:
     # Changes
 
     def regroup(self, again: bool) -> Change:
-        """Agree on who takes part from now on: not this rank, if the others have gone on without knowing of it.
+        """Agree on the members from now on, without this rank if the others have gone on without knowing of it.
 
-        All that neither fail nor leave must call this.
+        All ranks that neither fail nor leave must call this.
 
         Args:
             again: Bool. Whether this rank could not go on.
@@ -135,10 +135,10 @@ class Members:
         return [list(both) for both in zip(self.initial_ranks, self.world_ranks, strict=True)]
 
     def _decide(self) -> dict | None:
-        """If all have come, tell them who takes part from now on, and return it."""
+        """Send the new members to all ranks and return the message, or `None` if not all have come yet."""
         failed = self._mail.failed
         if not failed.isdisjoint(self.world_ranks):
-            self.interrupt()  # whoever waits for one of them has to come
+            self.interrupt()  # ranks that wait for a failed one have to come
         self._hear_who_came()
         generation, members = max(self._latest, (self.generation, self._members))
         if not {world_rank for _, world_rank in members} <= failed | self._departures.left | {*self._came}:
@@ -154,7 +154,7 @@ class Members:
         return told
 
     def answer(self) -> None:
-        """If this rank, which has left, is the one that decides: regroup those who come, without it."""
+        """Regroup the ranks that come, without this rank, if it has left and is the one that decides."""
         if self.world_ranks and self.decides:
             self._hear_who_came()
             if self._came:
@@ -163,10 +163,10 @@ class Members:
                     self._take(told)
 
     def admit(self, newcomers: Sequence[tuple[int, int]]) -> Change:
-        """Let others take part from now on. All ranks must call this alike; those others `listen`.
+        """Make newcomers members. All ranks must call this with the same arguments; the newcomers `listen`.
 
         Args:
-            newcomers: For each the number of the rank that it replaces, and its world rank.
+            newcomers: For each, the number of the rank that it replaces and its world rank.
         """
         members = [*self._members, *map(list, newcomers)]
         told = {"generation": self.generation + 1, "members": members, "failed": [], "again": False}
@@ -176,12 +176,12 @@ class Members:
         return self._take(told)
 
     def listen(self, decider: int) -> dict | None:
-        """Return what the rank that decides has told, or `None` if it has told nothing."""
+        """Return the message with the members from the rank that decides, or `None` if there is none."""
         word = self._mail.hear(_MEMBERS_TAG, decider)
         return None if word is None else word[1]
 
     def enter(self, told: dict) -> None:
-        """Take part from now on, as one of those that `listen` has told of."""
+        """Take part from now on, as one of the members in the message from `listen`."""
         self._take(told)
 
     def _take(self, told: dict) -> Change:

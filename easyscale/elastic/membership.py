@@ -1,4 +1,4 @@
-"""Who takes part: the ranks of a communicator, and what changes them."""
+"""The ranks of a communicator, and what changes them."""
 
 import abc
 import contextlib
@@ -9,7 +9,7 @@ from easyscale.elastic.members import Change
 
 __all__ = ["Change", "FixedMembership", "Kept", "Membership"]
 
-_DATA_TAG = 1  # words have others, below the first of an elastic job
+_DATA_TAG = 1  # control messages have other tags, below the first of an elastic job
 
 
 class Kept(Protocol):
@@ -22,25 +22,25 @@ class Kept(Protocol):
 class Membership(abc.ABC):
     """The ranks of a communicator.
 
-    A process keeps its world rank, its number among all processes of the job, for good; when ranks have failed its
-    rank may be another.
+    A process keeps its world rank, its number among all processes of the job. Its rank may change when ranks have
+    failed.
 
     Attributes:
         rank: Int. This process's number.
         servers: Int. The number of ranks, the last ones, that only serve.
         world_ranks: List. The world rank of each rank, in the order of ranks.
-        initial_ranks: List. For each rank the number that it had at the start; of one that replaces another, that
-            one's.
-        initial_size: Int. The number of ranks of the job at the start, among which these numbers are.
-        tag: Int. Of these ranks' messages: another one whenever they have changed.
-        is_elastic: Bool. Whether ranks that have failed can be left out, by `regroup`. What waits for one that has
-            failed raises `LostError` then.
+        initial_ranks: List. For each rank, its number at the start; for a replacement, that of the rank that it
+            replaces.
+        initial_size: Int. The number of ranks of the job at the start, to which `initial_ranks` refer.
+        tag: Int. The tag of these ranks' messages: a new one whenever they change.
+        is_elastic: Bool. Whether `regroup` can leave out failed ranks. Waiting for a failed rank then raises
+            `LostError`.
         least_workers: Int. With fewer workers an elastic job ends.
-        keeps_global_batch: Bool. Whether data are divided anew when workers have failed, or come.
-        respawns: Bool. Whether ranks that have failed are replaced.
+        keeps_global_batch: Bool. Whether data are divided again when workers fail or join.
+        respawns: Bool. Whether failed ranks are replaced.
         is_joining: Bool. Whether this process replaces a rank and has not joined the others yet; see `join`.
         rehearses: Bool. Whether it is in `rehearsing()`.
-        note: What the others have noted for it.
+        note: The note that the chief has sent it with the call to replace a rank.
     """
 
     rank: int
@@ -65,118 +65,118 @@ class Membership(abc.ABC):
 
     @property
     def name(self) -> str:
-        """This rank, for messages of errors: by the number that it had at the start, among the ranks of then."""
+        """This rank's name in error messages, by its number and the number of ranks at the start."""
         return f"[rank {self.initial_ranks[self.rank]} of {self.initial_size}]"
 
     @property
     @abc.abstractmethod
     def has_lost(self) -> bool:
-        """Whether there are fewer ranks than at the start."""
+        """True if there are fewer ranks than at the start."""
 
     @property
     @abc.abstractmethod
     def replaces(self) -> bool:
-        """Whether, on the first rank, ranks that fail are still replaced."""
+        """True, on the first rank, as long as failed ranks are still replaced."""
 
     def begin_fit(self) -> int:
-        """Return 1 in the first `fit()` of all ranks, then 2, ..."""
+        """Count a `fit()` of all ranks; return its number, from 1."""
         self._fits += 1
         return self._fits
 
-    # Ranks that fail
+    # Failed ranks
 
     @abc.abstractmethod
     def is_in_vain(self, notices: bool) -> bool:
-        """Return whether it makes no sense to wait, as a rank has failed. See `Wait` for `notices`."""
+        """Return whether waiting is pointless because a rank has failed. See `Wait` for `notices`."""
 
     @abc.abstractmethod
     def keep(self, request: Kept) -> None:
-        """Keep a request and its buffer although nobody waits for it any more, because a rank has failed."""
+        """Keep a request and its buffer alive, in case a rank fails and nobody waits for the request any more."""
 
     @abc.abstractmethod
     def revoke(self) -> None:
-        """Have everything raise `LostError` that any rank waits for, or will, until it regroups."""
+        """Make all waits, on all ranks, raise `LostError` until they regroup."""
 
     @abc.abstractmethod
     def regroup(self, again: bool = False) -> Change:
-        """Leave out the ranks that have failed, and give the others new numbers. They must all call this alike.
+        """Leave out failed ranks and renumber the others. Collective: all remaining ranks must call this.
 
-        The ranks that are left keep their order.
+        The remaining ranks keep their order.
 
         Args:
-            again: Bool. Whether this rank could not go on with what all ranks did. Defaults to `False`.
+            again: Bool. Whether this rank could not finish what all ranks were doing. Defaults to `False`.
         """
 
-    # Others in their place
+    # Replacements
 
     @abc.abstractmethod
     def replace_lost(self, note: Any) -> str | None:
-        """On the first rank: have others run the script in the place of ranks that were left out.
+        """Make spares run the script in place of ranks that were left out. For the first rank.
 
         Args:
-            note: What they are told, for JSON.
+            note: A JSON value to send them.
 
         Returns:
-            What the user should know: that from now on none is replaced any more.
+            A message for the user if from now on no rank is replaced any more, else `None`.
         """
 
     @abc.abstractmethod
     def ready(self, purpose: Any) -> list[tuple[int, int]]:
-        """On the first rank: return who has called `join(purpose)`, to be given to `admit` on all ranks."""
+        """Return the processes that have called `join(purpose)`, for `admit` on all ranks. For the first rank."""
 
     @abc.abstractmethod
     def admit(self, newcomers: list[tuple[int, int]]) -> None:
-        """Let others take part from now on. All ranks must call this alike."""
+        """Make newcomers members from now on. All ranks must call this with the same arguments."""
 
-    # What such a process does itself
+    # The replacement's own side
 
     @abc.abstractmethod
     def wait_for_call(self) -> int:
-        """Sleep until this spare is to replace a rank, and return its number. If the job is over, this ends it."""
+        """Sleep until this spare is called to replace a rank; return that rank. If the job is over, end the process."""
 
     @abc.abstractmethod
     def rehearsing(self) -> contextlib.AbstractContextManager:
-        """Return a context in which a process that `is_joining` does what all do as if the others did the same."""
+        """Return a context in which a joining process runs what all ranks run, as if the others took part."""
 
     @abc.abstractmethod
     def check_rehearsal(self) -> None:
-        """Raise an `EasyScaleError` if this process, which `is_joining`, sends or receives outside of `rehearsing`."""
+        """Raise an `EasyScaleError` if this joining process sends or receives outside of `rehearsing`."""
 
     @abc.abstractmethod
     def join(self, purpose: Any) -> bool:
-        """Take part from now on, when the others have admitted this process.
+        """Wait until the others have admitted this process, then take part.
 
         Args:
-            purpose: What they do, for JSON.
+            purpose: A JSON value. What this process is ready for.
 
         Returns:
-            Whether they did. If they do something else, `note` says what.
+            Bool. Whether they have admitted it. If they are doing something else, `note` says what.
         """
 
     # The end
 
     @abc.abstractmethod
     def end_if_over(self) -> None:
-        """End this process if it replaces a rank, has not joined, and is not needed any more."""
+        """End this process if it is a replacement that has not joined and is no longer needed."""
 
     @abc.abstractmethod
     def answer(self) -> None:
-        """As a rank that has left, and decides who takes part: regroup those who come, without it."""
+        """Regroup the others without this rank, if it has left and is the one that decides on the members."""
 
     @abc.abstractmethod
     def dismiss(self) -> None:
-        """Let spares that have not joined end, if this rank decides that."""
+        """Let spares that have not joined end, if this rank is the one that decides."""
 
 
 class FixedMembership(Membership):
-    """Ranks that stay as they are: if one fails, the job ends.
+    """Ranks that never change: if one fails, the job ends.
 
     Args:
         rank: Int. This process's number.
         size: Int. The number of ranks.
-        servers: Int. How many of them only serve. Defaults to `0`.
-        initial_ranks: For each rank the number that errors call it by. Defaults to `None`: its own.
-        initial_size: Int. How many ranks there are of which that is the number. Defaults to `None`: `size`.
+        servers: Int. The number of them that only serve. Defaults to `0`.
+        initial_ranks: For each rank, its number in error messages. Defaults to `None`: its rank.
+        initial_size: Int. The number of ranks to which these numbers refer. Defaults to `None`: `size`.
     """
 
     has_lost = replaces = False
@@ -198,7 +198,7 @@ class FixedMembership(Membership):
         return False
 
     def keep(self, request: Kept) -> None:
-        pass  # whoever waits for it has it
+        pass  # the waiter holds it
 
     def revoke(self) -> None:
         _refuse()

@@ -1,9 +1,9 @@
-"""Processes that wait to replace ranks that have failed.
+"""Processes that wait to replace failed ranks.
 
-They are started with the job, because Open MPI 5 may crash if one fails while it joins a job that runs. Until it is
-called a spare sleeps, without the script; then it runs the script from its beginning, as the rank that it replaces,
-and says in `fit()` that it is ready. The chief takes it in when all are between two epochs. If the chief fails before,
-those that it has called end, and the next chief calls others.
+They are started with the job, because Open MPI 5 may crash if a process fails while it joins a running job. A spare
+sleeps, without having started the script, until it is called. Then it runs the script from the start, as the rank that
+it replaces, and reports in `fit()` that it is ready. The chief admits it when all are between two epochs. If the chief
+fails before, the spares that it has called end, and the next chief calls others.
 """
 
 from collections.abc import Iterable
@@ -15,21 +15,21 @@ from easyscale.elastic.mail import Mail
 __all__ = ["Spare", "Spares"]
 
 _CALL_TAG, _READY_TAG, _OVER_TAG = 7, 8, 9
-_IN_A_ROW = 3  # so many replacements that fail before they have joined are enough
+_IN_A_ROW = 3  # none is called any more after so many replacements that fail before they have joined
 
 
 class Spares:
-    """The spares as a rank sees them. The chief calls them; the others know who has joined, should they be the chief.
+    """The spares as a rank sees them. The chief calls them; the others track who has joined, in case they become chief.
 
     Args:
         mail: `Mail` between all world ranks.
         departures: `Departures`.
-        world_ranks: Those of the spares.
+        world_ranks: The world ranks of the spares.
 
     Attributes:
-        note: What each spare is told when it is called: for JSON.
-        count: Int. How many there were at the start.
-        joined: Set of the world ranks of those that have joined.
+        note: A JSON value that each spare receives when it is called.
+        count: Int. The number of spares at the start.
+        joined: Set of the world ranks of the spares that have joined.
     """
 
     def __init__(self, mail: Mail, departures: Departures, world_ranks: Iterable[int]):
@@ -37,21 +37,21 @@ class Spares:
         self._sleeping = list(world_ranks)
         self.count = len(self._sleeping)
         self.joined: set[int] = set()
-        self._called: dict[int, int] = {}  # the world rank of each that has not joined yet -> the rank that it replaces
-        self._ready: dict[int, Any] = {}  # world rank -> what it was ready for
-        self._failures = 0  # of those that have been called, since one has joined
-        self._doubtful: set[int] | None = None  # those called first, of whom an earlier chief may have called some
+        self._called: dict[int, int] = {}  # world rank of each that has not joined yet -> the rank that it replaces
+        self._ready: dict[int, Any] = {}  # world rank -> what it is ready for
+        self._failures = 0  # of called spares, since one last joined
+        self._doubtful: set[int] | None = None  # the first called; an earlier chief may have called some of them
         self._is_over = not self._sleeping
         self.note: Any = None
 
     def replace(self, missing: Iterable[int], members: Iterable[int]) -> str | None:
-        """Call a spare for each rank that has none; return what the user should know, if there is something.
+        """Call a spare for each missing rank that has none; return a message for the user, or `None`.
 
         Args:
-            missing: The ranks that do not take part, by the numbers that they had at the start.
-            members: The world ranks of those that do.
+            missing: The ranks that are not members, by their numbers at the start.
+            members: The world ranks of the members.
         """
-        self.joined.update(world_rank for world_rank in members if world_rank in self._sleeping)  # before this one has
+        self.joined.update(world_rank for world_rank in members if world_rank in self._sleeping)  # before this one did
         failed = self._mail.failed
         gone = failed | self._departures.left | self.joined
         for world_rank in gone & self._called.keys():
@@ -77,10 +77,10 @@ class Spares:
         return None
 
     def ready(self, purpose: Any) -> list[tuple[int, int]]:
-        """Return those that are ready, each with the number of the rank that it replaces, and its world rank.
+        """Return, for each spare that is ready, the number of the rank that it replaces and its world rank.
 
         Args:
-            purpose: What they have to be ready for. Who is ready for something else is told so.
+            purpose: What they have to be ready for. A spare that is ready for something else is called again.
         """
         while (word := self._mail.hear(_READY_TAG)) is not None:
             self._ready[word[0]] = word[1]
@@ -95,7 +95,7 @@ class Spares:
         return found
 
     def have_joined(self, world_ranks: Iterable[int]) -> None:
-        """Take in that these have joined."""
+        """Record that these spares have joined."""
         for world_rank in world_ranks:
             self._failures = 0
             self.joined.add(world_rank)
@@ -104,23 +104,23 @@ class Spares:
 
     @property
     def go_on(self) -> bool:
-        """Whether ranks that fail are still replaced."""
+        """True as long as failed ranks are still replaced."""
         return not self._is_over
 
     def dismiss(self) -> None:
-        """Let all that have not joined end."""
+        """Let all spares that have not joined end."""
         for world_rank in [*self._sleeping, *self._called]:
             self._mail.send(world_rank, _OVER_TAG)
 
 
 class Spare:
-    """A spare as it sees itself.
+    """A spare's own side.
 
     Args:
         mail: `Mail` between all world ranks.
 
     Attributes:
-        caller: Int. The world rank that has called it. Only one that was called has one.
+        caller: Int. The world rank that has called it. Only defined after a call.
     """
 
     def __init__(self, mail: Mail):
@@ -133,7 +133,7 @@ class Spare:
         return self._caller
 
     def hear_call(self) -> tuple[int, Any] | None:
-        """Return the number of the rank to replace and what was noted, if this process has been called."""
+        """Return the rank to replace and the note, or `None` if this process has not been called."""
         word = self._mail.hear(_CALL_TAG, self._caller)
         if word is None or word[0] in self._mail.failed:
             return None
@@ -141,15 +141,15 @@ class Spare:
         return rank, note
 
     def say_ready(self, purpose: Any) -> None:
-        """Say that this process can take part."""
+        """Report to the caller that this process can take part."""
         self._mail.send(self.caller, _READY_TAG, purpose)
 
     @property
     def is_over(self) -> bool:
-        """Whether all ranks have come to their end."""
+        """True if it has been announced that all ranks have ended."""
         return self._mail.hear(_OVER_TAG) is not None
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the rank has failed that has called this process: nobody else knows of it."""
+        """True if the rank that has called this process has failed: no other rank knows of it."""
         return self._caller in self._mail.failed

@@ -1,9 +1,9 @@
-"""What a spare runs; its arguments are a script and what that is given. It does nothing until it is called.
+"""The program that a spare runs. Its arguments are a script and the script's arguments. It is idle until called.
 
-MPI begins when all have come to it, and who waits for that inside MPI keeps a core busy. So a spare sleeps until it is
-told that all ranks have come. When it is called it runs the script as Python would, in the place of a rank that has
-failed. The process that has started it tells it to begin, and is told which rank it is, and when it has joined the
-others, by lines over the socket `EASYSCALE_SPARE`.
+MPI initialises when all processes have reached it, and waiting inside MPI keeps a core busy. So a spare sleeps until it
+is notified that all ranks have reached it. When it is called it runs the script as Python would, in place of a failed
+rank. Over the socket `EASYSCALE_SPARE` the process that has started it signals it to begin, and it reports, in a line
+each, the rank that it replaces and that it has joined the others.
 """
 
 import os
@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.1
 
 
 def main() -> None:
-    """Wait to be called, then run the script. An error of the script's is raised as it is."""
+    """Wait to be called, then run the script. The script's errors are raised unchanged."""
     tell = _wait_to_begin()
     communicator = communicators.get("mpi")
     membership = communicator.membership
@@ -35,7 +35,7 @@ def main() -> None:
     try:
         run_as_main(sys.argv[1:])
     except SystemExit as error:
-        if membership.is_joining and error.code not in (None, 0):  # else it would wait until the others end
+        if membership.is_joining and error.code not in (None, 0):  # otherwise it would wait until the others end
             if not isinstance(error.code, int):
                 print(error.code, file=sys.stderr)
             end_alone(communicator.progress, Leave.RAISED)
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _wait_to_begin() -> Callable[[str], None]:
-    """Sleep until all ranks have come to MPI, if a launcher tells of that; return a function that tells a line."""
+    """Sleep until all ranks have reached MPI, if a launcher reports that; return a function that sends it a line."""
     file = Settings.read().spare
     if file is None:
         return lambda line: None

@@ -1,4 +1,4 @@
-"""How a vector is summed over ranks: ring, tree and the others, behind one base class. NumPy only."""
+"""Exchanges, which sum a vector over ranks: ring, tree and the others, with one base class. NumPy only."""
 
 from easyscale.exchange.exchange import Cost, Exchange
 from easyscale.exchange.parameter_server import ParameterServer

@@ -1,4 +1,4 @@
-"""What "auto" stands for where tensors are on GPUs."""
+"""Choice of the exchange for "auto" if tensors are on GPUs."""
 
 import warnings
 
@@ -16,12 +16,12 @@ __all__ = ["between_gpus"]
 
 
 def between_gpus(usual: Exchange, memory: GpuMemory | None = None) -> Exchange:
-    """Return the exchange between ranks whose tensors are on GPUs. All ranks must call this alike.
+    """Return the exchange between ranks whose tensors are on GPUs. Collective: all ranks must call this.
 
-    That is `nccl` where each rank has a GPU of its own, `cuda_ipc` where ranks of one node share some or have no NCCL.
+    That is `nccl` if each rank has its own GPU, `cuda_ipc` if ranks of one node share GPUs or have no NCCL.
 
     Args:
-        usual: The connected `Exchange` that goes through the CPU's memory. It is returned where none of them works.
+        usual: The connected `Exchange` that goes through the CPU's memory. It is returned if neither works.
         memory: `GpuMemory`. Defaults to `None`: that of NVIDIA's GPUs.
     """
     communicator, memory = usual.communicator, Cuda() if memory is None else memory
@@ -35,7 +35,7 @@ def between_gpus(usual: Exchange, memory: GpuMemory | None = None) -> Exchange:
         return usual
     problem, chosen = None, get(Nccl(memory) if has_own and has_library else CudaIpc(memory), communicator)
     try:
-        for_gpus(chosen).lend(1)  # where it cannot work, that shows now
+        for_gpus(chosen).lend(1)  # fails now if it cannot work
     except ValueError as error:
         problem = str(error)
     problems = list(filter(None, communicator.all_gather_object(problem)))

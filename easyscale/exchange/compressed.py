@@ -1,4 +1,4 @@
-"""An exchange, of which what is sent travels in another form."""
+"""An exchange whose messages are compressed."""
 
 from collections.abc import Callable
 
@@ -12,14 +12,14 @@ __all__ = ["Compressed"]
 
 
 class Compressed(Exchange):
-    """The way of another exchange, along which float32 vectors travel in a form. All else is that exchange's.
+    """Another exchange, through which float32 vectors travel compressed. All else is unchanged.
 
-    Each message of a reduction is packed by who sends it and summed in float32 by who gets it. On the way back a part's
-    owner keeps what the others unpack, so that all ranks end with the same bits. What ranks read in common memory is
-    not sent, and stays as it is.
+    In a reduction the sender packs each message, and the receiver sums it in float32. On the way back a part's owner
+    keeps what the others unpack, so that all ranks end with the same bits. Data that ranks read in shared memory are
+    not sent, and stay unchanged.
 
-    Gradients bear it to be rounded, and weights do not: so updates that send weights, such as `"sharded"`, refuse it.
-    `Distribute(compression=...)` gives such a form to gradients alone.
+    Gradients tolerate rounding and weights do not, so updates that send weights, such as `"sharded"`, refuse it.
+    `Distribute(compression=...)` compresses only gradients.
 
     Args:
         exchange: A connected `Exchange`.

@@ -1,4 +1,4 @@
-"""GPUs of one node: each rank reads what it owns from the others' memory, and nothing goes through the CPU's."""
+"""Exchange between GPUs of one node: each rank reads the part that it owns from the others' GPU memory."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ __all__ = ["CudaIpc"]
 
 
 class _InWindows(GpuSums):
-    """Ranks read each other's memory."""
+    """Sums by ranks that read each other's GPU memory."""
 
     def __init__(self, communicator: Communicator, memory: GpuMemory, divide: Callable[[int], list[slice]]):
         super().__init__(communicator, memory, divide)
@@ -54,14 +54,14 @@ class _InWindows(GpuSums):
 
 @register("cuda_ipc")
 class CudaIpc(OnGpus):
-    """Sum up where the vectors are, as `shared_memory` does, in the memory of the node's GPUs.
+    """Sum vectors in place, as `shared_memory` does, in the memory of the node's GPUs.
 
             rank 0   [ own | ... ]      each rank reads the parts that it owns from all windows,
             rank 1   [ ... | own ]      and, to gather, the parts of all others
 
     With `P` ranks and a buffer of `S` bytes each rank reads `S * (P - 1) / P` bytes of the others' memory for the sum,
-    and as many to gather it: over NVLink or PCIe, or in one memory where ranks share a GPU. No message is sent; ranks
-    meet twice for each, when their GPU has done what they have begun.
+    and as many to gather it: over NVLink or PCIe, or within one memory if ranks share a GPU. No message is sent. Each
+    of the two has two barriers, which a rank enters when its GPU has finished.
 
     Reference: NVIDIA, "CUDA C++ programming guide", section "Interprocess communication"; the owners follow Xu et al.,
     "Automatic cross-replica sharding of weight update in data-parallel training", 2020.

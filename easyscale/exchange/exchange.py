@@ -1,6 +1,7 @@
-"""The base class of all exchanges: who owns which part of a vector, and how it travels there and back.
+"""The base class of exchanges: the owner of each part of a vector, and its way to the owner and back.
 
-An exchange knows vectors, nothing of TensorFlow or Keras. It sums; dividing by the number of ranks is for the caller.
+An exchange deals with vectors and knows nothing of TensorFlow or Keras. It sums; the caller divides by the number of
+ranks.
 """
 
 import abc
@@ -20,10 +21,10 @@ __all__ = ["Cost", "Exchange", "Path"]
 
 
 class Cost(NamedTuple):
-    """What an `allreduce` costs the busiest rank.
+    """The cost of an `allreduce` for the busiest rank.
 
     Attributes:
-        steps: Int. Messages that have to follow one another: a rank sends one at a time, and receives one at a time.
+        steps: Int. Messages that must follow one another, if a rank sends one at a time and receives one at a time.
         messages: Int. Messages that the rank sends.
         bytes: Int. Bytes that the rank sends.
 
@@ -39,12 +40,12 @@ class Cost(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What follows one another in an `allreduce`, and so takes time: the way that nothing can be done beside.
+    """The critical path of an `allreduce`: the parts that follow one another and cannot overlap.
 
     Attributes:
         steps: Int. Messages.
-        bytes: Int. Bytes through the link of the busiest rank, or node.
-        memory: Int. Bytes that the busiest rank reads and writes in memory.
+        bytes: Float. Bytes through the link of the busiest rank, or node.
+        memory: Float. Bytes that the busiest rank reads and writes in memory.
     """
 
     steps: int
@@ -53,25 +54,25 @@ class Path(NamedTuple):
 
 
 class Exchange(abc.ABC):
-    """How a vector is summed over ranks.
+    """An algorithm that sums a vector over ranks.
 
     Every element of the vector has one owner. `reduce` brings the sum of a range to its owner, `gather` brings it back
-    to every rank. A subclass provides these two as `_reduce` and `_gather` and, if not every rank owns its part,
-    `owned`. It is made without a communicator and connected to one by `easyscale.exchange.get`.
+    to every rank. A subclass provides these two as `_reduce` and `_gather` and, if the ranks do not own equal parts,
+    `owned`. It is created without a communicator and connected to one by `easyscale.exchange.get`.
 
     Attributes:
-        name: String. By which `get`, the command line and error messages know it.
-        options: What may stand behind the name and a colon, as in `"hierarchical:tree"`; it is the class's argument.
+        name: String. The name used by `get`, the command line and error messages.
+        options: Tuple. Values for the class's argument that may follow the name, as in `"hierarchical:tree"`.
         has_servers: Bool. Whether some ranks may be servers, which own everything.
         is_synchronous: Bool. Whether all workers' gradients make one step.
-        is_elastic: Bool. Whether it goes on when ranks have been left out; see `shrink`.
-        is_exact: Bool. Whether `gather` brings every number as it is.
-        passes_sums_on: Bool. Whether sums of some ranks travel, as around a ring: half types are rounded at each.
-        travels_by: String. `"messages"`, which may have another form, the node's `"memory"`, or a `"library"`.
-        on_gpus: Bool. Whether the vectors that it lends are in the memory of GPUs. See `on_gpus.py`.
+        is_elastic: Bool. Whether it can go on after ranks have been left out; see `shrink`.
+        is_exact: Bool. Whether `gather` delivers every number unchanged.
+        passes_sums_on: Bool. Whether partial sums travel, as around a ring. Each rank rounds those of a half type.
+        travels_by: String. `"messages"`, which can be compressed, the node's shared `"memory"`, or a `"library"`.
+        on_gpus: Bool. Whether the vectors that it lends are in GPU memory. See `on_gpus.py`.
         communicator: The `Communicator` that it is connected to.
 
-    Example; a whole one is `examples/custom_exchange.py`:
+    Example; a complete one is `examples/custom_exchange.py`:
 
     >>> easyscale.exchange.get("ring").owned(10)  # with one rank
     slice(0, 10, None)
@@ -118,25 +119,27 @@ class Exchange(abc.ABC):
     def cost(size: int, nbytes: int) -> Cost | None:
         """Return the `Cost` of an `allreduce` of `nbytes` over `size` ranks, or `None` if it is not known.
 
-        Meant for vectors of a length that `size` divides.
+        It is exact for vectors whose length is divisible by `size`.
         """
         return None
 
     def critical_path(self, size: int, nbytes: int, local_size: int = 1, servers: int = 0) -> Path | None:
         """Return the `Path` of an `allreduce` with `local_size` ranks on each node, or `None` if there is none.
 
-        By default it is what `cost` says, and of what is sent half is summed up: two numbers are read, one is written.
+        By default it follows from `cost`, if half of the bytes sent are summed: two numbers are read, one is written.
         """
         cost = self.cost(size, nbytes)
         return cost and Path(cost.steps, cost.bytes, 1.5 * cost.bytes)
 
     @classmethod
     def suits(cls, communicator: Communicator) -> bool:
-        """Return whether "auto" may choose this exchange for these ranks. By default it may."""
+        """Return whether "auto" may choose this exchange for these ranks. True by default."""
         return True
 
     def allocate(self, length: int, dtype: str | np.dtype = "float32") -> np.ndarray:
-        """Return a vector of zeros in the memory that this exchange moves fastest. All ranks must call this alike.
+        """Return a vector of zeros in the memory that this exchange moves fastest.
+
+        Collective: all ranks must call this with the same arguments.
 
         Args:
             length: Int. The number of elements.
@@ -145,30 +148,31 @@ class Exchange(abc.ABC):
         return aligned(length, dtype)
 
     def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray:
-        """Return a vector as `allocate` does, but with undefined values. All ranks must call this alike.
+        """Return a vector as `allocate` does, but with undefined values.
 
-        When no rank has a view of it any more the memory is lent again.
+        Collective: all ranks must call this with the same arguments. The memory is lent again when no rank has a view
+        of it any more.
 
         Args:
             length: Int. The number of elements.
             dtype: The dtype of the elements. Defaults to `"float32"`.
-            common: Bool. Whether the ranks of a node may be given one and the same vector, if the exchange has such: to
-                write what they own to and `gather` it. Defaults to `False`.
+            common: Bool. Whether the ranks of a node may share one vector, if the exchange supports that: each writes
+                the part that it owns, then they `gather` it. Defaults to `False`.
         """
         return self._lending.lend(length, np.dtype(dtype), self.allocate)
 
     def shrink(self) -> None:
-        """Go on with the communicator's new ranks. All of them must call this alike.
+        """Go on with the communicator's new ranks, all of which must call this.
 
-        Memory that was lent is not lent again: what the lost rank had begun to send may still arrive there.
+        Memory that was lent is not lent again: data that the lost rank had begun to send may still arrive there.
         """
         vars(self).setdefault("_left_behind", []).append(vars(self).pop("_lending", None))
 
     def over(self, wrap: Callable[[Communicator], Communicator]) -> "Exchange":
-        """Return this exchange, on the same ranks and with the same memory, over another communicator.
+        """Return this exchange over another communicator, with the same ranks and the same memory.
 
         Args:
-            wrap: Function. Takes the communicator by which it sends, and returns another of the same ranks.
+            wrap: Function. Takes the communicator that it uses, and returns another of the same ranks.
         """
         other = copy.copy(self)
         other._communicator = wrap(self.communicator)
@@ -182,10 +186,10 @@ class Exchange(abc.ABC):
         """Overwrite the owned part of `buffer` with its sum over ranks. The rest is undefined afterwards.
 
         Args:
-            buffer: Contiguous vector of float16, bfloat16 (both travel as they are, and are summed in float32),
-                float32, float64, int32 or int64: a sum that is passed on, as around a ring, is rounded at each rank.
-                All ranks must pass the same length and dtype. Another number of bytes is an error, with `mpi` where
-                the MPI library sees it; another dtype of as many bytes is one with `shared_memory` only.
+            buffer: Contiguous vector of float16, bfloat16, float32, float64, int32 or int64. The half types travel as
+                they are and are summed in float32; a sum that is passed on, as around a ring, is rounded at each rank.
+                All ranks must pass the same length and dtype. Another number of bytes is an error, with `mpi` if the
+                MPI library detects it; another dtype of as many bytes is an error only if ranks share memory.
         """
         check(buffer)
         if self.communicator.size == 1:
@@ -199,7 +203,7 @@ class Exchange(abc.ABC):
             self._reduce(buffer)
 
     def gather(self, buffer: np.ndarray) -> None:
-        """Overwrite the whole `buffer` with what each part's owner holds. Takes what `reduce` takes."""
+        """Overwrite the whole `buffer` with the owners' parts. Takes the same buffers as `reduce`."""
         check(buffer)
         if self.communicator.size > 1:
             self._gather(buffer)
@@ -219,14 +223,14 @@ class Exchange(abc.ABC):
 
     @abc.abstractmethod
     def _reduce(self, buffer: np.ndarray) -> None:
-        """`reduce` for two ranks or more and a dtype that can be summed as it is."""
+        """Do `reduce` for two ranks or more and a dtype that can be summed directly."""
 
     @abc.abstractmethod
     def _gather(self, buffer: np.ndarray) -> None:
-        """`gather` for two ranks or more and any dtype."""
+        """Do `gather` for two ranks or more and any dtype."""
 
     def _owned_range(self, length: int, rank: int) -> slice:
-        """The `rank`-th of `P` parts of equal length, to within one element."""
+        """Return the `rank`-th of `P` parts of equal length, to within one element."""
         size = self.communicator.size
         return slice(length * rank // size, length * (rank + 1) // size)
 

@@ -1,4 +1,4 @@
-"""How vectors are summed in the memory of GPUs: what is common to all ways."""
+"""The base class of the algorithms that sum vectors in GPU memory."""
 
 import abc
 from collections.abc import Callable
@@ -15,23 +15,23 @@ _BITS = {2: np.dtype("float16"), 4: np.dtype("int32"), 8: np.dtype("int64")}
 
 
 class GpuSums(abc.ABC):
-    """The two movements of an exchange, for vectors on GPUs; one in the CPU's memory is copied there and back.
+    """`reduce` and `gather` for vectors in GPU memory; one in the CPU's memory is copied there and back.
 
     Args:
         communicator: The `Communicator`.
-        memory: `GpuMemory`. Where vectors are.
-        divide: Function of a length. Returns, for each rank, the slice that it owns.
+        memory: `GpuMemory` that holds the vectors.
+        divide: Function. Takes a length, returns for each rank the slice that it owns.
     """
 
     def __init__(self, communicator: Communicator, memory: GpuMemory, divide: Callable[[int], list[slice]]):
         self._communicator, self._memory, self._divide = communicator, memory, divide
 
     def lend(self, length: int, dtype: np.dtype) -> GpuVector:
-        """Return a vector of the GPU's with undefined values. All ranks call this alike."""
+        """Return a vector in GPU memory with undefined values. All ranks must call this with the same arguments."""
         return self._memory.zeros(length, dtype)
 
     def reduce(self, vector: GpuVector) -> None:
-        """Overwrite the owned part of a vector with its sum over ranks; of a half type in float32."""
+        """Overwrite the owned part of a vector with its sum over ranks; half types are summed in float32."""
         if vector.size == 0:
             return
         is_half, own = vector.dtype in HALF, self._divide(vector.size)[self._communicator.rank]
@@ -44,7 +44,7 @@ class GpuSums(abc.ABC):
             self._memory.to_host(there, vector)
 
     def gather(self, vector: GpuVector) -> None:
-        """Overwrite a vector with what each part's owner holds."""
+        """Overwrite a vector with the owners' parts."""
         if vector.size == 0:
             return
         bits = vector.view(_BITS[vector.itemsize])  # whatever its dtype: it is only copied
@@ -59,4 +59,4 @@ class GpuSums(abc.ABC):
 
     @abc.abstractmethod
     def _spread(self, vector: GpuVector) -> None:
-        """Overwrite a vector on the GPU with what each part's owner holds."""
+        """Overwrite a vector on the GPU with the owners' parts."""

@@ -1,4 +1,4 @@
-"""Memory that the ranks of a node see of each other's GPUs, lent again and again."""
+"""A pool of GPU memory that the ranks of a node can read from each other."""
 
 import dataclasses
 import functools
@@ -15,11 +15,11 @@ __all__ = ["Windows"]
 
 
 class Windows:
-    """Vectors of all ranks, all on one node, which each of them can read. They call each method alike.
+    """Vectors of all ranks, all on one node, that each of them can read. Each method is collective.
 
     Args:
         communicator: The `Communicator`.
-        memory: `GpuMemory`. Where they are.
+        memory: `GpuMemory` that holds the vectors.
     """
 
     def __init__(self, communicator: Communicator, memory: GpuMemory):
@@ -29,8 +29,8 @@ class Windows:
 
     @classmethod
     def of(cls, communicator: Communicator, memory: GpuMemory) -> "Windows":
-        """Return what belongs to `communicator`; make it the first time."""
-        known = vars(communicator)  # it goes when the communicator goes
+        """Return the object of `communicator`; create it the first time."""
+        known = vars(communicator)  # it lives as long as the communicator
         if "_gpu_windows" not in known:
             known["_gpu_windows"] = cls(communicator, memory)
         return known["_gpu_windows"]
@@ -41,7 +41,7 @@ class Windows:
         Args:
             length: Int. The number of elements.
             dtype: The dtype of the elements.
-            capacity: Function of a number of bytes. Returns how many a new window for them has.
+            capacity: Function. Takes a number of bytes, returns the size of a new window for them.
         """
         nbytes = length * dtype.itemsize
         if nbytes == 0:
@@ -62,7 +62,7 @@ class Windows:
         return self._windows[-1]
 
     def views(self, vector: GpuVector) -> list[GpuVector] | None:
-        """Return what each rank has where this one has `vector`, when all have written; `None` if that is no window."""
+        """Return each rank's counterpart of `vector`, when all have written; `None` if it is not in a window."""
         self._memory.settle()
         place, views = self._find(vector)
         self._meetings.meet(form_of(vector.nbytes, vector.dtype), place)
@@ -79,14 +79,14 @@ class Windows:
         return 0, []
 
     def part(self) -> None:
-        """Return when all ranks have read what they wanted to."""
+        """Wait until all ranks have finished reading."""
         self._memory.settle()
         self._meetings.meet()
 
 
 @dataclasses.dataclass
 class _Pooled:
-    """A window: bytes of each rank, how many, where this rank's begin, and whether nobody uses them."""
+    """A window: the bytes of each rank, their number, the address of this rank's, and whether they are free."""
 
     parts: list[GpuVector]
     nbytes: int

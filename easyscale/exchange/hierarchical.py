@@ -1,4 +1,4 @@
-"""Two levels: shared memory inside a node, another exchange between nodes."""
+"""Two-level exchange: shared memory inside a node, another exchange between nodes."""
 
 import copy
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _BETWEEN: dict[str, type[Exchange]] = {"ring": Ring, "tree": Tree}
 
 @register("hierarchical")
 class Hierarchical(InNodeMemory):
-    """Sum up inside each node by shared memory, then between nodes, where each rank carries its own part.
+    """Sum inside each node by shared memory, then between nodes, where each rank carries its own part.
 
             node 0   0   1
                      |   |      one lane for each local rank, of S / L bytes
@@ -30,12 +30,12 @@ class Hierarchical(InNodeMemory):
     `S / L` bytes: with a ring `2 * (N - 1)` messages and `2 * (S / L) * (N - 1) / N` bytes. A node sends and receives
     no more than one rank of a flat ring would, and all its ranks share the work.
 
-    1. In each node local rank `l` sums up lane `l` of all its ranks' vectors.
-    2. The ranks `l` of all nodes bring lane `l` to its owners; with a ring each owns `1 / N` of it.
+    1. In each node local rank `l` sums lane `l` of the vectors of all ranks of the node.
+    2. The local ranks `l` of all nodes reduce lane `l` to its owners; with a ring each owns `1 / N` of it.
     3. On the way back the same lanes carry the owners' parts, and the ranks of a node read each other's.
 
-    Where nodes have different numbers of ranks there are as many lanes as the smallest has ranks; the others help to
-    no sum, and own nothing.
+    If nodes have different numbers of ranks, there are as many lanes as the smallest has ranks; ranks without a lane
+    sum nothing and own nothing.
 
     Args:
         between: String. The exchange between nodes, `"ring"` or `"tree"`. Defaults to `"ring"`.
@@ -110,7 +110,7 @@ class Hierarchical(InNodeMemory):
             NodeMemory.of(self.communicator).gather(buffer, self._owned_ranges)
 
     def _owned_ranges(self, length: int) -> list[slice]:
-        """The lane of each local rank; empty for those that have none."""
+        """Return the lane of each local rank, empty for those that have none."""
         bounds = [length * lane // self._lanes for lane in range(self._lanes + 1)]
         bounds += [length] * (self.communicator.local_size - self._lanes)
         return [slice(start, stop) for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]

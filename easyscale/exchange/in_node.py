@@ -1,4 +1,4 @@
-"""The base class of exchanges whose vectors are in memory that the ranks of a node have in common."""
+"""The base class of exchanges whose vectors are in memory shared by the ranks of a node."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ __all__ = ["InNodeMemory"]
 
 
 class InNodeMemory(Exchange):
-    """Takes vectors from the `NodeMemory` of its communicator, where the node has several ranks."""
+    """An exchange with vectors in the `NodeMemory` of its communicator, if the node has several ranks."""
 
     def allocate(self, length: int, dtype: str | np.dtype = "float32") -> np.ndarray:
         if self.communicator.local_size == 1:

@@ -1,4 +1,4 @@
-"""Where the ranks of one node meet: by flags in memory that they have in common, without a message."""
+"""Barriers between the ranks of one node, by flags in shared memory, without messages."""
 
 import numpy as np
 
@@ -10,47 +10,47 @@ from easyscale.exchange.vectors import DTYPES
 __all__ = ["FLAGS_BYTES", "Meetings", "form_of"]
 
 FLAGS_BYTES = 128
-_DTYPE_BITS = 4  # of what a rank says of its vector, for the place of its dtype in `DTYPES`
+_DTYPE_BITS = 4  # of a rank's description of its vector, for the index of the dtype in `DTYPES`
 _CODES = {dtype: place for place, dtype in enumerate(DTYPES)}
-_LOOKS = 200  # at the other ranks' flags, before the core is given away
+_LOOKS = 200  # polls of another rank's flags before the core is given up
 
 
 class Meetings:
-    """The meetings of the ranks of one node. All ranks call each method alike.
+    """Barriers between the ranks of one node. Each method is collective.
 
-    Each rank counts up a number in its own memory and waits until the others' have come as far. Beside it stands what
-    the rank is about to do, so that vectors of different lengths are an error and not a sum.
+    Each rank increments a counter in its own memory and waits until the others' have reached it. Next to it is a
+    description of the rank's vector, so that vectors of different lengths raise an error instead of being summed.
 
     Args:
-        communicator: The `Communicator`. Its ranks on this node meet.
-        window: `Window` of theirs, whose first `FLAGS_BYTES` nobody else writes to.
+        communicator: The `Communicator`. Its ranks on this node take part.
+        window: `Window` of these ranks, whose first `FLAGS_BYTES` nothing else writes to.
 
     Attributes:
-        count: Int. How many there have been.
+        count: Int. The number of barriers so far.
     """
 
     def __init__(self, communicator: Communicator, window: Window):
         self._communicator, self._window = communicator, window
         self._own, self._size = communicator.local_rank, communicator.local_size
         self._others = [rank for rank in range(self._size) if rank != self._own]
-        # For each rank: how often it has met the others; what it does, in even meetings and in odd ones.
+        # For each rank: its counter; then form and word of even barriers, and of odd ones.
         self._flags = [part[:FLAGS_BYTES].data.cast("q") for part in window.parts]
         self.count = 0
 
     @property
     def words(self) -> list[int]:
-        """What each rank said in the last meeting."""
+        """The `word` of each rank in the last barrier."""
         return [flags[2 + 2 * (self.count & 1)] for flags in self._flags]
 
     def meet(self, form: int = 0, word: int = 0) -> None:
-        """Return when all ranks of the node have come here. Then `words` are what they have said.
+        """Wait until all ranks of the node have called this. Then `words` has the `word` of each.
 
         Args:
-            form: Int. `form_of` the vector that it is about. Defaults to 0: none.
-            word: Int. Another number for the others. Defaults to 0.
+            form: Int. `form_of` the vector that is summed. Defaults to 0: none.
+            word: Int. Another number to pass to the others. Defaults to 0.
 
         Raises:
-            DesyncError: If they come with vectors of different lengths or dtypes.
+            DesyncError: If they pass vectors of different lengths or dtypes.
         """
         self.count = number = self.count + 1
         told = 1 + 2 * (number & 1)
@@ -88,7 +88,7 @@ class Meetings:
 
 
 def form_of(nbytes: int, dtype: np.dtype) -> int:
-    """Return the bytes of a vector and its dtype in one number."""
+    """Return the size of a vector in bytes and its dtype, encoded in one number."""
     return nbytes << _DTYPE_BITS | _CODES[dtype]
 
 

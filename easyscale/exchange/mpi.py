@@ -11,8 +11,8 @@ from easyscale.exchange.vectors import HALF, check
 class MpiCollectives(Exchange):
     """Leave the work to the MPI library: `MPI_Reduce_scatter`, `MPI_Allgatherv` and `MPI_Allreduce`.
 
-    The library chooses the algorithm by size and topology, so the cost is its own. It waits busily. With the `local`
-    communicator every part goes straight to its owner and back: `2 * (P - 1)` messages.
+    The library chooses the algorithm by size and topology, so the cost depends on it. It busy-waits. With the `local`
+    communicator every part goes directly to its owner and back: `2 * (P - 1)` messages.
 
     Reference: MPI Forum, "MPI: A Message-Passing Interface Standard", version 3.1, chapter 5, 2015.
     """

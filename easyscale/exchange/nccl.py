@@ -1,4 +1,4 @@
-"""GPUs, one for each rank, by NVIDIA's library."""
+"""Exchange between GPUs, one for each rank, by NVIDIA's library."""
 
 from collections.abc import Callable
 
@@ -13,11 +13,11 @@ __all__ = ["Nccl"]
 
 
 class _ByLibrary(GpuSums):
-    """The library sums, one part for each rank."""
+    """Sums by the library, one part for each rank."""
 
     def __init__(self, communicator: Communicator, memory: GpuMemory, divide: Callable[[int], list[slice]]):
         super().__init__(communicator, memory, divide)
-        known = vars(communicator)  # it goes when the communicator goes
+        known = vars(communicator)  # it lives as long as the communicator
         if "_nccl" not in known:
             shared = next((ranks for ranks in gpus_of(communicator, memory).values() if len(ranks) > 1), None)
             problem = memory.why_no_library()
@@ -42,10 +42,10 @@ class _ByLibrary(GpuSums):
 
 @register("nccl")
 class Nccl(OnGpus):
-    """Leave the work to NCCL: each rank's part is a reduction to it, and a broadcast from it, all begun in one group.
+    """Leave the work to NCCL: for each part a reduction to its owner, and a broadcast from it, launched as a group.
 
-    The library takes rings or trees, over NVLink, PCIe, or the network: about `2 * S * (P - 1) / P` bytes for each of
-    `P` ranks and a buffer of `S` bytes. It is begun and not waited for. Each rank needs a GPU of its own.
+    The library uses rings or trees, over NVLink, PCIe, or the network: about `2 * S * (P - 1) / P` bytes for each of
+    `P` ranks and a buffer of `S` bytes. It is launched asynchronously. Each rank needs its own GPU.
 
     Reference: NVIDIA, "NVIDIA Collective Communication Library (NCCL) documentation".
     """

@@ -1,4 +1,4 @@
-"""How the ranks of one node sum up vectors in memory that they have in common, without a message."""
+"""Sums of vectors in memory shared by the ranks of one node, without messages."""
 
 import functools
 import operator
@@ -14,16 +14,16 @@ from easyscale.layout.bucket import ALIGNMENT
 
 __all__ = ["SHORT_BYTES", "NodeMemory"]
 
-BLOCK_BYTES = 1 << 17  # of each rank's vector at a time: what is summed up stays in the second-level cache
-SHORT_BYTES = 1 << 16  # vectors up to this length are summed up by every rank: that takes one meeting instead of three
+BLOCK_BYTES = 1 << 17  # of each rank's vector at a time, which stay in the second-level cache while they are summed
+SHORT_BYTES = 1 << 16  # vectors up to this length are summed by every rank: that takes one barrier instead of three
 
 Divide = Callable[[int], list[slice]]
 
 
 class NodeMemory:
-    """The windows of the ranks of one node, and what they do with them. All ranks call each method alike.
+    """The windows of the ranks of one node, and the operations on them. Each method is collective.
 
-    They meet as `Meetings` says.
+    `Meetings` provides the barriers.
 
     Args:
         communicator: The `Communicator`. Its ranks on this node take part.
@@ -38,29 +38,29 @@ class NodeMemory:
         self._shorts = 0  # which of two slots the last short vector was in
         self._short_views: dict[tuple, tuple] = {}
         self._windows: list[_Pooled] = []
-        self._stage: list[np.ndarray] = [np.zeros(0, np.uint8)]  # for vectors that are in no window
+        self._stage: list[np.ndarray] = [np.zeros(0, np.uint8)]  # for vectors that are not in a window
 
     @classmethod
     def of(cls, communicator: Communicator) -> "NodeMemory":
-        """Return what belongs to `communicator`; make it the first time."""
-        known = vars(communicator)  # it goes when the communicator goes
+        """Return the object of `communicator`; create it the first time."""
+        known = vars(communicator)  # it lives as long as the communicator
         if "_node_memory" not in known:
             known["_node_memory"] = cls(communicator)
         return known["_node_memory"]
 
     @staticmethod
     def forget(communicator: Communicator) -> None:
-        """Have another made for `communicator` the next time: other ranks take part."""
+        """Forget the object of `communicator`, so that `of` creates one for its new ranks."""
         vars(communicator).pop("_node_memory", None)
 
     def allocate(self, length: int, dtype: np.dtype) -> np.ndarray:
-        """Return a vector of zeros in a window. It is lent, too."""
+        """Return a vector of zeros in a window, lent as by `lend`."""
         vector = self.lend(length, dtype, common=False)
         vector[:] = 0
         return vector
 
     def lend(self, length: int, dtype: np.dtype, common: bool) -> np.ndarray:
-        """Return a vector in a window: one that is summed up where it is, or one and the same on all ranks.
+        """Return a vector in a window: this rank's own, which is summed in place, or if `common` one that all share.
 
         The memory is lent again when no rank has a view of it any more.
         """
@@ -83,7 +83,7 @@ class NodeMemory:
         self._windows.append(_Pooled(parts, 0 if common else self._own, common))
         return self._windows[-1]
 
-    # The movements. `divide(length)` returns the parts of the vector that each rank of the node sums up.
+    # The operations. `divide(length)` returns the part of the vector that each rank of the node sums.
 
     def allreduce(self, buffer: np.ndarray, divide: Divide) -> None:
         """Overwrite `buffer` with its sum over the node."""
@@ -112,7 +112,7 @@ class NodeMemory:
         self._meetings.meet()
 
     def gather(self, buffer: np.ndarray, divide: Divide) -> None:
-        """Overwrite the other ranks' spans of `buffer` with what they hold."""
+        """Overwrite the other ranks' spans of `buffer` with their values."""
         spans = divide(buffer.size)
         views = self._meet_over(buffer)
         if buffer.nbytes == 0:
@@ -129,7 +129,7 @@ class NodeMemory:
         self._meetings.meet()
 
     def _sum_blocks(self, buffer: np.ndarray, views: list[np.ndarray], spans: list[slice]) -> Iterator[slice]:
-        """Sum up this rank's span; yield each block when it is done and still in the cache."""
+        """Sum this rank's span; yield each block when it is done and still in the cache."""
         step, own = BLOCK_BYTES // buffer.itemsize, spans[self._own]
         for start in range(own.start, own.stop, step):
             block = slice(start, min(start + step, own.stop))
@@ -138,7 +138,7 @@ class NodeMemory:
                 np.add(total, views[rank][block], out=total)
             yield block
 
-    # Short vectors: every rank sums up all of them, in one order.
+    # Short vectors: every rank sums all of them, in the same order.
 
     def _sum_short(self, buffer: np.ndarray, part: slice | None = None) -> None:
         own, first, second, rest = self._views_of_short(buffer)
@@ -152,9 +152,9 @@ class NodeMemory:
             np.add(total, view, out=total)
 
     def _views_of_short(self, buffer: np.ndarray) -> tuple:
-        """This rank's slot for short vectors, then those of all ranks: the first, the second, the list of the others.
+        """Return this rank's slot for short vectors, then all ranks': the first, the second, a list of the others.
 
-        Two slots take turns: when a rank writes to one again, all others have read it.
+        Two slots alternate: when a rank writes to one again, all others have read it.
         """
         self._shorts = turn = 1 - self._shorts
         key = buffer.size, buffer.dtype.num, turn
@@ -166,7 +166,7 @@ class NodeMemory:
             self._short_views[key] = views[self._own], views[0], views[1], views[2:]
         return self._short_views[key]
 
-    # Vectors in no window go through the stage.
+    # Vectors that are not in a window go through a staging buffer.
 
     def _sum_staged(self, buffer: np.ndarray, spans: list[slice], publish: bool) -> None:
         views = self._staged(buffer)
@@ -191,10 +191,10 @@ class NodeMemory:
             self._stage = [_aligned(part, buffer.nbytes) for part in window.parts]
         return [part[: buffer.nbytes].view(buffer.dtype) for part in self._stage]
 
-    # Meetings
+    # Barriers
 
     def _meet_over(self, buffer: np.ndarray) -> list[np.ndarray] | None:
-        """Meet, and return the vectors of all ranks if each is at the same offset of a window, else `None`."""
+        """Wait for all ranks; return their vectors if each is at the same offset of a window, else `None`."""
         offset, views = self._find(buffer)
         self._meetings.meet(form_of(buffer.nbytes, buffer.dtype), offset)
         return views if offset and all(other == offset for other in self._meetings.words) else None

@@ -1,4 +1,4 @@
-"""The base class of exchanges whose vectors may be in the memory of GPUs."""
+"""The base class of exchanges whose vectors may be in GPU memory."""
 
 import copy
 from collections.abc import Callable
@@ -16,19 +16,20 @@ __all__ = ["OnGpus", "for_gpus", "for_host"]
 
 
 def for_gpus(exchange: Exchange) -> Exchange:
-    """Return an exchange for tensors on GPUs: with vectors there, if it sums them there. All ranks must call this."""
+    """Return the exchange for tensors on GPUs, with vectors in GPU memory if it can. All ranks must call this."""
     return exchange.for_gpus() if isinstance(exchange, OnGpus) else exchange
 
 
 def for_host(exchange: Exchange) -> Exchange:
-    """Return an exchange for arrays of NumPy's: with vectors in the CPU's memory."""
+    """Return the exchange for NumPy arrays, with vectors in the CPU's memory."""
     return exchange.for_host() if isinstance(exchange, OnGpus) else exchange
 
 
 class OnGpus(Exchange):
-    """Sums vectors where they are, on GPUs; one in the CPU's memory is copied there and back.
+    """An exchange that sums vectors in GPU memory; one in the CPU's memory is copied there and back.
 
-    It lends vectors of the CPU's, as all exchanges do; `for_gpus()` lends the GPU's, which take NumPy's functions.
+    It lends vectors in the CPU's memory, as all exchanges do. `for_gpus()` returns one that lends vectors in GPU
+    memory, which support NumPy's functions.
 
     Args:
         memory: `GpuMemory`. Defaults to `None`: that of NVIDIA's GPUs.
@@ -47,12 +48,12 @@ class OnGpus(Exchange):
 
     @staticmethod
     def why_not() -> str | None:
-        """Return why this machine has no such exchange, and the remedy; `None` if it has."""
+        """Return the reason why this machine does not support it, and the remedy; `None` if it does."""
         return Cuda().why_not()
 
     @classmethod
     def suits(cls, communicator: Communicator) -> bool:
-        return False  # where tensors are on GPUs, the backend chooses it
+        return False  # the backend chooses it if tensors are on GPUs
 
     def connect(self, communicator: Communicator) -> Exchange:
         if communicator.size > 1 and (problem := self.memory.why_not()):
@@ -61,24 +62,24 @@ class OnGpus(Exchange):
 
     @property
     def _sums(self) -> GpuSums:
-        if self._made is None:  # no `cached_property`, which locks out ranks that are threads
+        if self._made is None:  # not a `cached_property`, whose lock blocks ranks that are threads
             self._made = self.sums(self.communicator, self.memory, self._owned_ranges)
         return self._made
 
     def for_gpus(self) -> Exchange:
-        """Return this exchange with vectors that are in the memory of GPUs. All ranks must call this."""
+        """Return this exchange with vectors in GPU memory. All ranks must call this."""
         other = copy.copy(self)
-        other.on_gpus = self.communicator.size > 1 and bool(self._sums)  # where it cannot work, that shows now
+        other.on_gpus = self.communicator.size > 1 and bool(self._sums)  # fails now if it cannot work
         return other
 
     def for_host(self) -> Exchange:
-        """Return this exchange with vectors that are in the CPU's memory."""
+        """Return this exchange with vectors in the CPU's memory."""
         other = copy.copy(self)
         other.on_gpus = False
         return other
 
     def over(self, wrap: Callable[[Communicator], Communicator]) -> Exchange:
-        return self  # what is sent has one form
+        return self  # it does not send through the communicator
 
     def allocate(self, length: int, dtype: str | np.dtype = "float32") -> GpuVector:
         return self.memory.zeros(length, np.dtype(dtype)) if self.on_gpus else super().allocate(length, dtype)

@@ -13,7 +13,7 @@ from easyscale.exchange.server_options import MODES, check_options
 from easyscale.exchange.shared_memory import SharedMemory
 from easyscale.exchange.vectors import segments
 
-SEGMENT_BYTES = 1 << 18  # fits the second-level cache beside what it is added to
+SEGMENT_BYTES = 1 << 18  # fits the second-level cache together with what it is added to
 
 
 @register("parameter_server")
@@ -26,30 +26,30 @@ class ParameterServer(Exchange):
            server 0        server 1
 
     With `K` servers, `P` workers and a buffer of `S` bytes a worker sends `S` bytes and receives `S`, in `K` messages
-    each way; a server sends and receives `P * S / K`. Vectors longer than 256 KiB travel as several messages. Servers
-    have no values of their own: what is in their vectors is not added.
+    each way; a server sends and receives `P * S / K`. Parts longer than 256 KiB travel as several messages. Servers
+    contribute no values: what is in their vectors is not added.
 
     Without servers (`easyscale launch --servers 0`, the default) every rank also serves: it owns its `1 / P` and sends
     `2 * S * (P - 1) / P` bytes. On one node such ranks read each other's memory, as with `shared_memory`.
 
     Args:
         mode: String. `"sync"`: all workers' gradients make one step, as with every other exchange. `"async"`: each
-            gradient is applied when it comes, and nobody waits. `"bounded"`: so, but nobody may be far ahead.
-        staleness: Int. In mode `"bounded"`: so many steps may a worker be ahead of the slowest, and so many may any
-            other make while it computes a gradient. Defaults to `None`: `4` in that mode.
-        backup_workers: Int. In mode `"sync"`: a step takes the gradients that come first, and drops those of so many
-            workers that are late. Defaults to `0`.
-        push_every: Int. In the other modes: after so many steps a worker sends the sum of its gradients. Defaults to
-            `1`.
-        pull_every: Int. After so many steps it fetches the weights; between, it goes down its own gradients. Defaults
-            to `1`.
-        delay_compensation: Float, lambda. In the other modes a gradient `g` that was made from the weights `w_then`
+            gradient is applied when it arrives, and no worker waits. `"bounded"`: the same, but no worker may be far
+            ahead.
+        staleness: Int. In mode `"bounded"`: the number of steps that a worker may be ahead of the slowest, and that any
+            other may make while it computes a gradient. Defaults to `None`: `4` in that mode.
+        backup_workers: Int. In mode `"sync"`: the number of late workers whose gradients a step drops. Defaults to `0`.
+        push_every: Int. In the other modes: the number of steps after which a worker sends the sum of its gradients.
+            Defaults to `1`.
+        pull_every: Int. In the other modes: the number of steps after which it fetches the weights; in between it
+            applies its own gradients. Defaults to `1`.
+        delay_compensation: Float, lambda. In the other modes a gradient `g` that was computed from the weights `w_then`
             becomes `g + lambda * g * g * (w_now - w_then)`. Defaults to `0.0`.
-        servers_device: String. With in-graph replication the device that owns all weights, such as `"/CPU:0"`. Defaults
-            to `None`: each device owns its part.
+        servers_device: String. With in-graph replication, the device that owns all weights, such as `"/CPU:0"`.
+            Defaults to `None`: each device owns its part.
 
     Raises:
-        ValueError: If an option is none of those that it can be, or belongs to another mode.
+        ValueError: If an option is invalid, or belongs to another mode.
 
     Example:
 
@@ -89,7 +89,7 @@ class ParameterServer(Exchange):
     def critical_path(self, size: int, nbytes: int, local_size: int = 1, servers: int = 0) -> Path | None:
         if not servers and size <= local_size:
             return SharedMemory().critical_path(size, nbytes, local_size)
-        pushes = size if servers else size - 1  # which a server receives one after the other; then it answers
+        pushes = size if servers else size - 1  # a server receives them one after another, then sends
         through = pushes * nbytes / (servers or size)
         return Path(2 * pushes, 2 * through, 3 * through)
 
@@ -109,7 +109,7 @@ class ParameterServer(Exchange):
 
     @functools.cached_property
     def _way(self) -> Exchange:
-        """How vectors travel: in memory that the ranks have in common, or to their owners and back."""
+        """The underlying exchange: through shared memory, or by messages to the owners and back."""
         return (SharedMemory() if self.travels_by == "memory" else PushAndPull()).connect(self.communicator)
 
     def allocate(self, length: int, dtype: str | np.dtype = "float32") -> np.ndarray:
@@ -186,7 +186,7 @@ class PushAndPull(Exchange):
             request.wait()
 
     def _in_turn(self, direction: int) -> list[int]:
-        """All other ranks, each rank's list beginning with another, so that not all send to one at a time."""
+        """Return all other ranks, starting with a different one on each rank, so that not all send to one at a time."""
         size, rank = self.communicator.size, self.communicator.rank
         return [(rank + direction * step) % size for step in range(1, size)]
 

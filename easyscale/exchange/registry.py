@@ -1,4 +1,4 @@
-"""Which exchanges there are. A new one is a new file in this folder; nothing else names it."""
+"""Registry of exchanges. To add one, add a file to this folder; no other change is needed."""
 
 import functools
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _registry: Registry[Exchange] = Registry("exchange", __name__.rpartition(".")[0]
 
 
 def register(name: str) -> Callable[[type[Exchange]], type[Exchange]]:
-    """Make a class known under `name`: to `get`, to `--exchange`, to the benchmark and to the tests.
+    """Register a class under `name`, for `get`, `--exchange`, the benchmark and the tests.
 
     Args:
         name: String. It becomes the class's attribute `name`.
@@ -45,7 +45,7 @@ def register(name: str) -> Callable[[type[Exchange]], type[Exchange]]:
 
 
 def available() -> list[str]:
-    """Return the names of all exchanges that this machine can have, sorted.
+    """Return the names of all exchanges that this machine supports, sorted.
 
     Example:
 
@@ -60,7 +60,7 @@ def _usable() -> dict[str, type[Exchange]]:
 
 
 def with_options() -> list[str]:
-    """Return the names of `available` exchanges and, behind a colon, their options: what `--exchange` takes, sorted.
+    """Return the values of `--exchange`, sorted: `available` names, and each with its options after a colon.
 
     Example:
 
@@ -75,7 +75,7 @@ def has_servers(name: str) -> bool:
     """Return whether the exchange of this name may have ranks that only serve.
 
     Args:
-        name: String, with an option or without.
+        name: String. With or without an option.
 
     Example:
 
@@ -86,7 +86,7 @@ def has_servers(name: str) -> bool:
 
 
 def candidates(communicator: Communicator) -> list[Exchange]:
-    """Return one exchange of each kind and option that "auto" may choose for these ranks, connected.
+    """Return the exchanges that "auto" may choose for these ranks, connected, one for each class and option.
 
     Args:
         communicator: The `Communicator` of the ranks.
@@ -107,7 +107,7 @@ def candidates(communicator: Communicator) -> list[Exchange]:
 
 
 def asked(identifier: str | Exchange | type[Exchange] | None) -> str | Exchange | type[Exchange]:
-    """Return `identifier`; for `None` what `EASYSCALE_EXCHANGE` says, else `"auto"`.
+    """Return `identifier`; for `None`, the value of `EASYSCALE_EXCHANGE`, or `"auto"` if it is not set.
 
     Args:
         identifier: What `get` takes.
@@ -121,7 +121,7 @@ def asked(identifier: str | Exchange | type[Exchange] | None) -> str | Exchange 
 
 
 def check(identifier: str | Exchange | type[Exchange] | None) -> None:
-    """Raise what `get` would raise for this identifier, before anything is connected.
+    """Raise the error that `get` would raise for this identifier, without connecting anything.
 
     Args:
         identifier: What `get` takes.
@@ -162,8 +162,8 @@ def get(
     """Return an exchange that is connected to a communicator.
 
     Args:
-        identifier: The name of an exchange, an `Exchange`, a class of the user's own, or `None` for what
-            `easyscale launch --exchange` said, else `"auto"`. Defaults to `None`.
+        identifier: The name of an exchange, an `Exchange`, a custom class, or `None` for the one that
+            `easyscale launch --exchange` has set, else `"auto"`. Defaults to `None`.
         communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
 
     Raises:
@@ -185,7 +185,7 @@ def get(
 
 
 def _resolve(identifier: str | Exchange | type[Exchange] | None) -> Exchange | Callable[[], Exchange] | None:
-    """Return an exchange or what makes one; `None` for "auto"."""
+    """Return an exchange, or a function that creates one; `None` for "auto"."""
     source = "exchange" if identifier is not None else "EASYSCALE_EXCHANGE"
     identifier = asked(identifier)
     if isinstance(identifier, Exchange) or (isinstance(identifier, type) and issubclass(identifier, Exchange)):

@@ -1,4 +1,4 @@
-"""The ring: every link is busy all the time, and none carries more than any other."""
+"""The ring exchange: every link is busy all the time, and none carries more than any other."""
 
 import collections
 
@@ -9,7 +9,7 @@ from easyscale.exchange.exchange import Cost, Exchange
 from easyscale.exchange.registry import register
 from easyscale.exchange.vectors import segments
 
-SEGMENT_BYTES = 1 << 18  # fits the second-level cache beside what it is added to
+SEGMENT_BYTES = 1 << 18  # fits the second-level cache together with what it is added to
 
 
 @register("ring")
@@ -21,15 +21,15 @@ class Ring(Exchange):
             3 <-- 2
 
     With `P` ranks and a buffer of `S` bytes each rank sends `2 * (P - 1)` messages and `2 * S * (P - 1) / P` bytes,
-    and no algorithm can do with less. Chunks longer than 256 KiB travel as several messages.
+    and no algorithm can send fewer bytes. Chunks longer than 256 KiB travel as several messages.
 
     1. Rank `r` owns chunk `r`. It starts by sending chunk `r - 1` to rank `r + 1`.
     2. It receives chunk `r - 2` from rank `r - 1`, adds its own values and passes the sum on; then `r - 3`, and so
-       on. The `P - 1`th chunk that arrives is its own and now complete.
-    3. In the same way the complete chunks go around once more, and each rank keeps what passes by.
+       on. The `P - 1`th chunk that arrives is its own and is now complete.
+    3. In the same way the complete chunks go around once more, and each rank keeps a copy of them.
 
     A chunk is cut into segments. A segment is passed on as soon as it is summed, while the next one arrives, so
-    the time goes to transfer and summing at once.
+    transfer and summing overlap.
 
     Reference: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
     """
@@ -93,5 +93,5 @@ class Ring(Exchange):
         return (rank - 1) % size, (rank + 1) % size
 
     def _chunk(self, buffer: np.ndarray, rank: int) -> list[np.ndarray]:
-        """The segments of the chunk that rank `rank`, counted around the ring, owns."""
+        """Return the segments of the chunk that rank `rank`, counted around the ring, owns."""
         return segments(buffer[self._owned_range(buffer.size, rank % self.communicator.size)], SEGMENT_BYTES)

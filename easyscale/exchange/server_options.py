@@ -1,4 +1,4 @@
-"""The options of a parameter server: which values they may have, and in which mode."""
+"""The options of a parameter server: their valid values, and the modes that use them."""
 
 from easyscale.errors import unknown
 
@@ -6,7 +6,7 @@ __all__ = ["MODES", "check_options"]
 
 MODES = ("sync", "async", "bounded")
 
-# Which modes use an option, and what it is where it is not used.
+# The modes that use an option, and its value in the others.
 _MODES_OF: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("push_every", "pull_every", "delay_compensation"), ("async", "bounded")
 )
@@ -22,10 +22,10 @@ def check_options(
     pull_every: int,
     delay_compensation: float,
 ) -> int:
-    """Return the `staleness` to use, for options of `ParameterServer`.
+    """Check options of `ParameterServer`; return the `staleness` to use.
 
     Raises:
-        ValueError: If an option is none of those that it can be, or belongs to another mode.
+        ValueError: If an option is invalid, or belongs to another mode.
     """
     if mode not in MODES:
         raise ValueError(unknown("mode", mode, list(MODES)))

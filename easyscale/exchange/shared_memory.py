@@ -1,4 +1,4 @@
-"""Shared memory: the ranks of a node read each other's vectors, and nothing is sent."""
+"""The shared-memory exchange: the ranks of a node read each other's vectors, and nothing is sent."""
 
 from collections.abc import Callable
 
@@ -14,20 +14,20 @@ from easyscale.exchange.vectors import HALF, aligned, check
 
 @register("shared_memory")
 class SharedMemory(InNodeMemory):
-    """Sum up where the vectors are: each rank adds its part of the others' to its own.
+    """Sum vectors in place: each rank adds its part of the others' to its own.
 
             rank 0   [ own | ... ]      each rank reads the parts that it owns from all
             rank 1   [ ... | own ]      windows, and writes their sum back into all
 
     With `P` ranks on one node and a buffer of `S` bytes no message is sent. Each rank reads `S` bytes and writes `S`,
-    in blocks of 128 KiB that stay in its cache while they are summed up.
+    in blocks of 128 KiB that stay in its cache while they are summed.
 
-    1. Vectors from `allocate` are in windows, which all ranks of the node see. The ranks meet: all have written.
-    2. Each sums up its own `1 / P` and writes the sum into every window. The ranks meet again.
+    1. Vectors from `allocate` are in windows, which all ranks of the node see. At a barrier all have written.
+    2. Each sums its own `1 / P` and writes the sum into every window. A second barrier follows.
 
-    Another vector is copied first, all but the rank's own part, and the others' sums are copied back: `S * (P - 1) / P`
-    bytes each way, and a third meeting. Vectors up to 64 KiB are copied whole and summed up by every rank, with one
-    meeting. Where ranks meet they look at each other's flags, at first busily, then with pauses.
+    Any other vector is copied first, all but the rank's own part, and the others' sums are copied back:
+    `S * (P - 1) / P` bytes each way, and a third barrier. Vectors up to 64 KiB are copied whole and summed by every
+    rank, with one barrier. At a barrier ranks poll each other's flags, at first busily, then with pauses.
 
     Reference: MPI Forum, "MPI: A Message-Passing Interface Standard", version 3.1, section 11.2.3, 2015; the owners
     follow Xu et al., "Automatic cross-replica sharding of weight update in data-parallel training", 2020.
@@ -61,7 +61,7 @@ class SharedMemory(InNodeMemory):
         return self  # nothing is sent
 
     def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray:
-        if not common and length * np.dtype(dtype).itemsize <= SHORT_BYTES:  # copied anyway: no need of a window
+        if not common and length * np.dtype(dtype).itemsize <= SHORT_BYTES:  # copied anyway: no need for a window
             return self._lending.lend(length, np.dtype(dtype), aligned)
         return super().lend(length, dtype, common)
 

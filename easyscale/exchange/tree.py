@@ -1,4 +1,4 @@
-"""The tree: few steps, so it wins where messages are short or ranks are many."""
+"""The tree exchange: few steps, so it is fastest for short messages or many ranks."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ SEGMENT_BYTES = 1 << 20
 
 @register("tree")
 class Tree(Exchange):
-    """Sum up a binomial tree to rank 0, then copy down the same tree.
+    """Sum along a binomial tree up to rank 0, then copy down the same tree.
 
                    0
                /   |  \\
@@ -23,7 +23,7 @@ class Tree(Exchange):
 
     With `P` ranks it takes `2 * ceil(log2 P)` steps. Every rank but the root sends its buffer up once; rank 0 sends
     it down `ceil(log2 P)` times and is the busiest. Rank 0 owns everything. Buffers longer than 1 MiB travel as
-    several messages, so that all levels of the tree work at once.
+    several messages, so that all levels of the tree work at the same time.
 
     1. The children of rank `r` are `r + 1`, `r + 2`, `r + 4`, ... as long as the power of two is smaller than the
        lowest bit set in `r` and the rank exists. A rank receives from its children in this order and adds.
@@ -44,7 +44,7 @@ class Tree(Exchange):
 
     def critical_path(self, size: int, nbytes: int, local_size: int = 1, servers: int = 0) -> Path:
         levels, depth = (size - 1).bit_length(), size.bit_length() - 1
-        # The root receives from as many as there are levels, then sends; their messages are on the way at once.
+        # The root receives from one child per level, then sends; their messages are in transit at the same time.
         return Path(2 * depth, 2 * levels * nbytes, 3 * levels * nbytes)
 
     def owned(self, length: int) -> slice:
@@ -84,7 +84,7 @@ class Tree(Exchange):
             send.wait()
 
     def _relatives(self) -> tuple[int | None, list[int]]:
-        """The parent of this rank, `None` at the root, and its children, the smallest subtree first."""
+        """Return the parent of this rank, `None` at the root, and its children, the smallest subtree first."""
         rank, size = self.communicator.rank, self.communicator.size
         lowest = rank & -rank or 1 << size.bit_length()
         children = [rank + (1 << bit) for bit in range(size.bit_length()) if 1 << bit < lowest]

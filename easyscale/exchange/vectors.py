@@ -1,4 +1,4 @@
-"""The vectors that exchanges take: which they may be, where they begin, and how they are cut."""
+"""The vectors that exchanges take: their dtypes, alignment and segments."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ DTYPES = (*HALF, *map(np.dtype, ("float32", "float64", "int32", "int64")))
 
 
 def check(buffer: np.ndarray) -> None:
-    """Raise a `TypeError` if `buffer` is not what an exchange takes."""
+    """Raise a `TypeError` if an exchange cannot take `buffer`."""
     if not isinstance(buffer, np.ndarray):
         got = type(buffer).__name__
         raise TypeError(f"`buffer` must be a NumPy vector. Received: {got}. It is summed in place")
@@ -31,7 +31,7 @@ def check(buffer: np.ndarray) -> None:
 
 
 def capacity(length: int) -> int:
-    """Return `length` rounded up by an eighth at most, so that vectors of nearly one length use the same memory."""
+    """Return `length` rounded up by an eighth at most, so that vectors of similar length use the same memory."""
     step = 1 << max(0, length.bit_length() - 4)
     return -(-length // step) * step
 
@@ -47,7 +47,7 @@ def aligned(length: int, dtype: str | np.dtype) -> np.ndarray:
 def segments(vector: np.ndarray, nbytes: int) -> list[np.ndarray]:
     """Cut `vector` into parts of at most `nbytes`; none if it is empty.
 
-    While one part is being summed the next is on its way.
+    While one part is being summed the next is in transit.
     """
     step = max(1, nbytes // vector.itemsize)
     return [vector[start : start + step] for start in range(0, vector.size, step)]

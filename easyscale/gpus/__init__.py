@@ -1,6 +1,6 @@
-"""Memory of GPUs, as far as exchanges need it, whatever the framework that computes there.
+"""GPU memory for exchanges, independent of the framework that computes on the GPU.
 
-memory     what an exchange asks of such memory, by a protocol; vectors there behave as NumPy's do
-cuda       that of NVIDIA's GPUs, by CuPy
-ranks      which ranks compute on which GPU
+memory     the protocols that exchanges use; vectors on a GPU behave like NumPy's
+cuda       the implementation for NVIDIA's GPUs, with CuPy
+ranks      the ranks that compute on each GPU
 """

@@ -1,4 +1,4 @@
-"""Memory of NVIDIA's GPUs, by CuPy, whose arrays take NumPy's functions and those of other frameworks' memory."""
+"""Memory of NVIDIA's GPUs, with CuPy, whose arrays support NumPy's functions and can wrap other frameworks' memory."""
 
 import contextlib
 import functools
@@ -24,10 +24,10 @@ def _cupy() -> Any:
 
 
 def array_at(pointer: int, shape: Sequence[int], dtype: np.dtype, owner: Any) -> GpuVector:
-    """Return memory on the GPU as an array, which keeps its owner. Whoever computes with it waits for who wrote it.
+    """Return GPU memory as an array, which keeps a reference to its owner. The caller must wait for pending writes.
 
     Raises:
-        ValueError: If CuPy has no such type, as bfloat16.
+        ValueError: If CuPy does not support the dtype, such as bfloat16.
     """
     cuda, nbytes = _cupy().cuda, math.prod(shape) * dtype.itemsize
     if dtype.kind not in "biuf":
@@ -41,26 +41,26 @@ def array_at(pointer: int, shape: Sequence[int], dtype: np.dtype, owner: Any) ->
 
 
 def whole_memory(array: GpuVector) -> GpuVector:
-    """Return all elements of the memory that an array is a view of, and whose owner it keeps."""
+    """Return an array of the whole memory block that an array is a view of; it keeps the block's owner."""
     memory = array.data.mem
     start = _cupy().cuda.MemoryPointer(memory, 0)
     return _cupy().ndarray((memory.size // array.itemsize,), array.dtype, start)
 
 
 def is_there(array: Any) -> bool:
-    """Return whether an array is on a GPU, and not NumPy's."""
+    """Return whether an array is in GPU memory."""
     return not isinstance(array, np.ndarray) and hasattr(type(array), "__cuda_array_interface__")
 
 
 def on_stream(pointer: int) -> contextlib.AbstractContextManager:
-    """Return a context in which this thread's work is put behind that of a framework's stream."""
+    """Return a context in which this thread enqueues its work on a framework's stream."""
     return _cupy().cuda.ExternalStream(pointer) if pointer else _cupy().cuda.Stream.null
 
 
 class Cuda:
-    """The memory of the GPU that CuPy uses in this process: the first that is visible. See `GpuMemory`.
+    """Memory of the GPU that CuPy uses in this process: the first visible one. See `GpuMemory`.
 
-    Memory that other processes see stays until the process ends: freed while another still has it would be undefined.
+    Shared memory is kept until the process ends: freeing it while another process maps it is undefined behaviour.
 
     Reference: NVIDIA, "CUDA C++ programming guide", section "Interprocess communication".
     """
@@ -70,7 +70,7 @@ class Cuda:
             return "CuPy is not installed. Run: pip install cupy-cuda12x, or cupy-cuda13x as your driver is"
         try:
             count = _cupy().cuda.runtime.getDeviceCount()
-        except Exception as error:  # of CUDA's, without a driver
+        except Exception as error:  # CUDA's, if there is no driver
             return f"CUDA finds no GPU ({error}). Look at nvidia-smi"
         return None if count else "CUDA finds no GPU. Look at CUDA_VISIBLE_DEVICES"
 
@@ -93,7 +93,7 @@ class Cuda:
         return [array_at(pointer, (nbytes,), np.dtype("uint8"), None) for pointer in pointers]
 
     def loan(self, memory: GpuVector, dtype: np.dtype, come_back: Callable[[], None]) -> GpuVector:
-        token = _Token()  # all views of the vector keep it
+        token = _Token()  # kept alive by all views of the vector
         weakref.finalize(token, come_back)
         return array_at(self.address(memory), (memory.nbytes // dtype.itemsize,), dtype, token)
 
@@ -128,7 +128,7 @@ class Cuda:
 
 
 class _Token:
-    """What a loan is held by."""
+    """The owner of a loaned vector, collected after the last view."""
 
 
 @functools.cache
@@ -137,9 +137,9 @@ def _nccl() -> Any:
 
 
 class _Library:
-    """NVIDIA's library over the ranks of a communicator. See `Library`.
+    """NCCL over the ranks of a communicator. See `Library`.
 
-    Its unique id comes from the first rank by the communicator. Calls that stand in one group are begun together.
+    All ranks use the unique id of rank 0, sent over the communicator. The calls of a group are launched together.
 
     Reference: NVIDIA, "NVIDIA Collective Communication Library (NCCL) documentation", section "Group calls".
     """

@@ -1,4 +1,4 @@
-"""What is asked of the memory of GPUs."""
+"""Protocols for GPU memory and GPU collectives."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -9,59 +9,59 @@ from easyscale.communicator import Communicator
 
 __all__ = ["GpuMemory", "GpuVector"]
 
-# An array that does what NumPy's functions ask of it where it is: CuPy's. NumPy's own in tests, without a GPU.
+# An array that NumPy's functions compute on where it is: CuPy's, or, in tests without a GPU, NumPy's.
 GpuVector = Any
 
 
 class GpuMemory(Protocol):
-    """Memory of the GPU that this process computes on. What it gives are vectors, of whom slices are views."""
+    """Memory of the GPU that this process computes on. It returns vectors whose slices are views."""
 
     def why_not(self) -> str | None:
-        """Return why there is no such memory here, and the remedy; `None` if there is."""
+        """Return why GPU memory is not available here, and the remedy; `None` if it is."""
 
     def has(self, vector: GpuVector) -> bool:
-        """Return whether a vector is in such memory, and not in the CPU's."""
+        """Return whether a vector is in GPU memory."""
 
     def shared(self, communicator: Communicator, nbytes: int) -> list[GpuVector]:
-        """Return bytes of each of the ranks, all on one node, which all of them see. They call this alike.
+        """Return a byte buffer of each rank, accessible to all ranks of a node. Collective: all of them call this.
 
         Raises:
-            ValueError: On the rank that cannot see another's.
+            ValueError: On a rank that cannot access another's buffer.
         """
 
     def loan(self, memory: GpuVector, dtype: np.dtype, come_back: Callable[[], None]) -> GpuVector:
-        """Return bytes as a vector of a dtype; call `come_back()` when neither it nor a view of it is left."""
+        """Return a byte buffer as a vector of a dtype; call `come_back()` when it and all its views are gone."""
 
     def zeros(self, length: int, dtype: np.dtype) -> GpuVector:
         """Return a vector of zeros."""
 
     def of_host(self, vector: np.ndarray) -> GpuVector:
-        """Return a copy of a vector of NumPy's."""
+        """Return a copy of a NumPy vector on the GPU."""
 
     def to_host(self, vector: GpuVector, out: np.ndarray) -> None:
-        """Copy a vector to one of NumPy's."""
+        """Copy a vector to a NumPy vector."""
 
     def address(self, vector: GpuVector) -> int:
-        """Return where a vector begins."""
+        """Return the address of a vector's first element."""
 
     def settle(self) -> None:
-        """Return when all that this process has begun on its GPU is done."""
+        """Wait for all work that this process has enqueued on its GPU."""
 
     def identity(self) -> str:
-        """Return what tells this process's GPU from all others."""
+        """Return an identifier of this process's GPU, unique on its host."""
 
     def why_no_library(self) -> str | None:
-        """Return why there is no library that sums over GPUs, and the remedy; `None` if there is."""
+        """Return why no GPU collective library is available, and the remedy; `None` if one is."""
 
     def library(self, communicator: Communicator) -> "Library":
-        """Return the library that sums over GPUs, for these ranks. They call this alike."""
+        """Return the GPU collective library for these ranks. Collective: all of them call this."""
 
 
 class Library(Protocol):
-    """Collectives of GPUs, which are begun, in the order of the calls, and not waited for."""
+    """Asynchronous GPU collectives, enqueued in the order of the calls."""
 
     def reduce(self, parts: Sequence[GpuVector]) -> None:
-        """Overwrite the part of the rank's number with its sum over ranks."""
+        """On rank `i`, overwrite part `i` with its sum over ranks."""
 
     def gather(self, parts: Sequence[GpuVector]) -> None:
-        """Overwrite each part with that of the rank of its number."""
+        """Overwrite each part `i` with that of rank `i`."""

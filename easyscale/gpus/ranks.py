@@ -1,4 +1,4 @@
-"""Which ranks compute on which GPU."""
+"""The ranks that compute on each GPU."""
 
 from easyscale.communicator import Communicator
 from easyscale.gpus.memory import GpuMemory
@@ -7,7 +7,7 @@ __all__ = ["gpus_of"]
 
 
 def gpus_of(communicator: Communicator, memory: GpuMemory) -> dict[tuple[str, str], list[int]]:
-    """Return, by host and GPU, the ranks that compute there. All ranks must call this."""
+    """Return, by host and GPU, the ranks that compute there. Collective: all ranks call this."""
     gpus: dict[tuple[str, str], list[int]] = {}
     for rank, (host, gpu) in enumerate(communicator.all_gather_object([communicator.host, memory.identity()])):
         gpus.setdefault((host, gpu), []).append(rank)

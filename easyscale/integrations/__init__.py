@@ -1,4 +1,4 @@
-"""EasyScale inside of other systems, each in a folder of its own that is loaded when it is asked for.
+"""Integrations of EasyScale with other systems, one folder each, imported lazily.
 
 ray         workers on the nodes of a Ray cluster
 """

@@ -1,15 +1,15 @@
-"""What Keras and TensorFlow have no public name for, each behind a function that says what it is.
+"""Private names of Keras and TensorFlow, each wrapped in a function that describes it.
 
 models         a model: layers and their graph; datasets, callbacks
-masks          which tensors have masks when layers are called
-epochs         what goes through the data of a `fit()`
+masks          the tensors that have masks when layers are called
+epochs         iteration over the data of a `fit()`
 optimization   losses, variables and optimizers
-deferral       variables that get their values later
-names          whether a library has such names
-table          all of these names: what each is used for, and in which versions it was seen
+deferral       variables that are initialized later
+names          checks that a library has such names
+table          all of these names, their uses, and the versions in which they were tested
 
-Another version may have other names. `check` says which are missing, before anything is done with them. Neither library
-is loaded by these modules.
+Other versions may have other names. `check` reports missing ones before any is used. These modules load neither
+library.
 """
 
 import functools
@@ -162,13 +162,13 @@ __all__ = [
 
 @functools.cache
 def check() -> None:
-    """Raise `EasyScaleError` if the Keras or TensorFlow that is installed is known not to work, or lacks a name."""
+    """Raise `EasyScaleError` if the installed Keras or TensorFlow is known not to work, or lacks a name."""
     versions.check(importlib.import_module("keras").backend.backend())
     require("keras")
     models.require_datasets()
 
 
 def require(library: str) -> None:
-    """Raise `EasyScaleError` if a library lacks private names of the `TABLE`, for the backend that Keras has."""
+    """Raise `EasyScaleError` if a library lacks private names of the `TABLE` that Keras's backend needs."""
     if lost := table.missing_names(importlib.import_module("keras").backend.backend(), library):
         raise missing(library, *lost)

@@ -1,4 +1,4 @@
-"""What Keras has no public name for in variables that get their values later than they are made."""
+"""Private names of Keras for variables that are initialized after their creation."""
 
 import contextlib
 import importlib
@@ -16,18 +16,18 @@ _SAVING = "keras.src.saving.saving_lib"
 
 
 def in_stateless_scope() -> bool:
-    """Return whether Keras looks for shapes now, for which no variable needs its value."""
+    """Return whether Keras is inferring shapes now, for which variables need no values."""
     return bool(importlib.import_module(_SCOPE).in_stateless_scope())
 
 
 def initialize(variable: "keras.Variable", initializer: Callable[..., Any]) -> None:
-    """Give a variable the value that an initializer makes, as Keras does when it makes the variable."""
+    """Initialize a variable, as Keras does on creation."""
     variable._initialize_with_initializer(initializer)
 
 
 @contextlib.contextmanager
 def initialized_by(replacement: Callable[["keras.Variable", Callable, Callable], None]) -> Iterator[None]:
-    """Inside, `replacement(variable, initializer, original)` is called for each variable that an initializer makes."""
+    """Return a context in which `replacement(variable, initializer, original)` initializes variables."""
     kind: Any = importlib.import_module("keras").Variable
     had, original = "_initialize_with_initializer" in vars(kind), kind._initialize_with_initializer
     kind._initialize_with_initializer = lambda variable, initializer: replacement(variable, initializer, original)
@@ -42,7 +42,7 @@ def initialized_by(replacement: Callable[["keras.Variable", Callable, Callable],
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
-    """Inside, Keras writes a file of a model piece by piece, and does not make all of it in memory before."""
+    """Return a context in which Keras writes a model file piece by piece, instead of building it in memory first."""
     module: Any = importlib.import_module(_SAVING)
     original, module.is_memory_sufficient = module.is_memory_sufficient, lambda model: False
     try:

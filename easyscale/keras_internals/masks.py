@@ -1,8 +1,7 @@
-"""Which tensors of a model have masks when its layers are called.
+"""Tensors of a model that have masks when its layers are called.
 
-The graph of a model says which had one when it was built. When tensors go through the layers it may be fewer:
-`MultiHeadAttention` takes the masks away from what it is given, so that a layer behind it which is given the same finds
-none.
+The graph of a model records which tensors had masks when it was built. When layers are called, fewer may have them:
+`MultiHeadAttention` removes the masks of its inputs, so a later layer with the same inputs finds none.
 """
 
 import importlib
@@ -11,7 +10,7 @@ from typing import Any
 
 __all__ = ["mask_of", "masked_before", "set_mask"]
 
-_TAKEN = ("query", "value", "key")  # what `MultiHeadAttention` takes the masks away from, unlike other attention
+_TAKEN = ("query", "value", "key")  # inputs whose masks `MultiHeadAttention` removes, unlike other attention layers
 
 
 def mask_of(tensor: Any) -> Any:
@@ -27,12 +26,12 @@ def set_mask(tensor: Any, mask: Any) -> None:
 def masked_before(
     nodes: Sequence[Any], inner: Callable[[Any], tuple[list, list, list] | None], masked: set[int] | None = None
 ) -> list[set[int]]:
-    """Return, for each call of a layer and behind the last one, the tensors that have a mask then, by identity.
+    """Return the `id`s of the tensors that have a mask before each call of a layer, and after the last one.
 
     Args:
         nodes: The calls, in order.
         inner: Function. Returns inputs, calls and outputs of a layer that is a model, and `None` for others.
-        masked: Set. The tensors that have a mask before. Defaults to `None`: none.
+        masked: Set. The tensors that have a mask at the start. Defaults to `None`: none.
     """
     now = set(masked or ())
     found = []
@@ -43,7 +42,7 @@ def masked_before(
 
 
 def _follow(node: Any, masked: set[int], inner: Callable[[Any], tuple[list, list, list] | None]) -> None:
-    """Take in what a call does to masks."""
+    """Update `masked` with the effect of a call."""
     keras = importlib.import_module("keras")
     layer, flatten = node.operation, keras.tree.flatten
     if not isinstance(layer, keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""What Keras and tf.data have no public name for in a model: layers and their graph; datasets, callbacks."""
+"""Private names of Keras and tf.data for models: layers and their graph, datasets, callbacks."""
 
 import contextlib
 import functools
@@ -45,60 +45,60 @@ __all__ = [
     "with_training",
 ]
 
-LOGS = "_get_metrics_result_or_logs"  # the method of a model through which logs go on their way to the callbacks
-OF_FIT = "_use_cached_eval_dataset"  # the argument that `fit()` gives `evaluate()`, and nobody else does
+LOGS = "_get_metrics_result_or_logs"  # the method of a model that logs pass through before callbacks receive them
+OF_FIT = "_use_cached_eval_dataset"  # the argument that only `fit()` passes to `evaluate()`
 
-_ARRAYS = "keras.src.trainers.data_adapters.array_slicing"  # where `fit()` splits arrays
+_ARRAYS = "keras.src.trainers.data_adapters.array_slicing"  # has the function that splits arrays for `fit()`
 _FUNCTIONAL = "keras.src.models.functional"
 
-_KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # steps of tf.data that leave batches as they are
-_KEEPING_COUNT = (*_KEEPING, "_MapDataset", "_ParallelMapDataset")  # that have as many elements as their input
+_KEEPING = ("CacheDataset", "_OptionsDataset", "_PrefetchDataset")  # transformations that leave batches unchanged
+_KEEPING_COUNT = (*_KEEPING, "_MapDataset", "_ParallelMapDataset")  # those that keep the number of elements
 
 
 # A model in its fit()
 
 
 def layers_of(model: "keras.layers.Layer", recursive: bool = True) -> list["keras.layers.Layer"]:
-    """Return the layers of a model, and with `recursive` it itself and the layers in its layers.
+    """Return the layers of a model; with `recursive`, also the model itself and nested layers.
 
-    Its `layers` are these, if it is a `Model`; a layer that is a `Trainer` has none.
+    A `Model` has them in `layers`; a layer that is a `Trainer` has no such attribute.
     """
     return list(model._flatten_layers(include_self=recursive, recursive=recursive))
 
 
 def strategy_of(model: "keras.Model") -> Any:
-    """Return the `tf.distribute.Strategy` in whose scope a model was built; `None` if it was in none."""
+    """Return the `tf.distribute.Strategy` in whose scope a model was built; `None` if there was none."""
     return vars(model).get("_distribute_strategy")
 
 
 def leave_state_in(model: "keras.Model") -> None:
-    """Let Keras on JAX take a model for one whose variables have their values, and read them before its next step."""
+    """On JAX, mark a model's variables as up to date, so that Keras reads them before its next step."""
     model._jax_state_synced = True
 
 
 def count_in_metrics(
     model: "keras.Model", counted: list, loss: Any, batch: tuple[Any, Any, Any], y_pred: Any
 ) -> tuple[Any, list]:
-    """Return the logs of a step on JAX, and what the variables of a model's metrics are then.
+    """Return the logs of a step on JAX, and the new values of the variables of a model's metrics.
 
     Args:
         model: The model.
-        counted: List of the values of the variables of its metrics.
+        counted: List of the values of its metrics' variables.
         loss: The loss of the batch.
         batch: Its inputs, targets and weights.
-        y_pred: What the model made of the inputs.
+        y_pred: The model's output for the inputs.
     """
     x, y, sample_weight = batch
     return model._update_metrics_variables(counted, loss, x, y, y_pred, sample_weight)
 
 
 def initial_epoch(model: "keras.Model") -> int | None:
-    """Return the epoch, from 0, that `fit()` begins with, whatever it was told; `None` if it was not set."""
+    """Return the epoch, from 0, that overrides the `initial_epoch` of `fit()`; `None` if it is not set."""
     return model._initial_epoch
 
 
 def set_initial_epoch(model: "keras.Model", epoch: int | None) -> None:
-    """Let a `fit()` whose callbacks begin now, and each later one, begin with an epoch."""
+    """Set the first epoch of the `fit()` whose callbacks are starting, and of all later ones."""
     model._initial_epoch = epoch
 
 
@@ -106,13 +106,13 @@ def set_initial_epoch(model: "keras.Model", epoch: int | None) -> None:
 
 
 def replace_moments(layer: "keras.layers.BatchNormalization", replacement: Callable) -> None:
-    """Let a layer call `replacement(layer, original, inputs, mask)` for the moments of a batch. Only once."""
+    """Make a layer call `replacement(layer, original, inputs, mask)` for the moments of a batch. Idempotent."""
     if "_moments" not in vars(layer):
         object.__setattr__(layer, "_moments", functools.partial(replacement, layer, layer._moments))
 
 
 def hold_losses(model: "keras.Model", make: Callable[[], list]) -> None:
-    """Let each layer of a model keep what it adds to the loss in a list that `make()` returns. Only once."""
+    """Make each layer of a model keep its added losses in a list that `make()` returns. Idempotent."""
     for layer in layers_of(model):
         if not type(layer._losses).__module__.startswith("easyscale."):
             object.__setattr__(layer, "_losses", make())
@@ -122,15 +122,15 @@ def hold_losses(model: "keras.Model", make: Callable[[], list]) -> None:
 
 
 class Graph(NamedTuple):
-    """The layers of a Functional or Sequential model, as they are called.
+    """The calls of layers in a Functional or Sequential model.
 
     Attributes:
-        model: The Functional model, which is also what a Sequential one has in it.
-        nodes: List of Keras's nodes, each a call of a layer, behind all whose outputs it takes.
+        model: The Functional model; for a Sequential one, the Functional model inside it.
+        nodes: List of Keras's nodes, each a call of a layer, in topological order.
         inputs: List of `KerasTensor`, flat.
         outputs: Nested structure of `KerasTensor`.
         masks: List of the mask of each output, flat; `None` for one that has none when layers are called.
-        masked: For each node, and behind the last one, the tensors that have a mask then, by identity.
+        masked: The `id`s of the tensors that have a mask before each node, and after the last one.
     """
 
     model: "keras.Model"
@@ -142,7 +142,7 @@ class Graph(NamedTuple):
 
 
 def graph_of(model: "keras.Model") -> Graph | None:
-    """Return the graph of a model; `None` of one that is neither Sequential nor Functional, or not built."""
+    """Return the graph of a model; `None` if it is neither Sequential nor Functional, or not built."""
     functional = importlib.import_module(_FUNCTIONAL).Functional
     if isinstance(model, importlib.import_module("keras").Sequential):
         model = model._functional
@@ -156,7 +156,7 @@ def graph_of(model: "keras.Model") -> Graph | None:
 
 
 def _inside(layer: Any) -> tuple[list, list, list] | None:
-    """Return inputs, calls and outputs of a layer that is a model; `None` of another."""
+    """Return inputs, calls and outputs of a layer that is a model; `None` for others."""
     graph = graph_of(layer) if isinstance(layer, importlib.import_module("keras").Model) else None
     if graph is None:
         return None
@@ -164,22 +164,22 @@ def _inside(layer: Any) -> tuple[list, list, list] | None:
 
 
 def calls_between(inputs: list, outputs: list) -> list[Any]:
-    """Return the nodes, calls of layers, by which some `KerasTensor`s come from others; each behind what it needs."""
+    """Return the nodes, in topological order, that compute the `KerasTensor`s `outputs` from `inputs`."""
     by_depth = importlib.import_module("keras").Function(inputs, outputs)._nodes_by_depth
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
     return [node for node in nodes if not node.is_input]
 
 
 def standardized(graph: Graph, inputs: Any) -> list:
-    """Return the tensors that a model makes of its inputs before its first layer, flat, in the order of its inputs."""
+    """Return a model's inputs as standardized before its first layer: a flat list, in the order of its inputs."""
     return list(importlib.import_module("keras").tree.flatten(graph.model._standardize_inputs(inputs)))
 
 
 def with_training(operation: Any, training: bool) -> Callable[..., Any]:
-    """Return a layer, or an operation, as a model calls it in training or outside of it.
+    """Return a layer or operation as a model calls it with this `training`.
 
-    Keras drops the argument where a layer has no use for it. A layer that was given `training` when the model was built
-    keeps that from Keras 3.16 on; before, the model's own counts.
+    Keras drops the argument if a layer does not take it. From Keras 3.16 on, a layer that was called with `training`
+    when the model was built keeps that value; before, the model's value overrides it.
     """
     keras = importlib.import_module("keras")
     if not isinstance(operation, keras.layers.Layer):
@@ -190,18 +190,18 @@ def with_training(operation: Any, training: bool) -> Callable[..., Any]:
 
 
 def added_losses(operation: Any) -> list:
-    """Return what a layer, and layers in it, have added to the loss in its last call: `add_loss`, activities."""
+    """Return the losses that a layer and its sublayers added in the last call: `add_loss`, activity regularizers."""
     layers = layers_of(operation) if hasattr(operation, "_flatten_layers") else []
     return [loss for layer in layers for loss in layer._get_own_losses()]
 
 
 def compiled_loss(model: "keras.Model", y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Return the loss that a model is compiled with, without what its layers add; `None` if it has none."""
+    """Return a model's compiled loss, without its layers' added losses; `None` if it has none."""
     return None if model._compile_loss is None else model._compile_loss(y, y_pred, sample_weight)
 
 
 def build_compiled(model: "keras.Model") -> tuple[list["keras.losses.Loss"], list["keras.metrics.Metric"]]:
-    """Return the losses and metrics that a model of one output is compiled with; make those of labels if need be."""
+    """Return the compiled losses and metrics of a model with one output; build them if necessary."""
     (output,) = model.outputs
     labels = importlib.import_module("keras").KerasTensor(output.shape[:-1])
     losses, metrics = model._compile_loss, model._compile_metrics
@@ -212,9 +212,9 @@ def build_compiled(model: "keras.Model") -> tuple[list["keras.losses.Loss"], lis
 
 
 def replace_validation_split(replace: Callable[[Callable], Callable]) -> None:
-    """Let `replace(original)` stand for the function by which `fit(validation_split=...)` splits arrays.
+    """Replace the function that splits arrays for `fit(validation_split=...)` by `replace(original)`.
 
-    Where there is none it is left to `check` to say so.
+    If there is no such function, it does nothing: `check` reports it.
     """
     with contextlib.suppress(ImportError, AttributeError):
         module: Any = importlib.import_module(_ARRAYS)
@@ -225,7 +225,7 @@ def replace_validation_split(replace: Callable[[Callable], Callable]) -> None:
 
 
 def require_datasets() -> None:
-    """Raise `EasyScaleError` if the TensorFlow that is loaded has another name for something of a dataset."""
+    """Raise `EasyScaleError` if datasets of the loaded TensorFlow, or their iterators, lack a private attribute."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None:
         batches = tensorflow.data.Dataset.range(1).batch(1)
@@ -235,27 +235,27 @@ def require_datasets() -> None:
 
 
 def dataset_of_iterator(iterator: Iterator) -> Any:
-    """Return the `tf.data.Dataset` that an iterator was made of; `None` for an iterator of something else."""
+    """Return the `tf.data.Dataset` that an iterator was made from; `None` for other iterators."""
     return getattr(iterator, "_dataset", None)
 
 
 def inputs_of(dataset: Any) -> list:
-    """Return the datasets that a dataset is made of; none for what is no `tf.data.Dataset`."""
+    """Return the input datasets of a `tf.data.Dataset`; an empty list for other data."""
     return list(dataset._inputs()) if hasattr(dataset, "_inputs") else []
 
 
 def shuffles(dataset: Any) -> bool:
-    """Return whether a `tf.data.Dataset` has an order that depends on how often it has been gone through."""
+    """Return whether `shuffle` is among the transformations of a `tf.data.Dataset`: its order may differ by pass."""
     return "Shuffle" in type(dataset).__name__ or any(map(shuffles, inputs_of(dataset)))
 
 
 def batch_size_of(dataset: Any) -> int | None:
-    """Return the size of the batches that a `tf.data.Dataset` makes of its input; `None` if it makes none."""
+    """Return the batch size of a `tf.data.Dataset` whose last transformation is `batch`; else `None`."""
     return int(dataset._batch_size) if hasattr(dataset, "_batch_size") else None
 
 
 def last_batch_of(dataset: Any) -> int | None:
-    """Return the size of the batches that were made last of a `tf.data.Dataset`; `None` if it is not known."""
+    """Return the batch size of the last `batch` of a `tf.data.Dataset`; `None` if it is not known."""
     if (size := batch_size_of(dataset)) is not None:
         return size
     inputs = inputs_of(dataset)
@@ -263,12 +263,12 @@ def last_batch_of(dataset: Any) -> int | None:
 
 
 def keeps_batches(dataset: Any) -> bool:
-    """Return whether a step of tf.data passes on the batches of its input."""
+    """Return whether a dataset's last transformation leaves batches unchanged."""
     return type(dataset).__name__ in _KEEPING
 
 
 def keeps_count(dataset: Any) -> bool:
-    """Return whether a step of tf.data has as many elements as its input."""
+    """Return whether a dataset's last transformation keeps the number of elements."""
     return type(dataset).__name__ in _KEEPING_COUNT
 
 
@@ -276,12 +276,12 @@ def keeps_count(dataset: Any) -> bool:
 
 
 def set_step(callback: "keras.callbacks.TensorBoard", steps: int) -> None:
-    """Let a TensorBoard go on as one that has seen so many steps."""
+    """Set the number of steps that a `TensorBoard` has seen, from which it continues."""
     callback._global_train_batch = steps
 
 
 def improves(checkpoint: "keras.callbacks.ModelCheckpoint", value: float) -> bool:
-    """Return whether a value of what a checkpoint monitors is better than its best."""
+    """Return whether a value of a checkpoint's monitored metric is better than its best."""
     if checkpoint.monitor_op is None:
         checkpoint._set_monitor_op()
     return checkpoint.best is None or bool(checkpoint.monitor_op(value - checkpoint.min_delta, checkpoint.best))

@@ -1,4 +1,4 @@
-"""Whether a library has the private names that are used of it."""
+"""Checks that a library has the private names that are used."""
 
 import dis
 import inspect
@@ -11,13 +11,13 @@ __all__ = ["has", "missing", "release_of"]
 
 
 def release_of(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version, such as `(3, 16)` of `"3.16.0.dev2026"`."""
+    """Return the first two numbers of a version, such as `(3, 16)` for `"3.16.0.dev2026"`."""
     major, minor, *_ = version.split(".")
     return int(major), int(minor)
 
 
 def missing(library: str, *names: str) -> EasyScaleError:
-    """Return the error that says which names of which version of a library are not there."""
+    """Return an error that reports names missing in a library, with the library's version."""
     found = ", ".join(f"`{name}`" for name in names)
     version = getattr(sys.modules.get(library), "__version__", "unknown")
     return EasyScaleError(
@@ -27,7 +27,7 @@ def missing(library: str, *names: str) -> EasyScaleError:
 
 
 def has(owner: ModuleType | type, name: str) -> bool:
-    """Return whether a module or class has a name, or a method of the class sets it or has it as a text."""
+    """Return whether a module or class has a name, or a method of the class assigns it or has it as a constant."""
     if hasattr(owner, name):
         return True
     members = (

@@ -1,7 +1,7 @@
-"""The private names that EasyScale needs of Keras and TensorFlow: what each is used for, and where it was seen.
+"""Private names of Keras and TensorFlow that EasyScale needs, their uses, and the versions that have them.
 
-`python -m easyscale.keras_internals.table` says which of them are missing in what is installed. A private name that is
-used in another file has its row here; a test looks. Neither library is loaded by this module.
+`python -m easyscale.keras_internals.table` reports those that are missing in the installed versions. Each private name
+used in another file must have a row here; a test checks this. This module loads neither library.
 """
 
 import importlib
@@ -17,14 +17,14 @@ KERAS, TENSORFLOW = ("3.12", "3.16"), ("2.18", "2.22")  # the releases that have
 
 
 class Private(NamedTuple):
-    """Private names of one owner, needed for one thing.
+    """Private names of one owner, needed for one purpose.
 
     Attributes:
         owner: String. A module, or `module:Class`.
         names: Tuple of strings. Attributes of the owner, of its instances, or arguments of its methods.
         use: String. What they are used for.
-        backend: String. The backend of Keras that needs them. Defaults to `""`: all do.
-        seen: Pair of releases, the first and the last with them that was tried. Before the first they are not needed.
+        backend: String. The Keras backend that needs them. Defaults to `""`: all do.
+        seen: Pair of strings. The first and last release tested with them. Before the first, they are not needed.
     """
 
     owner: str
@@ -35,11 +35,11 @@ class Private(NamedTuple):
 
     @property
     def library(self) -> str:
-        """The package that is to have the names."""
+        """The package that must have the names."""
         return self.owner.partition(".")[0].partition(":")[0]
 
     def missing(self) -> Iterator[str]:
-        """Yield those of the names that what is installed does not have."""
+        """Yield the names that the installed version lacks."""
         module, _, kind = self.owner.partition(":")
         try:
             if release_of(importlib.import_module(self.library).__version__) < release_of(self.seen[0]):
@@ -74,7 +74,7 @@ TABLE = (
     Private("keras:Model", ("_jax_state_synced",), "variables that keep their values in a fit()", "jax"),
     Private("keras:Model", ("_update_metrics_variables",), "the metrics of a step that is parted", "jax"),
     Private(f"{_TRAINERS}.data_adapters.array_slicing", ("train_validation_split",), "`validation_split` of all data"),
-    # What goes through the data of a fit()
+    # Iteration over the data of a fit()
     Private(
         f"{_TRAINERS}.epoch_iterator:EpochIterator",
         ("_current_iterator", "_epoch_iterator", "_num_batches", "_steps_seen", "catch_stop_iteration"),
@@ -199,21 +199,21 @@ TABLE = (
     ),
 )
 
-# Of what a `tf.data.Dataset` and an iterator over it have, `models.require_datasets` looks at objects.
+# Private attributes of `tf.data.Dataset` and its iterators are checked on instances, by `models.require_datasets`.
 
 
 def needed(backend: str, library: str) -> list[Private]:
-    """Return the rows of a library that Keras needs on a backend."""
+    """Return the rows of a library that a Keras backend needs."""
     return [row for row in TABLE if row.library == library and row.backend in ("", backend)]
 
 
 def missing_names(backend: str, library: str = "keras") -> list[str]:
-    """Return the private names of a library that what is installed does not have."""
+    """Return the private names that the installed version of a library lacks."""
     return [name for row in needed(backend, library) for name in row.missing()]
 
 
 def main() -> int:
-    """Print how many names there are, and those that are missing; return the exit code."""
+    """Print the number of names, and the missing ones; return the exit code."""
     backend = importlib.import_module("keras").backend.backend()
     lost = 0
     for library in ("keras", *(["tensorflow"] if backend == "tensorflow" else [])):

@@ -1,10 +1,10 @@
-"""Which launcher has started this process, as which of how many ranks: read from variables, before MPI is loaded.
+"""Launcher detection: this process's rank and size from environment variables, before MPI is loaded.
 
 open_mpi    mpirun of Open MPI
 hydra       mpirun of MPICH or Intel MPI, and other launchers that speak PMI
 slurm       srun
 
-A new launcher is a new file in this folder, with a subclass of `Launcher`; nothing else names it.
+To add a launcher, add a file with a subclass of `Launcher` to this folder; no other change is needed.
 """
 
 import functools
@@ -20,8 +20,8 @@ __all__ = ["Launcher", "available", "detect"]
 
 @functools.cache
 def available() -> tuple[type[Launcher], ...]:
-    """Return all launchers, in the order in which they are looked for."""
-    for file in os.listdir(os.path.dirname(__file__)):  # `pkgutil` would load much, in every `import easyscale`
+    """Return all launchers, in the order in which they are tried."""
+    for file in os.listdir(os.path.dirname(__file__)):  # `pkgutil` would slow down every `import easyscale`
         name, extension = os.path.splitext(file)
         if extension == ".py" and name != "__init__":
             importlib.import_module(f"{__name__}.{name}")
@@ -31,11 +31,11 @@ def available() -> tuple[type[Launcher], ...]:
 def detect(environment: Mapping[str, str] | None = None) -> Launcher | None:
     """Return the launcher that has started this process, or `None` if there was none.
 
-    It tells whether there is need for MPI at all, and whether MPI has found all the ranks that the launcher started:
-    one that does not know of the other would leave processes that each train alone.
+    It shows whether MPI is needed at all, and whether MPI has found all ranks that the launcher started. If launcher
+    and MPI library did not match, each process would train alone.
 
     Args:
-        environment: Defaults to `None`: that of this process.
+        environment: Mapping of variables. Defaults to `None`: the environment of this process.
 
     Example:
 
@@ -45,5 +45,5 @@ def detect(environment: Mapping[str, str] | None = None) -> Launcher | None:
     """
     environment = os.environ if environment is None else environment
     if Settings.read(environment, ["rank_process"]).rank_process not in (None, os.getpid()):
-        return None  # a child of a rank, such as a process that prepares data, has inherited the launcher's variables
+        return None  # a child of a rank, such as a data-loading process, has inherited the launcher's variables
     return next((kind(environment) for kind in available() if kind.detect(environment)), None)

@@ -1,4 +1,4 @@
-"""Hydra: the mpirun of MPICH, and of Intel MPI, which is a relative."""
+"""Hydra: the mpirun of MPICH and of Intel MPI."""
 
 from easyscale.launchers.launcher import Launcher
 
@@ -6,7 +6,7 @@ __all__ = ["Hydra"]
 
 
 class Hydra(Launcher):
-    """Hydra, by the variables of PMI, its interface to the MPI library."""
+    """Hydra, detected by the variables of PMI, its interface to the MPI library."""
 
     name = "mpirun of MPICH or Intel MPI"
     order = 1  # srun speaks PMI, too

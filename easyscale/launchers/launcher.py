@@ -1,4 +1,4 @@
-"""The base class of launchers: by which variables one tells a process its place among the ranks."""
+"""The base class of launchers: the environment variables that give a process its rank."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -7,17 +7,17 @@ __all__ = ["Launcher"]
 
 
 class Launcher:
-    """What a launcher tells the process that it has started.
+    """Information that a launcher passes to the processes that it starts.
 
-    A subclass says the names of its variables.
+    A subclass defines the names of its variables.
 
     Args:
-        environment: The variables of the process. `detect` must be true of them.
+        environment: The environment variables of the process. `detect` must be true for them.
 
     Attributes:
-        name: String. What the launcher is called in messages.
-        order: Int. Of several launchers whose variables are there, that of the lowest is meant: mpirun in a job of
-            Slurm has those of both.
+        name: String. The launcher's name in messages.
+        order: Int. If variables of several launchers are set, the one with the lowest counts: mpirun in a Slurm job
+            has those of both.
     """
 
     name: ClassVar[str]
@@ -26,14 +26,14 @@ class Launcher:
     rank_variable: ClassVar[str]
     size_variable: ClassVar[str]
     local_rank_variable: ClassVar[str]
-    local_size_variable: ClassVar[str | None] = None  # not every launcher says it in a number
+    local_size_variable: ClassVar[str | None] = None  # not every launcher gives it as a number
 
     def __init__(self, environment: Mapping[str, str]):
         self._environment = environment
 
     @classmethod
     def detect(cls, environment: Mapping[str, str]) -> bool:
-        """Return whether it has started the process that has these variables."""
+        """Return whether this launcher has started the process that has these variables."""
         return environment.get(cls.size_variable, "").isdigit()
 
     @property
@@ -43,17 +43,17 @@ class Launcher:
 
     @property
     def rank(self) -> int:
-        """This process's number among them; 0 if it is not said."""
+        """This process's rank; 0 if it is not given."""
         return self._number(self.rank_variable) or 0
 
     @property
     def local_rank(self) -> int | None:
-        """Its number among the ranks of its host; `None` if it is not said."""
+        """This process's rank on its host; `None` if it is not given."""
         return self._number(self.local_rank_variable)
 
     @property
     def local_size(self) -> int | None:
-        """The number of ranks on its host; `None` if it is not said."""
+        """The number of ranks on this process's host; `None` if it is not given."""
         return self._number(self.local_size_variable)
 
     def _number(self, variable: str | None) -> int | None:

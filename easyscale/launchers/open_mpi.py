@@ -1,4 +1,4 @@
-"""Open MPI's mpirun; a Kubernetes MPI job uses it, too."""
+"""Open MPI's mpirun, which Kubernetes MPI jobs use, too."""
 
 from easyscale.launchers.launcher import Launcher
 
@@ -6,7 +6,7 @@ __all__ = ["OpenMpi"]
 
 
 class OpenMpi(Launcher):
-    """Open MPI, of any version."""
+    """Open MPI, any version."""
 
     name = "mpirun of Open MPI"
     order = 0

@@ -1,4 +1,4 @@
-"""Slurm's srun. A job has steps: `SLURM_NTASKS` is of the whole job, in which srun may not have started anything."""
+"""Slurm's srun. `SLURM_NTASKS` is not read: it is set for the whole job, even if srun has started nothing in it."""
 
 from easyscale.launchers.launcher import Launcher
 

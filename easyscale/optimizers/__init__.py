@@ -1,4 +1,4 @@
-"""Optimizers and schedules that Keras lacks, and what `DistributedOptimizer` knows of the optimizers inside it."""
+"""Optimizers and schedules that Keras lacks, and helper modules for wrapped optimizers."""
 
 import importlib
 from typing import Any
@@ -8,7 +8,7 @@ __all__ = ["LARS", "SGD", "schedules"]
 _WHERE = {"LARS": "easyscale.optimizers.lars", "SGD": "easyscale.optimizers.sgd"}
 
 
-def __getattr__(name: str) -> Any:  # when a name is first used: Keras takes seconds
+def __getattr__(name: str) -> Any:  # lazy, because importing Keras takes seconds
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
     if name in __all__:

@@ -1,4 +1,4 @@
-"""An optimizer that Keras and callbacks take for the one inside it."""
+"""A wrapper that Keras and its callbacks can use like the inner optimizer."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,22 +9,22 @@ __all__ = ["AroundAnother"]
 
 
 class AroundAnother(keras.optimizers.Optimizer):
-    """Has the variables, the learning rate and the hyperparameters of its `inner_optimizer`.
+    """An optimizer with the variables, learning rate and hyperparameters of its `inner_optimizer`.
 
     Attributes:
-        inner_optimizer: The other optimizer. Keras's own callbacks look for this name.
+        inner_optimizer: The wrapped optimizer. Keras's callbacks look it up by this name.
     """
 
     inner_optimizer: keras.optimizers.Optimizer
 
     def forward(self, hyperparameters: Iterable[str]) -> None:
-        """Have these attributes read and set on the inner optimizer from here on."""
+        """Forward these attributes, on reads and writes, to the inner optimizer from now on."""
         self._hyperparameters = tuple(hyperparameters)
         for name in self._hyperparameters:
-            self.__dict__.pop(name, None)  # those of the base class, which would be read instead
+            self.__dict__.pop(name, None)  # set by the base class; it would shadow the inner one
 
     def build(self, variables: list) -> None:
-        # The base class makes variables for these two, which the inner optimizer has.
+        # For these two, the base class would create variables that the inner optimizer already has.
         local = dict.fromkeys(("use_ema", "gradient_accumulation_steps"))
         self.__dict__.update(local)
         super().build(variables)
@@ -32,7 +32,7 @@ class AroundAnother(keras.optimizers.Optimizer):
             self.__dict__.pop(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__.get("_hyperparameters", ()):  # those of the inner optimizer
+        if name in self.__dict__.get("_hyperparameters", ()):
             setattr(self.inner_optimizer, name, value)
         else:
             super().__setattr__(name, value)
@@ -44,7 +44,7 @@ class AroundAnother(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list:
-        return self.inner_optimizer.variables  # without what is sharded
+        return self.inner_optimizer.variables  # without sharded variables
 
     @property
     def iterations(self) -> keras.Variable:
@@ -71,5 +71,5 @@ class AroundAnother(keras.optimizers.Optimizer):
         self.inner_optimizer.set_weights(weights)
 
     def __dir__(self) -> list[str]:
-        # Keras saves every attribute that dir() lists; the inner optimizer has been saved in this one's place.
+        # Keras saves every attribute that dir() lists. The inner optimizer is already saved in this one's place.
         return [name for name in super().__dir__() if name != "inner_optimizer"]

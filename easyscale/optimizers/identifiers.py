@@ -1,4 +1,4 @@
-"""Optimizers by what users write for them."""
+"""Lookup of optimizers by name, configuration or instance."""
 
 import keras
 
@@ -10,15 +10,15 @@ __all__ = ["get"]
 def get(
     identifier: keras.optimizers.Optimizer | str | dict, argument: str = "inner_optimizer"
 ) -> keras.optimizers.Optimizer:
-    """Return the optimizer that users mean, as `keras.optimizers.get` does.
+    """Return an optimizer by identifier, as `keras.optimizers.get` does.
 
     Args:
         identifier: An optimizer, its name, or its configuration.
-        argument: String. What it was given to, for messages of errors. Defaults to `"inner_optimizer"`.
+        argument: String. The user's argument, for error messages. Defaults to `"inner_optimizer"`.
 
     Raises:
         TypeError: If `identifier` is neither an optimizer, nor a name, nor a configuration.
-        ValueError: If there is no optimizer of this name, or of this configuration.
+        ValueError: If there is no optimizer with this name or configuration.
 
     Example:
 
@@ -39,10 +39,10 @@ def get(
 
 def _of_name(name: str, argument: str) -> keras.optimizers.Optimizer:
     known = _known()
-    if name.lower() in known:  # `keras.optimizers.get` has not all of them
+    if name.lower() in known:  # `keras.optimizers.get` does not know all of them
         return known[name.lower()]()
     try:
-        return keras.optimizers.get(name)  # one of the user's own, which is registered
+        return keras.optimizers.get(name)  # a custom one, registered by the user
     except (KeyError, TypeError, ValueError):
         raise ValueError(unknown(argument, name, sorted(known), " or an optimizer")) from None
 
@@ -58,7 +58,7 @@ def _of_config(config: dict, argument: str) -> keras.optimizers.Optimizer:
 
 
 def _known() -> dict[str, type[keras.optimizers.Optimizer]]:
-    """Return Keras's optimizers by their names, but for those that need others inside."""
+    """Return Keras's optimizers by name, except those that wrap others."""
     base, around = keras.optimizers.Optimizer, {"LossScaleOptimizer", "MultiOptimizer"}
     classes = [cls for cls in vars(keras.optimizers).values() if isinstance(cls, type) and issubclass(cls, base)]
     return {cls.__name__.lower(): cls for cls in classes if cls is not base and cls.__name__ not in around}

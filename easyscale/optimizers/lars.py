@@ -1,4 +1,4 @@
-"""LARS: each weight steps as far as it is large."""
+"""LARS: SGD in which each weight's step is scaled by its norm."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from easyscale.errors import is_number
 
 __all__ = ["LARS"]
 
-_EXCLUDED = ("bias", "beta", "gamma", "scale")  # what Keras's layers call biases and parameters of normalization
+_EXCLUDED = ("bias", "beta", "gamma", "scale")  # biases and normalization parameters of Keras's layers
 
 
 @keras.saving.register_keras_serializable(package="easyscale")
@@ -20,25 +20,24 @@ class LARS(keras.optimizers.Optimizer):
         velocity = momentum * velocity - learning_rate * ratio * (g + weight_decay * w)
         w = w + velocity
 
-    The norms are those of a whole weight. Biases and parameters of normalization have a ratio of 1 and no weight decay,
-    as in SGD. Where a norm is zero the ratio is 1. On several workers each updates all weights (`update="replicated"`).
+    The norms are over a whole weight tensor. Biases and normalization parameters have a ratio of 1 and no weight decay,
+    as in SGD. If a norm is zero, the ratio is 1. Each worker updates all weights (`update="replicated"`).
 
     Args:
         learning_rate: A float, a `keras.optimizers.schedules.LearningRateSchedule`, or a callable that takes no
             arguments. Defaults to `0.1`; large batches need more, with the default `trust_coefficient` often above 1.
         momentum: Float, from 0 to 1. Defaults to `0.9`.
-        weight_decay: Float. Part of the gradient that is scaled, unlike that of other Keras optimizers.
-            Defaults to `0.0`.
-        trust_coefficient: Float. How far a weight goes in a step, in parts of its own norm, at a rate of 1. Defaults to
-            `1e-3`.
+        weight_decay: Float. Added to the gradient before scaling, unlike in other Keras optimizers. Defaults to `0.0`.
+        trust_coefficient: Float. Size of a step relative to the norm of the weight, at a learning rate of 1. Defaults
+            to `1e-3`.
         nesterov: Bool. Whether to apply Nesterov momentum. Defaults to `False`.
-        momentum_correction: Bool. Whether the velocity is one of gradients, `velocity = momentum * velocity - ratio *
-            (...)` and `w = w + learning_rate * velocity`, so that a rate that changes changes all of the step. Defaults
-            to `False`, as in the paper.
-        exclude: Names of variables that have no ratio and no weight decay, the last parts of their paths. Defaults to
-            `None`: `"bias"`, `"beta"`, `"gamma"`, `"scale"`, and whatever has one dimension or none.
+        momentum_correction: Bool. Whether the velocity accumulates gradients without the learning rate: `velocity =
+            momentum * velocity - ratio * (...)` and `w = w + learning_rate * velocity`. Then a change of the rate
+            applies to the whole step at once. Defaults to `False`, as in the paper.
+        exclude: Names of variables, the last parts of their paths, that have no ratio and no weight decay. Defaults to
+            `None`: `"bias"`, `"beta"`, `"gamma"`, `"scale"`, and all variables with at most one dimension.
             `exclude_from_weight_decay()` excludes more, also from the ratio.
-        clipnorm: Float. See `keras.optimizers.Optimizer`, as what follows.
+        clipnorm: Float. See `keras.optimizers.Optimizer`, as for the following arguments.
         clipvalue: Float.
         global_clipnorm: Float.
         use_ema: Bool.
@@ -47,7 +46,7 @@ class LARS(keras.optimizers.Optimizer):
         loss_scale_factor: Float.
         gradient_accumulation_steps: Int.
         name: String. Defaults to `"lars"`.
-        **kwargs: What else `keras.optimizers.Optimizer` takes.
+        **kwargs: Other arguments of `keras.optimizers.Optimizer`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -106,18 +105,18 @@ class LARS(keras.optimizers.Optimizer):
         self.exclude = None if exclude is None else list(exclude)
 
     def build(self, variables: list) -> None:
-        """Make a velocity for each variable."""
+        """Create a velocity for each variable."""
         if not self.built:
             super().build(variables)
             self._velocities = self.add_optimizer_variables(variables, "velocity")
 
     def update_step(self, gradient: Any, variable: keras.Variable, learning_rate: Any) -> None:
-        """Make a step of one weight."""
+        """Update one weight."""
         rate = keras.ops.cast(learning_rate, variable.dtype)
         gradient = keras.ops.cast(gradient, variable.dtype)
         momentum = keras.ops.cast(self.momentum, variable.dtype)
         number = self._get_variable_index(variable)
-        if self._is_scaled(self._trainable_variables[number]):  # Keras's variable: TensorFlow's has another name
+        if self._is_scaled(self._trainable_variables[number]):  # the Keras variable: TensorFlow's has a different name
             decay = self.weight_decay or 0.0
             norm, gradient_norm = _norm(variable), _norm(gradient)
             ratio = keras.ops.divide_no_nan(self.trust_coefficient * norm, gradient_norm + decay * norm)
@@ -139,7 +138,7 @@ class LARS(keras.optimizers.Optimizer):
         return variable.name not in self.exclude
 
     def _apply_weight_decay(self, variables: list) -> None:
-        pass  # it is in the gradients
+        pass  # already in the gradients
 
     def get_config(self) -> dict:
         names = ("momentum", "trust_coefficient", "nesterov", "momentum_correction", "exclude")
@@ -148,5 +147,5 @@ class LARS(keras.optimizers.Optimizer):
 
 def _norm(values: Any) -> Any:
     values = keras.ops.convert_to_tensor(values)
-    values = keras.ops.cast(values, keras.backend.result_type(values.dtype, "float32"))  # squares overflow half types
+    values = keras.ops.cast(values, keras.backend.result_type(values.dtype, "float32"))  # squares overflow float16
     return keras.ops.sqrt(keras.ops.sum(keras.ops.square(values)))

@@ -1,4 +1,4 @@
-"""Optimizers that stand in others, and the variables of all of them."""
+"""Optimizers nested in others, and the variables of all of them."""
 
 import keras
 
@@ -6,7 +6,7 @@ __all__ = ["all_variables", "inside"]
 
 
 def inside(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """Return the optimizers that an optimizer consists of: one inside a `LossScaleOptimizer`, those of a list, or none.
+    """Return the optimizers directly inside an optimizer: one in a `LossScaleOptimizer`, those of a list, or none.
 
     Example:
 
@@ -18,10 +18,10 @@ def inside(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optim
 
 
 def all_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
-    """Return the variables that an optimizer lists, then those that it has beside.
+    """Return the variables that an optimizer lists, then its unlisted ones.
 
-    Keras lists what an optimizer makes for itself, such as the product of Nadam, only if the optimizer stands in no
-    other: what it saves of a `LossScaleOptimizer(Nadam())` is without the product. A checkpoint of EasyScale has it.
+    Keras lists variables that an optimizer makes for itself, such as Nadam's product, only if the optimizer is not
+    nested: for `LossScaleOptimizer(Nadam())` it does not save the product. EasyScale's checkpoints include it.
     """
     listed = list(optimizer.variables)
     known = set(map(id, listed))

@@ -1,4 +1,4 @@
-"""Optimizers made again, in place: whoever has them has them still."""
+"""Copies of optimizers, and their replacement in place, which keeps existing references valid."""
 
 import keras
 
@@ -9,7 +9,7 @@ __all__ = ["make_anew", "replace"]
 
 
 def make_anew(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return an optimizer with the configuration of another, not built."""
+    """Return a new, unbuilt optimizer with the configuration of another."""
     new = type(optimizer).from_config(optimizer.get_config())
     _exclude_alike(optimizer, new)
     return new
@@ -22,6 +22,6 @@ def _exclude_alike(optimizer: keras.optimizers.Optimizer, new: keras.optimizers.
 
 
 def replace(optimizer: keras.optimizers.Optimizer, new: keras.optimizers.Optimizer) -> None:
-    """Make `optimizer` what `new` is."""
+    """Replace the state of `optimizer` with that of `new`, in place."""
     vars(optimizer).clear()
     vars(optimizer).update(vars(new))

@@ -1,4 +1,4 @@
-"""Learning rates over steps that Keras has no schedule for."""
+"""Learning-rate schedules that Keras lacks."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ __all__ = ["PolynomialDecay", "Warmup"]
 
 @keras.saving.register_keras_serializable(package="easyscale")
 class Warmup(LearningRateSchedule):
-    """A gradual warm-up into a learning rate, or into any schedule.
+    """A linear warm-up to a learning rate or to any schedule.
 
         rate(t) = start + (learning_rate(t) - start) * t / steps      for t < steps
         rate(t) = learning_rate(t)                                    after
 
-    The schedule counts from the first step of training, also during the warm-up. `PolynomialDecay` here has a warm-up
-    of its own, from whose end it counts.
+    The inner schedule counts from the first step of training, including the warm-up. `PolynomialDecay` in this module
+    has a built-in warm-up instead, and decays from its end.
 
     Args:
-        learning_rate: Float, or a `LearningRateSchedule`. What the warm-up leads to.
-        steps: Int. How long it takes, in updates of the weights.
+        learning_rate: Float, or a `LearningRateSchedule`. The target of the warm-up.
+        steps: Int. Length of the warm-up, in weight updates.
         start: Float. The rate of the first step. Defaults to `0.0`; Goyal et al. start from that of the small batch.
         name: String. Defaults to `None`.
 
@@ -73,19 +73,19 @@ class Warmup(LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="easyscale")
 class PolynomialDecay(LearningRateSchedule):
-    """The whole learning rate of the LARS papers: a linear warm-up, then a polynomial down to the end of training.
+    """The learning-rate schedule of the LARS papers: a linear warm-up, then polynomial decay until training ends.
 
         rate(t) = start + (learning_rate - start) * t / warmup_steps                              for t < warmup_steps
         rate(t) = end + (learning_rate - end) * (1 - (t - warmup_steps) / (steps - warmup_steps)) ** power      after
         rate(t) = end                                                                             for t >= steps
 
     Args:
-        learning_rate: Float. The largest rate.
-        steps: Int. When the rate has come to `end`, in updates of the weights: as long as training takes.
-        warmup_steps: Int. How many of them are a warm-up. Defaults to `0`.
+        learning_rate: Float. The maximum rate.
+        steps: Int. Length of training, in weight updates: the rate reaches `end` after them.
+        warmup_steps: Int. How many of them are the warm-up. Defaults to `0`.
         power: Float. Defaults to `2.0`, as in the paper.
         start: Float. The rate of the first step of the warm-up. Defaults to `0.0`.
-        end: Float. The last rate. Defaults to `0.0`.
+        end: Float. The final rate. Defaults to `0.0`.
         name: String. Defaults to `None`.
 
     Raises:
@@ -125,7 +125,7 @@ class PolynomialDecay(LearningRateSchedule):
         after = keras.ops.cast(step, keras.config.floatx()) - self.warmup_steps
         left = 1 - keras.ops.clip(after / (self.steps - self.warmup_steps), 0, 1)
         decayed = self.end + (self.learning_rate - self.end) * keras.ops.power(left, self.power)
-        return _ramp(self.start, decayed, step, self.warmup_steps)  # before the decay begins `left` is 1
+        return _ramp(self.start, decayed, step, self.warmup_steps)  # during the warm-up, `left` is 1
 
     def get_config(self) -> dict:
         names = ("learning_rate", "steps", "warmup_steps", "power", "start", "end", "name")

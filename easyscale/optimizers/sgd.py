@@ -1,4 +1,4 @@
-"""SGD whose momentum does not remember learning rates."""
+"""SGD with momentum correction: the velocity does not contain the learning rate."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ __all__ = ["SGD"]
 
 @keras.saving.register_keras_serializable(package="easyscale")
 class SGD(keras.optimizers.SGD):
-    """Keras's SGD with momentum correction: what it remembers is gradients, not steps.
+    """Keras's SGD with momentum correction: the velocity accumulates gradients, not steps.
 
         velocity = momentum * velocity - g
         w = w + learning_rate * velocity
 
-    Keras's own has the learning rate in the velocity, so that after a change of the rate (a warm-up, a schedule) steps
-    of the old size go on for a while. At a rate that does not change both are the same. Goyal et al. correct that
-    velocity by `new_rate / old_rate`, which is this. With Nesterov momentum the step is
+    Keras's own velocity includes the learning rate, so after a change of the rate (a warm-up, a schedule) steps keep
+    the old size for a while. At a constant rate both are the same. Goyal et al. multiply that velocity by `new_rate /
+    old_rate`, which is equivalent to this. With Nesterov momentum, the step is
     `learning_rate * (momentum * velocity - g)`.
 
     Args:
-        learning_rate: As all arguments, what `keras.optimizers.SGD` takes. Defaults to `0.01`.
+        learning_rate: See `keras.optimizers.SGD`, as for all arguments. Defaults to `0.01`.
         momentum: Float, from 0 to 1. Defaults to `0.9`.
         options: `nesterov`, `weight_decay`, `clipnorm`, `name`, ...
 
@@ -36,7 +36,7 @@ class SGD(keras.optimizers.SGD):
         super().__init__(learning_rate=learning_rate, momentum=momentum, **options)
 
     def update_step(self, gradient: Any, variable: keras.Variable, learning_rate: Any) -> None:
-        """Make a step of one weight."""
+        """Update one weight."""
         if self.momentum == 0:
             super().update_step(gradient, variable, learning_rate)
             return

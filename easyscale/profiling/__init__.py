@@ -1,9 +1,9 @@
-"""Where the time of a `fit()` goes: what all ranks have recorded, as a table, a line of advice, and a file of a trace.
+"""Profiles of a `fit()` over all ranks, as a table, a line of advice and a trace file.
 
-gathered     what each rank has recorded, at the chief
+gathered     the recordings of all ranks, gathered on the chief
 table        the parts of a step, a row for each rank
-advice       for whom ranks wait, and what would help
-trace_file   the steps of all ranks for Perfetto
+advice       the rank that others wait for, and what would help
+trace_file   the steps of all ranks, for Perfetto
 """
 
 from easyscale.profiling.advice import advise

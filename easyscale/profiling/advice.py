@@ -1,4 +1,4 @@
-"""For whom ranks wait, and what would help: one line."""
+"""One line of advice: the main cost of a step, such as waiting for a slow rank, and what would help."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from easyscale.timeline import Part
 
 __all__ = ["advise", "waits_for"]
 
-_MUCH = 0.1  # of a step
-_MOST = 0.6  # of what is waited: then one rank is why
-_WHY = 0.3  # of what is waited for a rank: if nothing takes so much longer there, it is late from elsewhere
+_MUCH = 0.1  # fraction of a step that is worth advice
+_MOST = 0.6  # fraction of the waiting from which on a single rank is the cause
+_WHY = 0.3  # fraction of the wait for a rank that a part must explain; else the rank starts its steps late
 _PREFETCH = "prefetch, as by `dataset.prefetch(tf.data.AUTOTUNE)`, or more `workers` of a `PyDataset`"
-_OWN = {  # what a rank does by itself, and what makes it shorter
+_OWN = {  # parts that a rank does by itself, and how to shorten them
     Part.DATA: _PREFETCH,
     Part.PASSES: "give each rank as many samples and cores; `easyscale doctor` shows the cores",
     Part.PACK: "give each rank as many cores; `easyscale doctor` shows them",
@@ -26,9 +26,9 @@ _TOGETHER = (Part.PACK, Part.EXCHANGE, Part.GATHER)
 
 
 def waits_for(ranks: Sequence[Recorded]) -> list[float]:
-    """Return for each rank how many seconds of a step the others wait for it, the mean over them.
+    """Return, for each rank, the seconds of a step that the others wait for it, averaged over them.
 
-    In each step they wait for the one that waits least: it has come last.
+    In each step, the rank that waits least has come last, so the others wait for it.
     """
     numbers = [number for number in ranks[0].waits if all(number in rank.waits for rank in ranks)]
     if not numbers:
@@ -39,12 +39,12 @@ def waits_for(ranks: Sequence[Recorded]) -> list[float]:
 
 
 def advise(ranks: Sequence[Recorded]) -> str:
-    """Return what takes most of the time that could be saved, and what would help.
+    """Return the largest saving of time that is possible, and what would help.
 
     Args:
-        ranks: What each rank has recorded.
+        ranks: The recordings of all ranks.
     """
-    step = max(rank.step for rank in ranks)  # of one that waits, if any does: then it has the waiting in it
+    step = max(rank.step for rank in ranks)  # that of a rank that waits, if there is one, so waiting is included
     waits = waits_for(ranks)
     if not step:
         return "no step was recorded behind the first one, which is traced"
@@ -73,7 +73,7 @@ def advise(ranks: Sequence[Recorded]) -> str:
 
 
 def _about(ranks: Sequence[Recorded], last: int, waited: float, share: float) -> str:
-    """Return why a rank comes last: what it does for longer than the others."""
+    """Return why a rank comes last: the part that takes longer on it than on the others."""
     others = [rank for number, rank in enumerate(ranks) if number != last]
     own = ranks[last].parts
     more = {name: own.get(name, 0.0) - sum(rank.parts.get(name, 0.0) for rank in others) / len(others) for name in _OWN}

@@ -1,4 +1,4 @@
-"""What each rank has recorded, at the chief."""
+"""The recordings of all ranks, gathered on the chief."""
 
 import json
 from typing import Any, NamedTuple
@@ -12,14 +12,14 @@ __all__ = ["Recorded", "gather"]
 
 
 class Recorded(NamedTuple):
-    """What a rank has recorded in a `fit()`.
+    """A rank's recording of a `fit()`.
 
     Attributes:
         rank: Int.
         host: String.
-        parts: Dict. The seconds of each part in a step, the mean over steps.
-        waits: Dict. By the number of a step the seconds that it has waited for others in it.
-        spans: List of `Span`, so far; nanoseconds on the chief's clock.
+        parts: Dict. The seconds of each part of a step, averaged over steps.
+        waits: Dict. By step number, the seconds that the rank has waited for others.
+        spans: List of `Span` so far, in nanoseconds on the chief's clock.
     """
 
     rank: int
@@ -30,17 +30,17 @@ class Recorded(NamedTuple):
 
     @property
     def step(self) -> float:
-        """The seconds of a step."""
+        """Mean seconds of a step."""
         return sum(self.parts.values())
 
 
 def gather(communicator: Communicator, offsets: list[float], sends_spans: bool) -> list[Recorded]:
-    """Return what each rank has recorded, on rank 0; nothing on the others. All ranks must call this.
+    """Return all ranks' recordings on rank 0, an empty list on the others. Collective: all ranks call this.
 
     Args:
         communicator: The `Communicator`.
-        offsets: By how many seconds each rank's clock is ahead of the chief's.
-        sends_spans: Bool. Whether spans are wanted, too.
+        offsets: Seconds by which each rank's clock is ahead of the chief's.
+        sends_spans: Bool. Whether to gather spans, too.
     """
     timeline = communicator.timeline
     spans = [list(span) for span in timeline.spans] if sends_spans else []
@@ -58,7 +58,7 @@ def _recorded(rank: int, offset: float, host: str, times: dict, waits: list, spa
 
 
 def _at_chief(communicator: Communicator, value: Any) -> list[Any]:
-    """Return every rank's value on rank 0, in the order of ranks; nothing on the others. It travels as JSON."""
+    """Return all ranks' values on rank 0, in rank order; an empty list on the others. Values are sent as JSON."""
     message, length = np.frombuffer(json.dumps(value).encode(), np.uint8), np.zeros(1, np.int64)
     if communicator.rank:
         length[0] = message.size

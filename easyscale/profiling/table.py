@@ -1,4 +1,4 @@
-"""The parts of a step as a table, a row for each rank."""
+"""Table of the parts of a step, with a row for each rank."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ __all__ = ["table"]
 
 
 def table(ranks: Sequence[Recorded]) -> list[str]:
-    """Return the lines of a table: milliseconds of each part in a step, as far as a rank has some of it.
+    """Return the lines of a table: milliseconds of each part of a step, without parts that no rank has.
 
     Args:
-        ranks: What each rank has recorded.
+        ranks: The recordings of all ranks.
     """
     names = [name for name in Part.ALL if any(rank.parts.get(name) for rank in ranks)]
     rows = [["rank", *names, "step"]]

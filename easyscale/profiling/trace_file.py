@@ -1,4 +1,4 @@
-"""The steps of all ranks as a file for https://ui.perfetto.dev and chrome://tracing."""
+"""Trace file of the steps of all ranks, for https://ui.perfetto.dev and chrome://tracing."""
 
 import json
 from collections import defaultdict
@@ -12,11 +12,11 @@ __all__ = ["events", "write"]
 
 
 def write(path: str, ranks: Sequence[Recorded]) -> None:
-    """Write what each rank has recorded, in the form of the trace event format: a process for each rank.
+    """Write all ranks' recordings in the trace event format, with a process for each rank.
 
     Args:
         path: String.
-        ranks: What each rank has recorded.
+        ranks: The recordings of all ranks.
 
     Raises:
         OSError: If the file cannot be written.
@@ -29,7 +29,7 @@ def write(path: str, ranks: Sequence[Recorded]) -> None:
 
 
 def events(ranks: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
-    """Yield the events: names, then each span, in microseconds since the first of all."""
+    """Yield the events of each rank: names, then spans, in microseconds since the first span of any rank."""
     begin = min((span.begin for rank in ranks for span in rank.spans), default=0)
     last = _last_of_steps(ranks)
     for rank in ranks:
@@ -48,7 +48,7 @@ def events(ranks: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
 
 
 def _last_of_steps(ranks: Sequence[Recorded]) -> dict[int, int]:
-    """Return for each step the rank for which the others have waited: the one that has waited least."""
+    """Return, for each step, the rank that the others waited for: the one that waited least."""
     waited: dict[int, dict[int, int]] = defaultdict(dict)
     for rank in ranks:
         for span in rank.spans:

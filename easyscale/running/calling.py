@@ -1,4 +1,4 @@
-"""What a call of `run` is made of: a function and its arguments, as something that can travel."""
+"""The call that `run` sends to workers: a function and its arguments, checked and pickled."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ __all__ = ["call_of", "check"]
 
 
 def check(function: Callable[..., Any]) -> None:
-    """Raise if this is no function, or this process is a worker itself."""
+    """Raise unless `function` is callable and this process is not itself a worker."""
     if not callable(function):
         raise TypeError(
             f"`function` must be a function. Received: {type(function).__name__}. Write `easyscale.run(train, n=2)`"
@@ -30,12 +30,12 @@ def check(function: Callable[..., Any]) -> None:
 
 
 def call_of(function: Callable[..., Any], args: tuple, options: Mapping[str, Any]) -> Call:
-    """Return what workers are to do.
+    """Return the call that workers make.
 
     Args:
         function: Function.
-        args: What it is called with.
-        options: Those of `easyscale launch`. With some of them a worker itself shows what the function raises.
+        args: The function's arguments.
+        options: Options of `easyscale launch`. With some of them, workers print the function's exceptions themselves.
 
     Raises:
         TypeError: If the function or an argument cannot be pickled.
@@ -54,7 +54,7 @@ def _backend() -> str | None:
 def _pickled(function: Callable[..., Any], args: tuple, name: str) -> bytes:
     try:
         return pickled((function, args))
-    except Exception as error:  # whatever an object's own way of being pickled raises
+    except Exception as error:  # an object's own `__reduce__` may raise anything
         raise TypeError(
             f"`function`, its arguments and the variables that it uses must be something that can be pickled. "
             f"Received: {name} ({' '.join(f'{type(error).__name__}: {error}'.split())}). Make what cannot be, such as "

@@ -1,6 +1,6 @@
-"""What the process that called `run` and its workers leave each other, in a folder that only this user can enter.
+"""Files that the process that called `run` and its workers exchange, in a folder that only this user can access.
 
-Here, and nowhere else, something is unpickled: what processes of the same user have written a moment before.
+Only this module unpickles data, all of it written just before by processes of the same user.
 """
 
 import os
@@ -15,14 +15,14 @@ __all__ = ["Call", "Failure", "Folder", "load", "pickled"]
 
 
 class Call(NamedTuple):
-    """What workers are to do.
+    """The call that workers make.
 
     Attributes:
         path: List of strings. `sys.path` of the process that has called `run`.
         directory: String. Its working directory.
-        backend: String. The backend of its Keras; `None` if it has not imported Keras.
-        is_quiet: Bool. Whether what the function raises is not shown by the worker, because it is raised there.
-        name: String. What the function is called.
+        backend: String. Its Keras backend; `None` if it has not imported Keras.
+        is_quiet: Bool. Whether workers do not print the function's exceptions, because that process raises them.
+        name: String. The function's name.
         function: Bytes. The function and its arguments, pickled.
     """
 
@@ -35,15 +35,15 @@ class Call(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What the function has raised on a worker.
+    """The function's exception on a worker.
 
     Attributes:
-        rank: Int. The worker's number.
+        rank: Int. The worker's rank.
         when: Int. Nanoseconds since 1970.
         is_of_another: Bool. Whether it was raised because another worker had failed or left.
         message: String. The error in one line.
-        traceback: String. The traceback as Python shows it.
-        error: Bytes. The exception, pickled; `None` if it cannot be.
+        traceback: String. The traceback as Python prints it.
+        error: Bytes. The exception, pickled; `None` if it cannot be pickled.
     """
 
     rank: int
@@ -54,19 +54,19 @@ class Failure(NamedTuple):
     error: bytes | None
 
     def order(self) -> tuple[bool, int]:
-        """Return by what failures are sorted: first what is no consequence of another one, then in time."""
+        """Return the sort key of failures: those not caused by another worker's failure first, then by time."""
         return self.is_of_another, self.when
 
 
 def pickled(value: Any) -> bytes:
-    """Return a value as bytes: functions and classes of a script or notebook, too. Raises whatever forbids it."""
-    import cloudpickle  # not before: whoever does not call `run` does not need it
+    """Pickle a value, including functions and classes of a script or notebook. Pickling errors propagate."""
+    import cloudpickle  # lazy: only `run` needs it
 
     return cloudpickle.dumps(value)
 
 
 def load(data: bytes) -> Any:
-    """Return what `pickled` has made bytes of. Raises whatever forbids it."""
+    """Unpickle a value of `pickled`. Errors propagate."""
     return pickle.loads(data)
 
 
@@ -74,10 +74,10 @@ class Folder:
     """The files of one `run`.
 
     Args:
-        path: String. A folder of this user that no other one can enter.
+        path: String. A folder of this user that no other user can access.
 
     Raises:
-        EasyScaleError: If it is none.
+        EasyScaleError: If other users own it or can access it.
     """
 
     def __init__(self, path: str):
@@ -93,40 +93,40 @@ class Folder:
         return str(self._path)
 
     def give(self, call: Call) -> None:
-        """Write what workers are to do."""
+        """Write the call."""
         self._write("call", pickle.dumps(tuple(call)))
 
     @property
     def call(self) -> Call:
-        """What workers are to do."""
+        """The call that workers make."""
         return Call(*load((self._path / "call").read_bytes()))
 
     def keep_result(self, result: bytes) -> None:
-        """Write what the function has returned on the chief, pickled."""
+        """Write the chief's pickled result."""
         self._write("result", result)
 
     @property
     def result(self) -> bytes | None:
-        """What the function has returned on the chief; `None` if it has not."""
+        """The chief's pickled result; `None` if the function has not returned there."""
         path = self._path / "result"
         return path.read_bytes() if path.exists() else None
 
     def keep_failure(self, failure: Failure) -> None:
-        """Write what the function has raised on a worker."""
+        """Write a worker's failure."""
         self._write(f"failure-{failure.rank}", pickle.dumps(tuple(failure)))
 
     def begin(self, rank: int) -> None:
-        """Forget what a worker has raised before its job was started again."""
+        """Delete a worker's failure from before a restart of the job."""
         (self._path / f"failure-{rank}").unlink(missing_ok=True)
 
     @property
     def failures(self) -> list[Failure]:
-        """What the function has raised; first what is no consequence of another failure, then in time."""
+        """The failures of all workers: those not caused by another worker's failure first, then by time."""
         found = [Failure(*load(file.read_bytes())) for file in self._path.glob("failure-*") if not file.suffix]
         return sorted(found, key=Failure.order)
 
     def _write(self, name: str, data: bytes) -> None:
-        """Write a file that is whole or not there."""
+        """Write a file atomically."""
         part = self._path / f"{name}.part"
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(data)

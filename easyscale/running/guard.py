@@ -1,8 +1,8 @@
-"""Stands between the process that calls `run` and the launcher; its arguments are a folder and a command.
+"""The process between the caller of `run` and the launcher; its arguments are a folder and a command.
 
-Its standard input is a pipe from that process: each byte is the number of a signal for the launcher, and its end is
-that process's end, however that came. Then the launcher is asked to end, and the folder removed. Nothing heavy is
-imported: every `run` waits for it.
+Its stdin is a pipe from the caller. Each byte is the number of a signal to forward to the launcher. The pipe closes
+when the caller ends, for whatever reason; then the launcher receives SIGTERM and the folder is removed. Imports are
+light, because every `run` waits for them.
 """
 
 import os
@@ -18,12 +18,12 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Start the command, and return its exit code: 128 plus the signal that has ended it, if one has."""
+    """Run the command and return its exit code; if a signal ended it, 128 plus its number."""
     folder, *command = sys.argv[1:]
     launcher = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, preexec_fn=lambda: leftovers.die_with_parent(signal.SIGTERM)
     )
-    orders, end = [0], os.pidfd_open(launcher.pid)  # readable when the process has ended
+    orders, end = [0], os.pidfd_open(launcher.pid)  # `end` is readable after the launcher has ended
     while end not in (ready := select.select([*orders, end], [], [])[0]):
         numbers = os.read(0, 64) if ready else b""
         for number in numbers or [signal.SIGTERM]:

@@ -1,4 +1,4 @@
-"""The launcher of a `run` and its workers, as the process sees them that has started them."""
+"""The launcher of a `run` and its workers, seen from the process that starts them."""
 
 import codecs
 import contextlib
@@ -18,30 +18,30 @@ __all__ = ["WORKER", "Job", "write"]
 
 WORKER = "easyscale.running.worker"  # the module that each rank runs
 
-_QUIET_SECONDS = 0.5  # without output after the end: then only processes that workers have left behind keep it open
-_PATIENCE = 60.0  # seconds that a job has to end; the launcher itself gives it less
-_KEPT = 1 << 14  # characters of what was written to stderr last
+_QUIET_SECONDS = 0.5  # of silence after the end: then only processes that workers have left behind keep the pipes open
+_PATIENCE = 60.0  # seconds for a job to end; the launcher's own limit is shorter
+_KEPT = 1 << 14  # last characters of stderr to keep
 
 
 class Job:
-    """A context in which workers run: at its end they are gone.
+    """A context in which workers run; on exit, they have ended.
 
     Args:
-        folder: `Folder`. What the workers are to do. It is removed if this process is killed.
+        folder: `Folder`. Has the workers' call. It is removed if this process is killed.
         line: List of strings. The options of `easyscale launch`.
-        variables: Dict. Environment variables beside those of this process. Defaults to none.
+        variables: Dict. Environment variables in addition to those of this process. Defaults to none.
 
     Attributes:
-        errors: String. What was written to stderr last.
+        errors: String. The end of the job's stderr.
     """
 
     def __init__(self, folder: Folder, line: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})):
         launch = run_module.command("easyscale", "launch", *line, *run_module.command(WORKER, str(folder))[1:])
         self._command = run_module.command("easyscale.running.guard", str(folder), *launch)
-        package = str(Path(__file__).parents[2])  # in which the launcher finds this
+        package = str(Path(__file__).parents[2])  # where the launcher finds this package
         paths = [*filter(None, [os.environ.get("PYTHONPATH")]), package]
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
-        # At a second signal the launcher ends at once; a single worker, which it has become, by that one.
+        # The second signal ends the launcher at once, or the single worker that the launcher has become.
         self._interrupts = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
         self.errors = ""
 
@@ -68,17 +68,17 @@ class Job:
             file.close()
 
     def show(self) -> int:
-        """Write what the job writes to `sys.stdout` and `sys.stderr` until it ends; return its exit code."""
+        """Copy the job's output to `sys.stdout` and `sys.stderr` until it ends; return its exit code."""
         for name, text in self.output():
             write(name, text)
         return self.wait()
 
     def wait(self) -> int:
-        """Return the exit code when the job has ended."""
+        """Wait for the job to end; return its exit code."""
         return self._process.wait()
 
     def output(self) -> Iterator[tuple[str, str]]:
-        """Yield what the job writes until it ends: `"stdout"` or `"stderr"`, and some text."""
+        """Yield the job's output until it ends, as pairs of `"stdout"` or `"stderr"` and text."""
         with selectors.DefaultSelector() as selector:
             for name in ("stdout", "stderr"):
                 decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -99,7 +99,7 @@ class Job:
                         yield name, text
 
     def interrupt(self) -> None:
-        """Have the job end as by Ctrl-C in its terminal; at once if it was asked to before."""
+        """Interrupt the job as Ctrl-C in its terminal does; a second call ends it at once."""
         assert self._process.stdin is not None
         number = self._interrupts.pop(0) if len(self._interrupts) > 1 else self._interrupts[0]
         with contextlib.suppress(OSError):  # it has ended
@@ -107,8 +107,8 @@ class Job:
 
 
 def write(name: str, text: str) -> None:
-    """Write to `sys.stdout` or `sys.stderr`, by its name, what a job has written there."""
-    stream = getattr(sys, name)  # of a notebook: that of the cell that runs now
+    """Write a job's output to `sys.stdout` or `sys.stderr`, given by name."""
+    stream = getattr(sys, name)  # in a notebook, that of the running cell
     if stream is not None:
         stream.write(text)
         stream.flush()

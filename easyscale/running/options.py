@@ -1,4 +1,4 @@
-"""The options of `easyscale launch` as arguments of a function: `--stall-timeout 60` is `stall_timeout=60`."""
+"""The options of `easyscale launch` as keyword arguments: `--stall-timeout 60` is `stall_timeout=60`."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,27 +16,27 @@ from easyscale.errors import unknown
 __all__ = ["arguments", "available", "planned"]
 
 _STARTS_NOTHING = ("dry_run", "print_config")
-_NUMBER = "np"  # it has an argument of its own
+_NUMBER = "np"  # passed as the argument `n` instead
 
 
 def available() -> dict[str, click.Option]:
-    """Return the options of the command that a function can be given, by their names with underscores."""
+    """Return the command's options that can be keyword arguments, by their names with underscores."""
     found = [option for option in command.params if isinstance(option, click.Option) and config.is_long(option)]
     named = {config.key(option).replace("-", "_"): option for option in found}
     return {name: option for name, option in named.items() if name not in (*_STARTS_NOTHING, _NUMBER)}
 
 
 def arguments(n: int | None, options: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str]:
-    """Return these options as a command line has them. One that is `None`, or `False`, is left out.
+    """Return these options as command-line arguments. An option that is `None` or `False` is left out.
 
     Args:
-        n: Int. The number of workers; `None` if it is not among the options.
-        options: Dict. By their names.
-        besides: Names of options that the caller knows itself. Defaults to none.
+        n: Int. The number of workers; `None` to leave it out.
+        options: Dict. The options by name.
+        besides: Names of the caller's own options, for error messages. Defaults to none.
 
     Raises:
         ValueError: If there is no such option.
-        TypeError: If a value is none that it could have.
+        TypeError: If an option cannot have the value.
 
     Example:
 
@@ -62,11 +62,11 @@ def arguments(n: int | None, options: Mapping[str, Any], besides: Sequence[str] 
 
 
 def planned(line: list[str], module: str) -> LaunchPlan:
-    """Return what `easyscale launch` would start by these options, for a module.
+    """Return the plan of `easyscale launch` for these options and a module.
 
     Raises:
-        ValueError: If options are wrong, or do not go together.
-        LaunchError: If several workers are to start, and there is no MPI.
+        ValueError: If options are wrong or incompatible.
+        LaunchError: If several workers are requested and there is no MPI.
     """
     try:
         context = command.make_context("launch", [*line, "-m", module])

@@ -1,4 +1,4 @@
-"""What comes of a call of `run`, when its workers have ended: a result, or what one of them has raised."""
+"""The outcome of a `run` after its workers have ended: the chief's result, or a worker's exception."""
 
 import signal
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ __all__ = ["result_of"]
 
 
 def result_of(code: int, failures: Sequence[Failure], result: bytes | None, errors: str, workers: int) -> Any:
-    """Return what the function has returned on the chief; raise what it has raised on a worker.
+    """Return the function's result on the chief, or raise its exception on a worker.
 
     Args:
         code: Int. The exit code of the launcher.
-        failures: What the function has raised, in the order of `Folder.failures`.
-        result: Bytes. What it has returned on the chief, pickled; `None` if it has not.
-        errors: String. What the launcher and its workers have written to stderr last.
-        workers: Int. How many there were.
+        failures: The function's failures, in the order of `Folder.failures`.
+        result: Bytes. The chief's pickled result; `None` if the function has not returned there.
+        errors: String. The end of the stderr of the launcher and its workers.
+        workers: Int. The number of workers.
     """
     if code and failures and not failures[0].is_of_another:
         _raise(failures[0], workers)
@@ -46,7 +46,7 @@ def _cause(failure: Failure, workers: int) -> WorkerError:
 
 
 def _ending(code: int, errors: str) -> str:
-    """Return how a job has ended that has raised nothing: what the launcher says of it, if it does."""
+    """Describe how a job ended: the launcher's last message, if there is one, else the signal or exit code."""
     said = [line.partition(": ")[2] for line in errors.splitlines() if line.startswith("easyscale: ")]
     if said:
         return said[-1]
@@ -56,11 +56,11 @@ def _ending(code: int, errors: str) -> str:
 
 
 def _loaded(result: bytes | None) -> Any:
-    if result is None:  # it has ended by `sys.exit`
+    if result is None:  # the function called `sys.exit`
         return None
     try:
         return load(result)
-    except Exception as error:  # whatever an object's own way of being loaded raises
+    except Exception as error:  # an object's own unpickling may raise anything
         raise EasyScaleError(
             "what `function` returns must be something that this process can load. Received: "
             f"{type(error).__name__}: {error}. Return NumPy arrays or numbers"

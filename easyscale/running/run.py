@@ -1,4 +1,4 @@
-"""`run`: a function on several workers."""
+"""`run`: calls a function on several workers."""
 
 import os
 import tempfile
@@ -17,32 +17,33 @@ __all__ = ["run"]
 def run(function: Callable[..., Any], *args: Any, n: int | None = None, **options: Any) -> Any:
     """Call `function(*args)` on `n` workers, started by `easyscale launch`, and return what the chief's call returns.
 
-    For scripts and notebooks that are one process themselves: also where TensorFlow is in use there already. Workers
-    have this process's working directory, `sys.path`, environment variables and Keras backend. What they write is shown
-    as `easyscale launch` shows it, in `sys.stdout` and `sys.stderr`. Ctrl-C, or a notebook's interrupt, ends the
-    workers; and so does the end of this process, however it ends.
+    For scripts and notebooks that run as a single process, even if it already uses TensorFlow. Workers get this
+    process's working directory, `sys.path`, environment variables and Keras backend. Their output is shown as by
+    `easyscale launch`, on `sys.stdout` and `sys.stderr`. Ctrl-C, or a notebook's interrupt, ends the workers, and so
+    does the end of this process, for whatever reason.
 
-    The function travels by cloudpickle, with its arguments and the variables that it uses, in a folder that only this
-    user can read and that is removed afterwards: in the working directory if there are `hosts`, which must have that in
-    common. Import what it needs inside of it, or at the top of the script.
+    The function is sent by cloudpickle, with its arguments and the variables that it uses, in a folder that only this
+    user can read and that is removed afterwards. With `hosts` the folder is in the working directory, which all hosts
+    must share. Import modules that the function needs inside it, or at the top of the script.
 
     Args:
         function: Function. Called on each worker, as a script would run there.
-        *args: What it is called with.
-        n: Int. The number of workers. Defaults to `None`: as `easyscale launch` has it, the cores of this process.
+        *args: Arguments of the function.
+        n: Int. The number of workers. Defaults to `None`: one for each core of this process, as with `easyscale
+            launch`.
         **options: The options of `easyscale launch`, with underscores: `exchange="ring"`, `stall_timeout=60`,
             `elastic=True`.
 
     Returns:
-        What the function returns on the chief, if it can be pickled: numbers, NumPy arrays, a Keras model.
+        The return value of the function on the chief, which must be picklable: numbers, NumPy arrays, a Keras model.
 
     Raises:
-        ValueError: If an option is wrong, or there is none of its name.
-        TypeError: If the function is none, or it or an argument cannot be pickled.
-        LaunchError: If this process is a worker itself; or if there is no MPI.
-        WorkerError: If a worker has ended otherwise than by an exception, or the exception cannot be unpickled here.
-        Exception: What the function has raised on a worker. Its `__cause__` is a `WorkerError` that has the rank, and
-            the traceback of there as text.
+        ValueError: If an option is wrong or unknown.
+        TypeError: If `function` is not callable, or it or an argument cannot be pickled.
+        LaunchError: If this process is itself a worker, or there is no MPI.
+        WorkerError: If a worker ends without an exception, or the exception cannot be unpickled here.
+        Exception: The function's exception on a worker. Its `__cause__` is a `WorkerError` with the rank and the
+            worker's traceback as text.
 
     Example:
 
@@ -53,7 +54,7 @@ def run(function: Callable[..., Any], *args: Any, n: int | None = None, **option
     line = of_launch.arguments(n, options)
     plan = of_launch.planned(line, WORKER)
     call = call_of(function, args, options)
-    shared = os.getcwd() if plan.hosts else None  # also those of a cluster's job
+    shared = os.getcwd() if plan.hosts else None  # hosts may also come from a cluster's job
     with tempfile.TemporaryDirectory(prefix=".easyscale-run-", dir=shared, ignore_cleanup_errors=True) as path:
         folder = Folder(path)
         folder.give(call)
@@ -63,7 +64,7 @@ def run(function: Callable[..., Any], *args: Any, n: int | None = None, **option
 
 
 def _show(job: Job) -> int:
-    """Return the exit code of the job. An interrupt is passed on, and raised when the workers have ended."""
+    """Return the job's exit code. An interrupt is forwarded to the workers, and raised after they have ended."""
     interrupt: KeyboardInterrupt | None = None
     while True:
         try:

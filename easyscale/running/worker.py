@@ -1,4 +1,4 @@
-"""What each rank of a `run` runs: with a folder as its argument it calls the function that is in there."""
+"""Entry point of each rank of a `run`: calls the function in the folder that is its argument."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Call the function; write what it returns, if this is the chief, or what it raises."""
+    """Call the function; write its result, if this is the chief, or its exception."""
     folder = Folder(sys.argv.pop())
     call, launcher = folder.call, launchers.detect()
     rank = launcher.rank if launcher is not None else 0
@@ -59,14 +59,14 @@ def _pickled_result(result: Any) -> bytes:
 
 
 def _is_chief(rank: int) -> bool:
-    # Of workers that have met another one may have become the chief.
+    # After workers have connected, a failure may have made another rank the chief.
     return communicator.get().is_chief if "easyscale.communicator.mpi" in sys.modules else rank == 0
 
 
 def _failure(rank: int, error: Exception) -> Failure:
     inside = error.__traceback__
     while inside is not None and inside.tb_frame.f_code.co_filename == __file__:
-        inside = inside.tb_next  # the function's own calls are what the user looks for
+        inside = inside.tb_next  # start at the function's own frames
     text = "".join(traceback.format_exception(type(error), error, inside))
     try:
         data = pickled(error)
@@ -77,9 +77,9 @@ def _failure(rank: int, error: Exception) -> Failure:
 
 
 def _hide(hidden: list[Exception]) -> None:
-    """Show nothing of these exceptions where one ends this process: the process that called `run` shows it.
+    """Suppress the traceback of these exceptions at the end of this process: the caller of `run` shows them.
 
-    To be called before there is a communicator, whose own hook ends the other ranks after this one.
+    Must be called before there is a communicator, whose own hook then ends the other ranks.
     """
     show = sys.excepthook
 

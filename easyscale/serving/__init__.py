@@ -1,7 +1,7 @@
-"""Parameter servers that do not wait for all workers: what they own, apply and answer. NumPy only.
+"""Parameter servers that do not wait for all workers. NumPy only.
 
 rules     when a gradient is applied, and when a worker may go on
-server    owns a part of the weights, applies gradients, answers
+server    a server's side: owns a part of the weights, applies gradients, sends weights
 client    a worker's side: pushes gradients, pulls weights
 """
 

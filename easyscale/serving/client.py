@@ -1,4 +1,4 @@
-"""A worker's side: it pushes gradients to all servers, and pulls the weights."""
+"""A worker's side: pushes gradients to all servers and pulls the weights."""
 
 from collections.abc import Sequence
 
@@ -12,19 +12,19 @@ __all__ = ["Client"]
 
 
 class Client:
-    """Has this worker's gradients applied, and its weights renewed.
+    """A worker's connection to the servers, through which it pushes gradients and pulls weights.
 
     Args:
-        requests: `Communicator` of what this worker sends.
-        replies: `Communicator` of what it is sent.
-        owners: For each server its rank, and its part of each vector as a slice.
+        requests: `Communicator` for the messages to the servers.
+        replies: `Communicator` for the messages from them.
+        owners: For each server, its rank and its slice of each vector.
         push_every: Int. See `ParameterServer`.
-        pull_every: Int.
+        pull_every: Int. See `ParameterServer`.
 
     Attributes:
         steps: Int. The number of this worker's steps in this epoch; after a step that came too late, that of all.
         missed: Int. The number of steps that the others have made without this worker, and that it has not skipped yet.
-        stop: Bool. Whether another worker has said that training stops.
+        stop: Bool. Whether another worker has stopped training.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Client:
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """This worker has the weights that the servers have."""
+        """Start an epoch, in which this worker has the servers' weights."""
         self.steps = self.missed = self._unpushed = 0
         self.stop = False
 
@@ -55,14 +55,14 @@ class Client:
         rate: float,
         flags: np.ndarray | None = None,
     ) -> bool:
-        """Push gradients and pull weights, if it is time for that. Return whether `weights` have been renewed.
+        """Push gradients and pull weights, if they are due. Return whether `weights` have been updated.
 
         Args:
-            gradients: One vector for each dtype, the same on all workers.
-            weights: Vectors, which are overwritten.
+            gradients: One vector for each dtype, laid out the same way on all workers.
+            weights: Vectors to overwrite.
             weight: Float. The number of samples in the gradients.
             rate: Float. This worker's learning rate.
-            flags: For each variable a byte, 1 if it has a gradient. Defaults to `None`: all have.
+            flags: One byte for each variable, 1 if it has a gradient. Defaults to `None`: all have one.
         """
         self.steps += 1
         self._last = weight, rate
@@ -71,7 +71,7 @@ class Client:
         if self._push_every > 1:
             gradients = self._accumulate(gradients)
         if pushes or pulls:
-            kind = (Kind.PUSH if pushes else Kind.END) | (Kind.PULL if pulls else Kind.END)  # END is no bit
+            kind = (Kind.PUSH if pushes else Kind.END) | (Kind.PULL if pulls else Kind.END)  # END is 0
             self._send(kind, gradients if pushes else ())
         self._unpushed = 0 if pushes else self._unpushed + 1
         if pulls:
@@ -79,13 +79,13 @@ class Client:
         return pulls
 
     def skip(self, steps: int) -> bool:
-        """Return whether the others have made so many steps without this worker, which then must not make them."""
+        """Return whether the others have made `steps` steps without this worker, which then must skip them."""
         skips = self.missed >= steps
         self.missed -= steps * skips
         return skips
 
     def shrink(self, lost: Sequence[int]) -> None:
-        """Know the servers by their new numbers: these ranks, all of them workers, are left out."""
+        """Renumber the servers after these ranks, all of them workers, have been left out."""
         self._owners = [(owner - sum(rank < owner for rank in lost), parts) for owner, parts in self._owners]
 
     def _accumulate(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -96,7 +96,7 @@ class Client:
         return self._sum
 
     def end_epoch(self, stop: bool) -> None:
-        """Push what has not been pushed, and tell the servers that this worker has no more data in this epoch.
+        """Push the remaining gradients, and notify the servers that this worker has no more data in this epoch.
 
         Args:
             stop: Bool. Whether training stops.

@@ -1,4 +1,4 @@
-"""The rules by which a server applies gradients and lets workers go on. They know numbers of steps, no vectors."""
+"""The rules by which a server applies gradients and lets workers go on. They deal with step counts, not vectors."""
 
 import abc
 from collections.abc import Iterable
@@ -13,16 +13,16 @@ __all__ = ["Asynchronous", "BackupWorkers", "Bounded", "Rule", "rule_of"]
 
 
 class Rule(abc.ABC):
-    """What a server knows of the workers' progress in an epoch, and what follows from it.
+    """The workers' progress in an epoch, and the decisions of a server that depend on it.
 
-    A rule is asked, for each gradient that comes, which gradients make a step now; and for each worker that waits,
-    whether it may have the weights.
+    For each gradient that arrives, a rule decides which gradients make a step now; for each worker that waits, whether
+    it may have the weights.
 
     Args:
         workers: Int. The number of workers.
 
     Attributes:
-        steps: List. How many steps each worker has made in this epoch.
+        steps: List. The number of each worker's steps in this epoch.
         active: Set of the workers that have data left in this epoch.
         staleness: `Staleness` of this epoch.
     """
@@ -32,45 +32,45 @@ class Rule(abc.ABC):
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """All workers have the same weights, and no steps."""
+        """Start an epoch: all workers have the same weights and have made no steps."""
         self.staleness = Staleness()
         self.steps = [0] * self._workers
         self.active = set(range(self._workers))
-        self._seen = [list(self.steps) for _ in range(self._workers)]  # all steps, at each worker's last pull
-        self._reading = set(self.active)  # the workers that compute a gradient from what they have pulled
+        self._seen = [list(self.steps) for _ in range(self._workers)]  # all workers' steps, at each one's last pull
+        self._reading = set(self.active)  # the workers that compute a gradient from the weights they have pulled
 
     def shrink(self, count: int) -> None:
-        """So many workers less, from the next epoch on."""
+        """Remove `count` workers, from the next epoch on."""
         self._workers -= count
 
     def push(self, worker: int, steps: int) -> list[int]:
-        """A worker's gradient has come, its last of so many steps. Return whose gradients make a step now."""
+        """Record a gradient that a worker sends after `steps` steps. Return whose gradients make a step now."""
         self.staleness.pushed += 1
         late = max((now - then for now, then in self._others(worker)), default=0)
         self.steps[worker] = steps
         return self._push(worker, late)
 
     def move(self, worker: int, steps: int) -> None:
-        """A worker has made steps without sending a gradient."""
+        """Record that a worker has made `steps` steps, without a gradient."""
         self.steps[worker] = steps
 
     def ask(self, worker: int) -> None:
-        """A worker asks for the weights: it computes no more from those that it has."""
+        """Record that a worker asks for weights: it no longer computes with those that it has."""
         self._reading.discard(worker)
 
     def end(self, worker: int) -> list[int]:
-        """A worker has no more data in this epoch. Return whose gradients make a step now."""
+        """Record that a worker has no more data in this epoch. Return whose gradients make a step now."""
         self.active.discard(worker)
         self._reading.discard(worker)
         return []
 
     def pull(self, worker: int) -> None:
-        """A worker gets the weights."""
+        """Record that a worker receives the weights."""
         self._seen[worker] = list(self.steps)
         self._reading.add(worker)
 
     def may_pull(self, worker: int) -> bool:
-        """Return whether a worker may get the weights and go on."""
+        """Return whether a worker may receive the weights and go on."""
         return True
 
     @property
@@ -79,17 +79,17 @@ class Rule(abc.ABC):
         return 0
 
     def _others(self, worker: int) -> Iterable[tuple[int, int]]:
-        """Of every other worker, its steps now and when `worker` last pulled."""
+        """Return, for every other worker, its steps now and when `worker` last pulled."""
         pairs = list(zip(self.steps, self._seen[worker], strict=True))
         return pairs[:worker] + pairs[worker + 1 :]
 
     @abc.abstractmethod
     def _push(self, worker: int, late: int) -> list[int]:
-        """`push`, when the steps have been counted; `late` is the staleness of the gradient."""
+        """Finish `push` after the steps have been counted; `late` is the staleness of the gradient."""
 
 
 class Asynchronous(Rule):
-    """Each gradient is a step, and nobody waits.
+    """Asynchronous updates: each gradient is a step, and no worker waits.
 
     Reference: Dean et al., "Large scale distributed deep networks", 2012, section 4.1 (Downpour SGD).
     """
@@ -100,16 +100,16 @@ class Asynchronous(Rule):
 
 
 class Bounded(Rule):
-    """Each gradient is a step; a worker waits while it is `bound` steps ahead of the slowest.
+    """Bounded staleness: each gradient is a step; a worker waits while it is `bound` steps ahead of the slowest.
 
-    It also waits while its next step would be more than the `bound`-th since another worker has pulled the weights
-    from which that one computes: so no gradient is staler than `bound`. Who computes never waits, so one always goes
-    on.
+    It also waits while its next step would be more than the `bound`-th since another worker pulled the weights that the
+    other is computing with. So no gradient is staler than `bound`. A worker that computes never waits, so one always
+    goes on.
 
     Args:
         workers: Int. The number of workers.
         bound: Int, 1 or more. In steps.
-        stride: Int. How many steps a worker makes between two pulls. Defaults to `1`.
+        stride: Int. The number of steps that a worker makes between two pulls. Defaults to `1`.
 
     Reference: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", 2013.
     """
@@ -132,11 +132,11 @@ class Bounded(Rule):
 
 
 class BackupWorkers(Rule):
-    """Steps are made by all workers together, each of the gradients that come first; later ones are dropped.
+    """Synchronous steps with backup workers: each uses the first gradients that arrive; later ones are dropped.
 
     Args:
         workers: Int. The number of workers.
-        backups: Int. How many workers' gradients a step can do without.
+        backups: Int. The number of workers whose gradients a step can do without.
 
     Reference: Chen et al., "Revisiting distributed synchronous SGD", 2016.
     """
@@ -148,7 +148,7 @@ class BackupWorkers(Rule):
     def begin_epoch(self) -> None:
         super().begin_epoch()
         self._together = 0
-        self._came: list[int] = []  # the workers whose gradients are there for the next step
+        self._came: list[int] = []  # the workers whose gradients have arrived for the next step
 
     @property
     def together(self) -> int:

@@ -1,4 +1,4 @@
-"""A server's side: it owns a part of the weights, applies gradients as they come, and answers."""
+"""A server's side: owns a part of the weights, applies gradients as they arrive, and sends weights."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -16,24 +16,24 @@ __all__ = ["Server"]
 
 
 class Server:
-    """Serves the part of the weights that this rank owns.
+    """Server for the part of the weights that this rank owns.
 
-    The weights are vectors, one for each dtype, of which this rank has its own part. For each gradient it receives one
-    request and its part; to each pull it sends one reply and its part.
+    The weights are vectors, one for each dtype, of which this rank owns a part. For each gradient it receives a request
+    and its part of the gradient; for each pull it sends a reply and its part of the weights.
 
     Args:
-        requests: `Communicator` of what workers send.
-        replies: `Communicator` of what they are sent.
+        requests: `Communicator` for the messages from the workers.
+        replies: `Communicator` for the messages to them.
         rule: `Rule`.
         specs: `Spec` of this rank's part of each vector.
-        update: Function that makes a step. Takes a list of vectors, a gradient; the chief's learning rate, or `None` as
-            long as the chief has not said any in this epoch; for each variable whether it has a gradient, or `None` if
-            all have.
-        read: Function without arguments. Returns the weights now, as new vectors.
+        update: Function that makes a step. Takes a gradient as a list of vectors; the chief's learning rate, or `None`
+            until the chief has sent one in this epoch; for each variable whether it has a gradient, or `None` if all
+            have one.
+        read: Function without arguments. Returns the current weights as new vectors.
         delay_compensation: Float. See `ParameterServer`.
 
     Attributes:
-        stop: Bool. Whether a worker has said that training stops.
+        stop: Bool. Whether a worker has stopped training.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class Server:
         self._samples = [0.0] * requests.workers  # in each gradient
         self._flags: list[np.ndarray | None] = [None] * requests.workers  # which variables have one
         self.stop = False
-        self.lost: dict[int, int] = {}  # for each worker that has failed in this epoch, how many steps it had made
+        self.lost: dict[int, int] = {}  # for each worker that has failed in this epoch, the number of its steps
 
     def serve(self) -> None:
-        """Serve one epoch: return when all workers have come to the end of their data."""
+        """Serve one epoch, until all workers have reached the end of their data."""
         rule, self.stop, self.lost = self.rule, False, {}
         self._rate: float | None = None
         rule.begin_epoch()
-        self._weights: list[np.ndarray] | None = None  # as they were sent last, if they have not changed since
-        # What each worker has; it is needed to correct its gradient.
+        self._weights: list[np.ndarray] | None = None  # as last sent, if they have not changed since
+        # The weights that each worker has; they are needed to correct its gradient.
         self._pulled = [self._current()] * len(self._rows) if self._delay_compensation else []
         waiting: list[int] = []  # the workers that wait for weights, in the order in which they came
-        replies: list[tuple[Request, np.ndarray]] = []  # under way, with their memory
+        replies: list[tuple[Request, np.ndarray]] = []  # in progress, with their buffers
         listening = {worker: self._listen(worker) for worker in range(len(self._rows))}
         while listening:
             wait = Wait("serves", lambda: list(listening), stalls=False, notices=True)
@@ -85,7 +85,7 @@ class Server:
             while (ready := next(filter(rule.may_pull, waiting), None)) is not None:
                 waiting.remove(ready)
                 replies = [reply for reply in replies if not _is_due(reply[0])]
-                with contextlib.suppress(LostError):  # what is heard from it next says so too
+                with contextlib.suppress(LostError):  # the next receive from it fails, too
                     replies += self._answer(ready)
         for request, _ in replies:
             with contextlib.suppress(LostError):
@@ -119,13 +119,13 @@ class Server:
         return kind
 
     def _lose(self, worker: int) -> Kind:
-        """A worker has failed. What it had begun to send is not counted."""
+        """Handle the failure of a worker. A gradient that it had begun to send is not counted."""
         self.lost[worker] = self.rule.steps[worker]
         self._step(self.rule.end(worker))
         return Kind.END
 
     def shrink(self, lost: Sequence[int]) -> None:
-        """Serve the other workers only, from the next epoch on; they have new numbers."""
+        """Serve only the other workers, which are renumbered, from the next epoch on."""
         kept = [worker for worker in range(len(self._rows)) if worker not in lost]
         self._rows = [self._rows[worker] for worker in kept]
         self._gradients = [self._gradients[worker] for worker in kept]
@@ -159,13 +159,13 @@ class Server:
             part += part.dtype.type(self._delay_compensation) * part * part * (now - before)
 
     def _current(self) -> list[np.ndarray]:
-        """The weights now. They are not written to while anybody has them."""
+        """Return the current weights, in vectors that are never written to again."""
         if self._weights is None:
             self._weights = self._read()
         return self._weights
 
     def _answer(self, worker: int) -> list[tuple[Request, np.ndarray]]:
-        """Send the weights to a worker; return the requests, each with its memory."""
+        """Send the weights to a worker; return the requests, each with its buffer."""
         self.rule.pull(worker)
         reply = np.zeros(1, messages.Reply)
         reply[0] = self.rule.together, self.stop
@@ -175,7 +175,7 @@ class Server:
 
 
 def _is_due(request: Request) -> bool:
-    """Whether `request.wait()` returns, or raises, at once."""
+    """Return whether `request.wait()` would return, or raise, immediately."""
     try:
         return request.done()
     except LostError:

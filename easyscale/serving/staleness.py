@@ -1,4 +1,4 @@
-"""How old gradients were when they were applied."""
+"""Staleness of gradients when they are applied."""
 
 import collections
 from collections.abc import Iterable, Mapping
@@ -7,16 +7,16 @@ __all__ = ["Staleness"]
 
 
 class Staleness:
-    """Counts gradients, and how many steps each came too late.
+    """Counts of gradients, by staleness.
 
     A gradient's staleness is the largest number of steps that any other worker made between its worker's last pull and
-    its application. With workers of equal speed it is 1, with `P` of them that is `P - 1` updates.
+    its application. With `P` workers of equal speed it is 1, which is `P - 1` updates.
 
     Attributes:
-        pushed: Int. Gradients that have come.
-        applied: Int. Those that were applied.
-        dropped: Int. Those that were not, because they were too late.
-        counts: Counter. For each staleness the number of gradients that were applied with it.
+        pushed: Int. Gradients that have arrived.
+        applied: Int. Gradients that were applied.
+        dropped: Int. Gradients that were dropped because they were too late.
+        counts: Counter. For each staleness, the number of gradients that were applied with it.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Staleness:
         return max(self.counts, default=0)
 
     def to_json(self) -> dict:
-        """Return what `from_json` takes."""
+        """Return the counts as a dictionary for `from_json`."""
         return {
             "pushed": self.pushed,
             "applied": self.applied,
@@ -47,7 +47,7 @@ class Staleness:
 
     @classmethod
     def from_json(cls, written: Mapping) -> "Staleness":
-        """Return what `to_json` has described."""
+        """Return the counts that `to_json` has described."""
         made = cls()
         made.pushed, made.applied, made.dropped = written["pushed"], written["applied"], written["dropped"]
         made.counts.update({int(steps): count for steps, count in written["counts"].items()})
@@ -55,7 +55,7 @@ class Staleness:
 
     @classmethod
     def together(cls, ones: Iterable["Staleness"]) -> "Staleness":
-        """Return what several servers, or one in several epochs, have counted."""
+        """Return the sum of the counts of several servers, or of several epochs."""
         whole = cls()
         for part in ones:
             whole.pushed += part.pushed
@@ -65,7 +65,7 @@ class Staleness:
         return whole
 
     def describe(self, servers: int = 1) -> str:
-        """Return a line about the gradients, of which each of so many servers has counted its part.
+        """Return a line about the gradients, each of which `servers` servers have counted.
 
         Example:
 

@@ -1,4 +1,4 @@
-"""An optimizer that sums gradients up over several steps: what each worker has summed up, and all of them together."""
+"""Gradients that an optimizer sums over several steps: each worker's own sums, and their total."""
 
 import keras
 import numpy as np
@@ -14,12 +14,12 @@ __all__ = ["AccumulatedGradients", "accumulation_of", "unscaled"]
 
 
 def unscaled(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return the optimizer without any loss scaling around it."""
+    """Return the optimizer inside of any loss scaling."""
     return optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
 
 
 def accumulation_of(optimizer: keras.optimizers.Optimizer, variables: list) -> Accumulation | None:
-    """Return what the optimizer has accumulated of `variables`, or `None` if it applies every gradient."""
+    """Return the optimizer's accumulation for `variables`, or `None` if it applies every gradient."""
     may_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     dynamic_scale = optimizer.dynamic_scale if may_overflow else 1.0
     inner = unscaled(optimizer)
@@ -33,14 +33,14 @@ def accumulation_of(optimizer: keras.optimizers.Optimizer, variables: list) -> A
 
 
 class AccumulatedGradients:
-    """Gradients that wait for the optimizer's next update, in the midst of an accumulation.
+    """Gradients that wait for the optimizer's next update, in the middle of an accumulation.
 
-    During a `fit()` each worker has summed up its own, and one process would have the sum over workers. Before and
-    after `fit()`, and in every file, all have that sum.
+    During a `fit()` each worker has its own sums; a single process would have the sum over workers. Before and after
+    `fit()`, and in every file, all workers have that sum.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`. It is built.
-        replication: `Gradients`: all workers, as one of them sees them.
+        replication: `Gradients`.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, replication: Gradients):
@@ -50,21 +50,21 @@ class AccumulatedGradients:
 
     @property
     def _variables(self) -> list:
-        """The sums; none if there is nothing in them, which is so on all workers alike."""
+        """The sums; empty if nothing is accumulated, which is the same on all workers."""
         inner = unscaled(self._optimizer)
         if not int(counter_of(inner)) % inner.gradient_accumulation_steps:
             return []
         return [variable for variable in accumulated_gradients(inner) if variable is not None]
 
     def begin(self) -> None:
-        """Let the chief go on with what all have, and the others with nothing."""
+        """Keep the common sums on the chief, and clear those of the others."""
         if not self._replication.communicator.is_chief:
             for variable in self._variables:
                 variable.assign(np.zeros_like(value_of(variable)))
         self.active = True
 
     def end(self) -> None:
-        """Give all workers the sum. All must call this."""
+        """Set the sums of all workers to the total. All must call this."""
         for variable, whole in zip(self._variables, self._collect(), strict=True):
             variable.assign(whole)
         self.active = False
@@ -79,10 +79,11 @@ class AccumulatedGradients:
         return wholes
 
     def values(self, together: bool) -> list[np.ndarray]:
-        """Return the values of the optimizer's variables, with the sums in their places.
+        """Return the values of the optimizer's variables, with the totals in place of the sums.
 
         Args:
-            together: Bool. Whether all workers call this. If not, one does alone, whatever the others do in `fit()`.
+            together: Bool. Whether all workers call this. If not, one calls it alone, whatever the others do in
+                `fit()`.
         """
         wholes = self._collect() if together else self._collect_on_all()
         sums = {id(variable): whole for variable, whole in zip(self._variables, wholes, strict=True)}

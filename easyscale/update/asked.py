@@ -1,4 +1,4 @@
-"""What users ask for as `update`: a name, or an instance with arguments."""
+"""The `update` that a user requests: a name, or an instance with arguments."""
 
 from typing import Any, TypeAlias
 
@@ -9,7 +9,7 @@ from easyscale.update.local_steps import LocalSteps
 
 __all__ = ["Identifier", "Kind", "available", "get", "serialize"]
 
-Kind: TypeAlias = type[Update] | LocalSteps  # has a name, and makes the update of an optimizer
+Kind: TypeAlias = type[Update] | LocalSteps  # has a name, and creates an optimizer's update
 
 Identifier: TypeAlias = str | dict | Kind | type[LocalSteps] | None
 
@@ -20,7 +20,7 @@ _with_arguments: Registry[LocalSteps] = Registry("update", _FOLDER, base=LocalSt
 
 
 def available() -> dict[str, type[Update] | type[LocalSteps]]:
-    """Return the updates that can be asked for, by their names, sorted: those of this folder, and the user's own.
+    """Return the updates that can be requested, sorted by name: built-in ones and the user's own.
 
     Example:
 
@@ -32,14 +32,14 @@ def available() -> dict[str, type[Update] | type[LocalSteps]]:
 
 
 def get(identifier: Identifier) -> Kind | None:
-    """Return what makes an update; `None` for `None`: the update is chosen.
+    """Return a class or instance that creates an update; `None` for `None`: one will be chosen.
 
     Args:
-        identifier: The name of an update, an instance such as `LocalSGD(every=16)`, what `serialize` has returned, a
-            class, or `None`.
+        identifier: The name of an update, an instance such as `LocalSGD(every=16)`, a result of `serialize`, a class,
+            or `None`.
 
     Raises:
-        ValueError: If there is no update of this name.
+        ValueError: If no update has this name.
 
     Example:
 
@@ -63,7 +63,7 @@ def get(identifier: Identifier) -> Kind | None:
 
 
 def serialize(identifier: Identifier) -> str | dict | None:
-    """Return what `get` makes the same of, for a file.
+    """Return a serializable form from which `get` makes the same.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Copies of what each worker owns, at the next worker, so that it is not lost with its owner. NumPy only."""
+"""Copies of each worker's part of the state at the next worker, in case the owner is lost. NumPy only."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ __all__ = ["Backup", "collect"]
 
 
 class Backup:
-    """What the worker before this one owns, as old as the last `renew`.
+    """A copy of the previous worker's part, as of the last `renew`.
 
-    Each worker sends `renew` what it owns, in a message for each array, and holds as much of another.
+    In `renew` each worker sends its part, one message per array, and receives an equal amount.
 
     Args:
-        communicator: The `Communicator`. Ranks have the numbers by which the state was divided.
-        held: List of arrays: what the worker before this one owns.
+        communicator: The `Communicator`. Its ranks are those by which the state was divided.
+        held: List of arrays: the previous worker's part.
     """
 
     def __init__(self, communicator: Communicator, held: Sequence[np.ndarray]):
@@ -27,11 +27,11 @@ class Backup:
 
     @staticmethod
     def source(communicator: Communicator) -> int:
-        """Return the rank of the worker before this one."""
+        """Return the rank of the previous worker."""
         return (communicator.rank - 1) % communicator.size
 
     def renew(self, own: Sequence[np.ndarray]) -> None:
-        """Send what this worker owns to the next. All workers must call this."""
+        """Send this worker's part to the next. All workers must call this."""
         communicator = self._communicator
         source, following = self.source(communicator), (communicator.rank + 1) % communicator.size
         arriving = [np.empty_like(array) for array in self._held]
@@ -42,19 +42,19 @@ class Backup:
         self._held = arriving
 
     def offers(self, own: Sequence[np.ndarray]) -> dict[int, Sequence[np.ndarray]]:
-        """Return what this worker has, by the number of the owner: first its own, then what it holds for another."""
+        """Return the parts at this worker, by the number of the owner: first its own, then the copy of another's."""
         return {self._rank: own, (self._rank - 1) % self.owners: self._held}
 
 
 def collect(communicator: Communicator, backup: Backup | None, own: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-    """Return what every owner has, as bytes; of those who have been lost what the next worker holds.
+    """Return the parts of every owner, as bytes; for lost owners, the next worker's copies.
 
-    All ranks must call this, by the numbers that they have now.
+    All ranks must call this, with their current numbers.
 
     Args:
         communicator: The `Communicator`.
         backup: This rank's `Backup`, or `None` if it has just joined.
-        own: List of arrays: what this rank owns.
+        own: List of arrays: this rank's part.
 
     Raises:
         PeerError: If an owner has been lost, and the next worker as well.
@@ -62,7 +62,7 @@ def collect(communicator: Communicator, backup: Backup | None, own: Sequence[np.
     offers = backup.offers(own) if backup is not None else {}
     local = [[owner, [part.nbytes for part in parts]] for owner, parts in offers.items()]
     all_ranks = communicator.all_gather_object([backup.owners if backup is not None else 0, local])
-    best: dict[int, tuple] = {}  # for each owner: the rank that gives its parts, and their lengths
+    best: dict[int, tuple] = {}  # for each owner: the rank that provides its parts, and their lengths
     for position in (0, 1):  # those of owners first
         for rank, (_, offered) in enumerate(all_ranks):
             if offered:

@@ -1,4 +1,4 @@
-"""What updates the weights: an answer to who has which part of the optimizer's state, and what a step sends."""
+"""The base class of updates: it defines who has which part of the optimizer's state, and what a step sends."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -16,26 +16,27 @@ __all__ = ["Update"]
 
 
 class Update:
-    """How the mean of all workers' gradients becomes new weights, from the begin to the end of a `fit()`.
+    """The way from the mean of all workers' gradients to new weights, during a `fit()`.
 
-    A step of every update is made of `reduce`, `update` and `gather`; see `Gradients`. But in `LocalUpdate`, workers
-    `reduce` in each step, and have the same weights after it: both are checked. Between two `fit()`s the state is
-    whole, and in the optimizer itself.
+    A step consists of `reduce`, `update` and `gather`; see `Gradients`. Except in `LocalUpdate` and `ServedUpdate`,
+    workers `reduce` in each step, and have the same weights after it: both are checked. Between two `fit()`s the state
+    is whole, in the optimizer itself.
 
     To add one, write a subclass with a `name`, in a file of this folder or in a script; see CONTRIBUTING.md.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`.
         variables: The variables that it trains.
-        connect: Function that returns all workers, as one of them sees them. It is called when they are needed.
+        connect: Function that returns the `Gradients`. Called when that is needed.
 
     Attributes:
-        name: String. By which users ask for it, as in `Distribute(update="sharded")`; `""` if they cannot.
-        needs: String. What optimizer it needs.
-        is_synchronous: Bool. Whether all workers agree in each step, and their gradients make one.
+        name: String. The name for users, as in `Distribute(update="sharded")`; `""` if they cannot request it.
+        needs: String. The kind of optimizer that it needs.
+        is_synchronous: Bool. Whether all workers agree in each step, and combine their gradients into one.
         active: Bool. Whether it is between `begin` and `end`.
         divides_state: Bool. Whether the optimizer's own state is elsewhere then.
-        late: `LateGather`. What gathers weights while the next step begins; `None` if a step has gathered at its end.
+        late: `LateGather`, which gathers weights during the start of the next step; `None` if a step gathers at its
+            end.
     """
 
     name: ClassVar[str] = ""
@@ -55,7 +56,7 @@ class Update:
 
     @classmethod
     def why_not(cls, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> str | None:
-        """Return the reason for which it cannot be used with an optimizer, or `None` if it can."""
+        """Return the reason why it cannot be used with an optimizer, or `None` if it can."""
         return None
 
     def begin(self) -> None:
@@ -63,57 +64,58 @@ class Update:
         raise NotImplementedError
 
     def apply(self, context: StepContext, gradients: list, variables: list[keras.Variable]) -> None:
-        """Do what `optimizer.apply(gradients, variables)` would do with the mean of all workers' gradients.
+        """Do the equivalent of `optimizer.apply(gradients, variables)` with the mean of all workers' gradients.
 
         Args:
-            context: `StepContext`. The weight of this worker's gradients in the mean, and what else the step knows.
+            context: `StepContext`. The weight of this worker's gradients in the mean, and other information on the
+                step.
             gradients: Tensors, `IndexedSlices`, or `None` for a variable that has none.
             variables: The variables they belong to.
         """
         raise NotImplementedError
 
     def end(self) -> None:
-        """Give the whole state back to the optimizer. All workers must call this."""
+        """Return the whole state to the optimizer. All workers must call this."""
         raise NotImplementedError
 
     def abandon(self, lost: bool = True) -> None:
-        """End without the others, who may not come to give what they have of the state.
+        """End without the other workers, which may not return their parts of the state.
 
         Args:
-            lost: Bool. Whether it is lost. Defaults to `True`.
+            lost: Bool. Whether the state is lost. Defaults to `True`.
         """
         raise NotImplementedError
 
     def set(self, name: str, value: float | None) -> None:
-        """Take in that a hyperparameter has been set on the optimizer."""
+        """Called after a hyperparameter was set on the optimizer."""
 
     # The whole state
 
     def save_own_variables(self, store: dict) -> None:
-        """Write what the optimizer would write if its state were whole. One rank may call this alone."""
+        """Write the variables as the optimizer would with its whole state. One rank may call this alone."""
         raise NotImplementedError
 
     def load_own_variables(self, store: dict) -> None:
-        """Read what `save_own_variables` writes. All workers must call this."""
+        """Read the result of `save_own_variables`. All workers must call this."""
         raise NotImplementedError
 
     def state_specs(self) -> list[Spec]:
-        """Return shape and dtype of what `collect` finds memory for, as NumPy has them."""
+        """Return NumPy shape and dtype of each array for which `collect` uses the given memory."""
         raise NotImplementedError
 
     def collect(self, memory: SnapshotMemory) -> list[np.ndarray]:
         """Return, on the chief, the whole values of the optimizer's variables. All workers must call this.
 
         Args:
-            memory: `SnapshotMemory`. Where they are.
+            memory: `SnapshotMemory`. The memory for the values.
         """
         raise NotImplementedError
 
     def load(self, values: list[np.ndarray]) -> None:
-        """Set what `collect` has returned, on this or another number of workers. All workers must call this."""
+        """Set the result of `collect`, on this or another number of workers. All workers must call this."""
         raise NotImplementedError
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """What stands for the optimizer's variables: of some of them this worker may have a part."""
+        """Stand-ins for the optimizer's variables: of some of them this worker may have only a part."""
         raise NotImplementedError

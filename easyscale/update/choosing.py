@@ -1,4 +1,4 @@
-"""Which update a `fit()` uses, and why."""
+"""The choice of a `fit()`'s update."""
 
 import keras
 
@@ -16,17 +16,17 @@ from easyscale.update.sharded import ShardedUpdate
 
 __all__ = ["check", "check_slices", "choose", "kind_for"]
 
-# Bytes of weights, below which dividing an update costs more, in calls, than it saves. Measured for SGD with momentum.
+# Bytes of weights below which dividing the update costs more, in calls, than it saves. Measured for SGD with momentum.
 SHARDED_FROM = 1 << 16
 
 
 def check(asked: Kind | None, optimizer: keras.optimizers.Optimizer, replication: str) -> None:
-    """Raise `ValueError` if an optimizer cannot be used by the update that is asked for.
+    """Raise `ValueError` if an optimizer cannot be used with the requested update.
 
     Args:
-        asked: What `asked.get` has returned.
+        asked: The result of `asked.get`.
         optimizer: The optimizer.
-        replication: String. How replicas exist side by side.
+        replication: String. The kind of replication.
     """
     if asked is None:
         return
@@ -39,7 +39,7 @@ def check(asked: Kind | None, optimizer: keras.optimizers.Optimizer, replication
 
 
 def kind_for(exchange: Exchange) -> type[Update]:
-    """Return which updates an exchange is for: that of servers, if its own wait for nobody, or any that waits."""
+    """Return the kind of update for an exchange: for asynchronous servers `ServedUpdate`, otherwise any `Update`."""
     return Update if exchange.is_synchronous else ServedUpdate
 
 
@@ -49,16 +49,16 @@ def choose(
     variables: list[keras.Variable],
     gradients: Gradients,
 ) -> Kind:
-    """Return what makes the update that a `fit()` uses.
+    """Return the class or instance that creates a `fit()`'s update.
 
     Args:
-        asked: What `asked.get` has returned of what the user has said.
+        asked: The result of `asked.get` for the user's `update`.
         optimizer: The optimizer inside the `DistributedOptimizer`.
         variables: The variables that it trains.
-        gradients: `Gradients`: all workers, as one of them sees them.
+        gradients: `Gradients`.
 
     Raises:
-        ValueError: If the optimizer cannot be used as it was asked for, or by servers that do not wait.
+        ValueError: If the optimizer cannot be used as requested, or with asynchronous servers.
     """
     exchange = gradients.exchange
     chosen = _choose(asked, optimizer, variables, gradients)
@@ -100,11 +100,11 @@ def _choose(
     if asked is not None:
         _check(asked, optimizer, variables)
         return asked
-    # Weights would come back as they are, in more bytes than gradients that travel in another form.
+    # Weights would be sent back uncompressed, in more bytes than compressed gradients.
     is_compressed = gradients.sums is not None and exchange.travels_by != "memory"
     rounds = is_compressed or not exchange.is_exact
-    # In an elastic job nothing has to be traced anew when a worker fails, and no state is older. What an optimizer that
-    # is not Keras's own does on other shapes than those of a trial is not known.
+    # In an elastic job, a replicated update needs no retracing when a worker fails, and no state is outdated. A custom
+    # optimizer may behave differently on other shapes than those of a trial.
     if communicator.membership.is_elastic or rounds or not is_of_keras(optimizer):
         return ReplicatedUpdate
     is_small = sum(spec.nbytes for spec in specs_of(variables)) < SHARDED_FROM and not communicator.servers
@@ -112,7 +112,7 @@ def _choose(
 
 
 def check_slices(optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> None:
-    """Raise `ValueError` if an optimizer cannot train variables some of which are slices.
+    """Raise `ValueError` if an optimizer cannot train variables that include slices.
 
     Args:
         optimizer: The optimizer.

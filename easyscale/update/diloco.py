@@ -1,4 +1,4 @@
-"""Workers step alone, and every so many steps an outer optimizer applies what they have changed."""
+"""An update with independent steps on each worker, and rounds in which an outer optimizer applies the changes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,51 +17,51 @@ __all__ = ["DiLoCo"]
 
 
 class DiLoCo(LocalSteps):
-    """Have each worker step alone many times, and an outer optimizer apply the mean of what they have changed.
+    """Let each worker take many steps alone, and an outer optimizer apply the mean of their changes.
 
         w_r, state_r = optimizer(w_r, state_r, g_r)                     `every` inner steps, on worker r alone
         d = sum_r(n_r (w - w_r)) / sum_r(n_r)                           a round; n_r: its samples since the last one
         w, state = outer_optimizer(w, state, d),  w_r = w               the outer step
 
-    Nothing is sent between rounds. A round sends what a step with an exchange of gradients does, so `every=100` sends a
-    hundredth; with `compression` less. The outer optimizer's state is at the owners of the weights, as with
-    `update="sharded"`, or on all workers where it cannot be divided, or differences travel in a form. Each worker has a
-    copy of the weights of the last round, and its own state of the inner optimizer.
+    Nothing is sent between rounds. A round sends as much as a step with an exchange of gradients, so `every=100` sends
+    a hundredth; with `compression` less. The outer optimizer's state is at the owners of the weights, as with
+    `update="sharded"`, or on all workers if it cannot be divided, or with compression. Each worker has a copy of the
+    weights of the last round, and its own state of the inner optimizer.
 
-    With `fragments` weights take turns: after each `every / fragments` steps there is a round of another part of them,
-    of about as many bytes as the others. As much is sent in all, but in each round a part of it.
+    With `fragments` the weights take turns: after every `every / fragments` steps there is a round of another part of
+    them, all parts being of similar size. The total sent is the same, but each round sends only a part.
 
-    With `overlap` a round does not hold workers up: what they have changed travels while each makes so many steps more.
-    Then come the outer step, and the mean, weighted by `mixing`, of what it gives and of the worker's own weights:
+    With `overlap` workers do not wait for a round: their changes are sent during that many further steps. Then comes
+    the outer step, and weights become the mean, weighted by `mixing`, of its result and the worker's own weights:
 
         d = sum_r(n_r (w - w_r)) / sum_r(n_r)                           travels during `overlap` inner steps
         w, state = outer_optimizer(w, state, d),  w_r = m w_r + (1 - m) w                   m: `mixing`
 
-    The outer optimizer's state is on all workers then.
+    The outer optimizer's state is then on all workers.
 
-    There is a round of all weights at the end of each epoch as well, so that its validation, its callbacks and their
-    files have the same weights on all workers: an epoch should be a multiple of `every`, or much longer, with fragments
-    in any case. The outer momentum moves the weights as far after a short round as after a long one. Between rounds
-    `model.save`, `evaluate` and `predict` see the weights of the last one, of each weight.
+    A round of all weights also ends each epoch, so that validation, callbacks and their files have the same weights on
+    all workers. So an epoch should be a multiple of `every`, in particular with fragments, or much longer. The outer
+    momentum moves the weights as far after a short round as after a long one. Between rounds `model.save`, `evaluate`
+    and `predict` see each weight as of its last round.
 
-    With one worker the inner optimizer is called as it is, without outer steps. In a loop of your own, without `fit()`,
-    each step exchanges gradients.
+    With one worker the inner optimizer is called directly, without outer steps. In a custom loop, without `fit()`, each
+    step exchanges gradients.
 
     Args:
         every: Int. Inner steps between rounds. Defaults to `100`; the paper has 500.
-        outer_optimizer: Optimizer of Keras's, which nothing else uses, or its name. Defaults to `None`: SGD with a rate
-            of 0.7 and a Nesterov momentum of 0.9, which was the best of the paper.
-        start_step: Int. So many steps are made together first, with an exchange of gradients in each. Optimizer steps
-            of earlier `fit()`s count. Defaults to `0`.
-        fragments: Int. In so many parts weights take turns, of which `every` must be a multiple. More than there are
-            weights are as many as there are. Defaults to `1`: all weights in one round.
-        overlap: Int, less than `every / fragments`. So many inner steps are made while a round goes on. Defaults to
-            `0`: workers wait for its end.
-        mixing: Float, 0 to 1. What stays of a worker's own weights when such a round ends: 0 forgets the steps that it
-            has made meanwhile, 1 what the others have changed. Defaults to `0.5`.
+        outer_optimizer: A Keras optimizer that is not used elsewhere, or its name. Defaults to `None`: SGD with a rate
+            of 0.7 and a Nesterov momentum of 0.9, the best in the paper.
+        start_step: Int. Number of initial steps with an exchange of gradients in each. Optimizer steps of earlier
+            `fit()`s count. Defaults to `0`.
+        fragments: Int. Number of parts in which weights take turns; it must divide `every`, and is limited to the
+            number of weights. Defaults to `1`: all weights in one round.
+        overlap: Int, less than `every / fragments`. Number of inner steps during a round. Defaults to `0`: workers wait
+            for the end of a round.
+        mixing: Float, 0 to 1. The fraction kept of a worker's own weights at the end of such a round: 0 discards its
+            steps during the round, 1 the others' changes. Defaults to `0.5`.
 
     Raises:
-        TypeError: If `outer_optimizer` is none.
+        TypeError: If `outer_optimizer` is not an optimizer.
         ValueError: If an argument is out of its range, or the outer optimizer is in use elsewhere.
 
     Example:

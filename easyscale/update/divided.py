@@ -20,13 +20,13 @@ __all__ = ["DividedUpdate"]
 
 
 class DividedUpdate(Update):
-    """Has the state of an optimizer divided over ranks, from `begin` to `end`; it says nothing of a step.
+    """Divides an optimizer's state over ranks, from `begin` to `end`; subclasses define the step.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`.
         variables: The variables that it trains.
-        connect: Function that returns all workers, as one of them sees them.
-        whole: Bool. Whether each variable has one owner, instead of an owner for each part. Defaults to `False`.
+        connect: Function that returns the `Gradients`.
+        whole: Bool. Whether each variable has a single owner, rather than an owner for each part. Defaults to `False`.
     """
 
     divides_state = True
@@ -72,17 +72,17 @@ class DividedUpdate(Update):
         self._on_begin(wholes)
         self._paths = [variable.path for variable in self._optimizer.variables]
         forget(self._optimizer)
-        self._replication.forget_updates()  # of variables that are gone now
+        self._replication.forget_updates()  # they refer to deleted variables
         self.active = True
 
     def _on_begin(self, wholes: list[np.ndarray]) -> None:
-        """Do what else a begin needs, with the whole states."""
+        """Do further work of `begin`, given the whole states."""
 
     def end(self) -> None:
         self._give_back(self._collect())
 
     def _give_back(self, wholes: list[np.ndarray]) -> None:
-        """Give whole states to the optimizer, and weights memory of their own."""
+        """Return whole states to the optimizer, and give the weights their own memory."""
         self._optimizer.build(self._variables)
         for state, whole in zip(states_of(self._optimizer), wholes, strict=True):
             state.assign(whole)
@@ -95,7 +95,7 @@ class DividedUpdate(Update):
         self.active, self._lost = False, lost
 
     def set(self, name: str, value: float | None) -> None:
-        if name not in ("clipnorm", "global_clipnorm"):  # those are looked up on the optimizer
+        if name not in ("clipnorm", "global_clipnorm"):  # which `Twin.clip` reads from the optimizer
             setattr(self._twin.optimizer, name, value)
 
     # The whole state
@@ -134,7 +134,7 @@ class DividedUpdate(Update):
         self._state.set(wholes)
 
     def state_tree(self, value_format: str) -> dict:
-        """Return what `Model.get_state_tree` does of an optimizer. One rank may call this alone."""
+        """Return the optimizer's part of `Model.get_state_tree`. One rank may call this alone."""
         store: dict[str, np.ndarray] = {}
         tree: dict = {}
         self.save_own_variables(store)

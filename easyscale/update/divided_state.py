@@ -1,4 +1,4 @@
-"""The state of an optimizer of which each rank has a part, and how it becomes whole again."""
+"""An optimizer's state that is divided over ranks, and its collection into a whole."""
 
 import hashlib
 import math
@@ -19,7 +19,7 @@ __all__ = ["DividedState", "StateOfWholes"]
 class DividedState:
     """The states of a `Twin` whose pieces are the owned parts of variables.
 
-    Whole states have the order and the shapes in which Keras has them.
+    Whole states are in Keras's order and shapes.
 
     Args:
         twin: `Twin`.
@@ -35,7 +35,7 @@ class DividedState:
 
         Args:
             root: Int. The rank that needs them. Defaults to `None`: all do.
-            memory: `SnapshotMemory`. Where large ones are. Defaults to `None`: in memory of their own.
+            memory: `SnapshotMemory`. The memory for large ones. Defaults to `None`: newly allocated.
         """
         wholes = []
         for state, number in zip(self._twin.states, self._twin.numbers, strict=True):
@@ -47,12 +47,12 @@ class DividedState:
         return wholes
 
     def set(self, wholes: Sequence[np.ndarray]) -> None:
-        """Take this rank's parts of whole states."""
+        """Set this rank's parts from whole states."""
         for state, number, whole in zip(self._twin.states, self._twin.numbers, wholes, strict=True):
             state.assign(whole if number is None else self._shards.part_of(number, whole))
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `collect` finds memory for."""
+        """Return shape and dtype of each array for which `collect` uses the given memory."""
         own = zip(specs_of(self._twin.states), self._twin.numbers, strict=True)
         return [Spec((math.prod(self._shapes[number]),), dtype) for (_, dtype), number in own if number is not None]
 
@@ -70,7 +70,7 @@ class DividedState:
         return [whole.reshape(-1)[parts[number]] for number, whole in owned if number is not None]
 
     def unite(self, found: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-        """Return all whole states, from every rank's parts as bytes."""
+        """Return all whole states, given every rank's parts as bytes."""
         wholes, position = [], 0
         for state, number in zip(self._twin.states, self._twin.numbers, strict=True):
             value = value_of(state)
@@ -84,13 +84,13 @@ class DividedState:
 
 
 class StateOfWholes(DividedState):
-    """The same for an optimizer that looks at whole weights: each weight has one owner.
+    """The state of an optimizer that needs whole weights: each weight has a single owner.
 
-    Every rank has memory for the state of all weights, and uses that of its own. Which weight a state belongs to is not
-    always known, but only its owner has changed it.
+    Every rank allocates the state of all weights, and uses only that of its own weights. It is not always known to
+    which weight a state belongs, but only its owner has changed it.
 
     Args:
-        twin: `Twin`, of pieces that are whole.
+        twin: `Twin`, with whole pieces.
         shards: `Shards` of the variables, whole ones.
         shapes: The shape of each variable.
         communicator: The ranks.

@@ -1,4 +1,4 @@
-"""Which optimizers treat each element of a weight by itself, so that each worker can update a part of it."""
+"""Detection of optimizers that treat each element of a weight separately, so that workers can update parts of it."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ _tried: dict[tuple[type, str], bool] = {}  # a trial takes as long as many steps
 
 
 def why_not_elsewhere(optimizer: keras.optimizers.Optimizer, variables: list) -> str | None:
-    """Return the reason for which some workers cannot update weights for the others, or `None` if they can."""
+    """Return the reason why a worker cannot update weights for the others, or `None` if it can."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return "it skips a step by the gradients of all weights together"
     if hasattr(optimizer, "optimizers"):
@@ -31,15 +31,15 @@ def why_not_elsewhere(optimizer: keras.optimizers.Optimizer, variables: list) ->
 
 
 def is_element_wise(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Return whether the optimizer does with a part of a matrix what it does with that part of the whole.
+    """Return whether the optimizer updates a part of a matrix in the same way alone as within the whole.
 
-    It is tried: two steps on a matrix, and on its two halves as vectors. Clipping by norms is left out, which the
-    workers do together. An optimizer of the same class and configuration is not tried again.
+    This is tried: two steps on a matrix, and on two parts of it as vectors. Clipping by norms is left out, because
+    workers do it together. The result is cached by class and configuration.
     """
     try:
         config = {**optimizer.get_config(), "name": None, "learning_rate": None}
         key = type(optimizer), json.dumps(config, sort_keys=True, default=repr)
-    except Exception:  # an optimizer of the user's own, which cannot be copied
+    except Exception:  # a custom optimizer that cannot be copied
         return False
     if key not in _tried:
         _tried[key] = _try(optimizer)
@@ -54,7 +54,7 @@ def _try(optimizer: keras.optimizers.Optimizer) -> bool:
     results = []
     try:
         for slices, part_shapes in zip(parts, shapes, strict=True):
-            trial = copy_of(optimizer, learning_rate=0.1)  # its own may begin at zero
+            trial = copy_of(optimizer, learning_rate=0.1)  # its own may start at zero
             pieces = [
                 keras.Variable(weights.reshape(-1)[part].reshape(shape), name="kernel")
                 for part, shape in zip(slices, part_shapes, strict=True)
@@ -67,18 +67,18 @@ def _try(optimizer: keras.optimizers.Optimizer) -> bool:
                 ]
                 trial.apply(tensors, pieces)
             results.append(np.concatenate([keras.ops.convert_to_numpy(piece).reshape(-1) for piece in pieces]))
-    except Exception:  # an optimizer of the user's own, which cannot be tried like this
+    except Exception:  # a custom optimizer that cannot be tried like this
         return False
     return bool(np.allclose(results[0], results[1], rtol=1e-5, atol=1e-7))
 
 
 def is_of_keras(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Return whether it is known what the optimizer does: XLA can compile it, and a trial on one shape says it all."""
+    """Return whether the optimizer is a known one: XLA can compile it, and a trial on one shape is conclusive."""
     return type(unscaled(optimizer)).__module__.partition(".")[0] in ("keras", "easyscale")
 
 
 def copy_of(optimizer: keras.optimizers.Optimizer, **options: Any) -> keras.optimizers.Optimizer:
-    """Return an optimizer that is not built, with the same configuration but for `options` and clipping by norms."""
+    """Return an unbuilt optimizer with the same configuration, except for `options` and clipping by norms."""
     config = optimizer.get_config()
     options = {"clipnorm": None, "global_clipnorm": None, **options}
     config |= {name: value for name, value in options.items() if name in config}

@@ -1,4 +1,4 @@
-"""Workers step alone, and mix their weights in pairs, which change each time."""
+"""An update with independent steps on each worker, which mixes weights in changing pairs."""
 
 from typing import Any
 
@@ -9,28 +9,29 @@ __all__ = ["Gossip"]
 
 
 class Gossip(LocalSGD):
-    """Have each worker step alone, by its own gradients, and take the mean of its weights and of another worker's.
+    """Let each worker step alone, with its own gradients, then average its weights with another worker's.
 
         w_r, state_r = optimizer(w_r, state_r, g_r)         `every` times, on worker r alone
         w_r = (w_r + w_s) / 2           s = (r - 2^(t mod k)) mod P, k = ceil(log2 P); t: counts these
 
-    In turn a worker hears the one before it, the second before it, the fourth, and so on. Each sends its weights once
-    and receives those of one other: of `S` bytes it sends `S`, where a ring sends `2 S (P - 1) / P` in `2 (P - 1)`
-    messages that wait for each other. There is no meeting of all: a worker that is slow for a while is waited for by
-    one worker at first, and by all after `k` steps. As many hear of a worker as are heard by it, so no weight of a
-    worker counts more than another's, and the weights of push-sum are all 1.
+    In turn a worker receives from the worker before it, from the second before it, the fourth, and so on. Each sends
+    its weights once and receives those of one other: of `S` bytes it sends `S`, where a ring sends `2 S (P - 1) / P` in
+    `2 (P - 1)` dependent messages. Workers never synchronize all at once: a temporarily slow worker delays one other at
+    first, and all after `k` steps. Each worker sends as often as it receives, so the weights of all count the same,
+    and the weights of push-sum are all 1.
 
-    With two workers and `every=1` both have the same weights after each step. With more they differ, the less the
-    smaller the learning rate is: it is another training than that of one process, see docs/local_sgd.md. A worker
-    whose data have ended mixes on until those of all have.
+    With two workers and `every=1` both have the same weights after each step. With more workers they differ, the less
+    the smaller the learning rate: training is not equivalent to that of one process, see docs/local_sgd.md. A worker at
+    the end of its data keeps mixing until all are.
 
-    At the end of each epoch all workers take the mean of all weights, so that its validation, its callbacks and their
-    files have the same on all. Within an epoch `model.save`, `evaluate` and `predict` see those of the last one's end.
+    At the end of each epoch the weights of all workers are averaged, so that validation, callbacks and their files have
+    the same weights on all. Within an epoch `model.save`, `evaluate` and `predict` see the weights of the last epoch's
+    end.
 
-    With one worker the optimizer is called as it is. In a loop of your own, without `fit()`, each step exchanges.
+    With one worker the optimizer is called directly. In a custom loop, without `fit()`, each step exchanges gradients.
 
     Args:
-        every: Int. A worker mixes its weights after so many steps. Defaults to `1`.
+        every: Int. Number of steps after which a worker mixes its weights. Defaults to `1`.
 
     Raises:
         ValueError: If an argument is out of its range.

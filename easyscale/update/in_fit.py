@@ -1,4 +1,4 @@
-"""Which update is at work: in some `fit()`s one that divides the optimizer's state, else the one that does not."""
+"""The active update: in some `fit()`s one that divides the optimizer's state, otherwise the replicated one."""
 
 import contextlib
 from collections.abc import Callable
@@ -23,53 +23,53 @@ __all__ = ["UpdateInFit"]
 
 
 class UpdateInFit:
-    """The updates of one optimizer, of which each `fit()` begins and ends one.
+    """The updates of one optimizer; each `fit()` begins and ends one.
 
     Args:
-        asked: What `asked.get` has returned of what the user has said.
+        asked: The result of `asked.get` for the user's `update`.
         optimizer: The optimizer inside the `DistributedOptimizer`.
-        connect: Function that returns all workers, as one of them sees them. It is called when they are needed.
+        connect: Function that returns the `Replication`. Called when that is needed.
 
     Attributes:
-        chosen: The `Update` that has been chosen, or `None`.
+        chosen: The chosen `Update`, or `None`.
     """
 
     def __init__(self, asked: Kind | None, optimizer: keras.optimizers.Optimizer, connect: Callable[[], Replication]):
         self._asked, self._optimizer, self._connect = asked, optimizer, connect
         self._replicated = ReplicatedUpdate(optimizer, [], self._gradients)  # also outside of `fit()`
         self.chosen: Update | None = None
-        self._slices: list[Sliced | None] = []  # of what each variable was a slice when it was chosen
+        self._slices: list[Sliced | None] = []  # for each variable, when it was chosen
 
     def _gradients(self) -> Gradients:
         return self._connect().gradients
 
     @property
     def now(self) -> Update:
-        """What updates the weights now."""
+        """The update that is active now."""
         return self.chosen if self.chosen is not None and self.chosen.active else self._replicated
 
     @property
     def served(self) -> ServedUpdate | None:
-        """The update that is at servers, which wait for no worker; or `None`."""
+        """The update at asynchronous servers, or `None`."""
         return self.chosen if isinstance(self.chosen, ServedUpdate) else None
 
     @property
     def local(self) -> LocalUpdate | None:
-        """The update by which workers step alone between rounds, if it is at work; or `None`."""
+        """The active update if workers step alone between its rounds, or `None`."""
         return self.now if isinstance(self.now, LocalUpdate) else None
 
     @property
     def of_checkpoints(self) -> Update:
-        """The update whose state a checkpoint has: behind a `fit()` of workers that stepped alone theirs as well."""
+        """The update whose state a checkpoint contains: a local one even after its `fit()`."""
         return self.chosen if isinstance(self.chosen, LocalUpdate) else self.now
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether all workers agree in each step of a `fit()`. It is known before an update is chosen."""
+        """True if all workers agree in each step of a `fit()`. Known before an update is chosen."""
         return choosing.kind_for(self._gradients().exchange).is_synchronous
 
     def check_step(self, is_first: bool) -> None:
-        """Raise `ValueError` in a step of a loop of the user's own if workers do not agree in each.
+        """Raise `ValueError` in a custom training loop if the workers' steps are not synchronous.
 
         Args:
             is_first: Bool. Whether there was neither a step nor a `fit()` before.
@@ -83,7 +83,7 @@ class UpdateInFit:
             )
 
     def begin(self, variables: list[keras.Variable]) -> None:
-        """Begin the update of a `fit()` that trains these variables: divide the optimizer's state, if it can be."""
+        """Begin the update of a `fit()` that trains these variables: divide the optimizer's state, if possible."""
         self._gradients().early.forget()
         slices = [*self._gradients().slices.of(variables), *self._gradients().groups.of(variables)]
         if self.is_synchronous:
@@ -96,13 +96,13 @@ class UpdateInFit:
         self.chosen.begin()
 
     def end(self, complete: bool) -> None:
-        """End the update of a `fit()`, if one is at work: make the optimizer's state whole again.
+        """End the update of a `fit()`, if one is active: make the optimizer's state whole again.
 
         Args:
-            complete: Bool. Whether all workers do. If not, it is lost.
+            complete: Bool. Whether all workers call this. If not, the state is lost.
         """
         if not complete and self.now.late is not None:
-            with contextlib.suppress(Exception):  # workers that have failed have not sent what they own
+            with contextlib.suppress(Exception):  # failed workers have not sent their parts
                 self.now.late.settle()
             self.now.late.drop()
         if self.now.active:
@@ -110,15 +110,15 @@ class UpdateInFit:
             self._connect().replicas.apart(self.now.end if complete else self.now.abandon)
 
     def set(self, name: str, value: float | None) -> None:
-        """Take in that a hyperparameter has been set on the optimizer."""
+        """Called after a hyperparameter was set on the optimizer."""
         if self.chosen is not None:
             self.chosen.set(name, value)
 
     def load(self, values: list) -> None:
-        """Set what `Update.collect` has returned, on this or another number of workers. All workers must call this.
+        """Set the result of `Update.collect`, on this or another number of workers. All workers must call this.
 
         Raises:
-            EasyScaleError: If there are more or fewer values than variables.
+            EasyScaleError: If the numbers of values and variables differ.
         """
         update = self.of_checkpoints
         if len(values) != len(update.variables):
@@ -129,22 +129,22 @@ class UpdateInFit:
         update.load(values)
 
     def state_tree(self, value_format: str) -> dict:
-        """Return what `Model.get_state_tree` does of an optimizer, in a `fit()` in which its state is divided."""
+        """Return the optimizer's part of `Model.get_state_tree`, in a `fit()` with a divided state."""
         assert isinstance(self.chosen, DividedUpdate)
         return self.chosen.state_tree(value_format)
 
     # Workers that fail
 
     def back_up(self) -> None:
-        """Have each worker's part of the state on two workers, if it has a part. All workers must call this."""
+        """Copy each worker's part of the state, if it has one, to a second worker. All workers must call this."""
         if isinstance(self.now, ShardedUpdate):
             self.now.back_up()
 
     def make_whole(self, has_joined: bool) -> None:
-        """Make the optimizer's state whole when workers have failed, or come. All that are left must call this.
+        """Make the optimizer's state whole after workers failed or joined. All remaining workers must call this.
 
         Args:
-            has_joined: Bool. Whether this worker has just come, and has no state.
+            has_joined: Bool. Whether this worker has just joined, and has no state.
 
         Raises:
             PeerError: If a worker has failed and the next one, which had a copy of its part, as well.
@@ -154,7 +154,7 @@ class UpdateInFit:
         all_ranks = communicator.all_gather_object("none" if has_joined else "part" if is_divided else "whole")
         if "part" not in all_ranks:
             return
-        if "whole" in all_ranks:  # on one that came further when another worker failed in the midst of this
+        if "whole" in all_ranks:  # on a worker that got further in this before another failed
             if is_divided:
                 self.now.abandon(lost=False)
             replication.replicas.start_equal(all_variables(self._optimizer), root=all_ranks.index("whole"))

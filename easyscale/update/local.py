@@ -1,4 +1,4 @@
-"""Each worker updates all weights by its own gradients; every so many steps all meet in a round."""
+"""Updates in which each worker applies its own gradients to all weights, with regular rounds of all workers."""
 
 import heapq
 import math
@@ -24,24 +24,24 @@ __all__ = ["LocalUpdate"]
 
 
 class LocalUpdate(Update):
-    """Has each worker step alone between rounds, and during some, in a `fit()`; the first steps may be made together.
+    """Lets each worker step alone between rounds, and during some, in a `fit()`; the first steps may be joint.
 
-    Whoever makes the steps asks whether the next one exchanges gradients, says when there was one without, and calls
-    for the rounds. Behind `fit()` the optimizer's state is the mean of all workers'.
+    The caller of steps asks whether the next one exchanges gradients, reports steps without exchange, and calls for the
+    rounds. After `fit()` the optimizer's state is the mean of all workers'.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`.
         variables: The variables that it trains.
-        connect: Function that returns all workers, as one of them sees them.
-        asked: `LocalSteps`. What the user has asked for.
+        connect: Function that returns the `Gradients`.
+        asked: `LocalSteps`. The user's request.
 
     Attributes:
-        every: Int. A round is made after so many steps without one: of all weights, or of the next fragment.
-        fragments: Int. In so many parts weights take turns.
-        in_pairs: Bool. Whether a worker mixes its weights with another one's instead. At an epoch's end is a round.
-        overlap: Int. Steps that are made while a round goes on.
+        every: Int. Number of steps before each round: of all weights, or of the next fragment.
+        fragments: Int. Number of parts in which weights take turns.
+        in_pairs: Bool. Whether a worker mixes its weights with another's instead. Each epoch still ends with a round.
+        overlap: Int. Number of steps during a round.
         exchanges: Bool. Whether the next step exchanges gradients: the same on all workers.
-        traced: Bool. Whether the step that was traced last does; `None` if none was traced.
+        traced: Bool. Whether the last traced step does; `None` if none was traced.
         is_open: Bool. Whether this worker has stepped alone since the last round of all weights, so that some of its
             weights are its own.
 
@@ -61,7 +61,7 @@ class LocalUpdate(Update):
         parts = fragments_of(variables, asked.fragments)
         self.every, self.fragments, self._start_step = asked.every // len(parts), len(parts), asked.start_step
         self.exchanges, self.is_open = True, False
-        self._are_apart = False  # the states of workers
+        self._are_apart = False  # whether the workers' states may differ
         self.traced: bool | None = None
         self._together = ReplicatedUpdate(optimizer, variables, connect)
         self._states = StatesOfWorkers(optimizer, connect())
@@ -82,9 +82,9 @@ class LocalUpdate(Update):
         self.look()
 
     def look(self) -> None:
-        """See whether the first steps, made together, are over, and which weights all workers have in common now.
+        """Check whether the joint first steps are over; if so, record the weights, which all workers have in common.
 
-        All have made as many steps, and have the same weights.
+        All workers have taken equally many steps.
         """
         if self.exchanges:
             self.exchanges = int(unscaled(self._optimizer).iterations) < self._start_step
@@ -105,24 +105,24 @@ class LocalUpdate(Update):
     # Rounds
 
     def leave(self) -> None:
-        """Take in that weights are about to be others, also where this worker has not stepped alone."""
+        """Called before a round changes weights, even if this worker has not stepped alone."""
         self._are_apart = True
-        if not self.is_open:  # its own data have ended, perhaps before the first steps were over
+        if not self.is_open:  # its data have ended, perhaps during the first steps
             self.look()
 
     def make_round(
         self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable], fragment: int | None = None
     ) -> None:
-        """Make a round; see `OuterStep.make`.
+        """Run a round; see `OuterStep.make`.
 
         Args:
             moving: See `OuterStep.make`.
             losses: The same.
-            fragment: Int. Which part of the weights it is of. Defaults to `None`: all.
+            fragment: Int. The part of the weights. Defaults to `None`: all.
         """
         self.leave()
         if fragment is not None and self.fragments > 1:
-            for outer in self._outers[fragment : fragment + 1]:  # another optimizer may have more fragments
+            for outer in self._outers[fragment : fragment + 1]:  # empty if only another optimizer has as many fragments
                 outer.make(moving, losses)
             return
         for number, outer in enumerate(self._stepped()):
@@ -130,13 +130,13 @@ class LocalUpdate(Update):
         self.is_open = False
 
     def start_round(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable], fragment: int) -> None:
-        """Begin a round of a fragment that goes on while workers step; see `make_round`, and `OuterStep.start`."""
+        """Start a round of a fragment during which workers step on; see `make_round`, and `OuterStep.start`."""
         self.leave()
         for outer in self._outers[fragment : fragment + 1]:
             outer.start(moving, losses)
 
     def finish_round(self) -> None:
-        """End the round that is under way, if one is; see `OuterStep.finish`."""
+        """Finish the current round, if there is one; see `OuterStep.finish`."""
         for outer in self._outers:
             outer.finish()
 
@@ -148,24 +148,24 @@ class LocalUpdate(Update):
         return [outer for outer, *of_ranks in zip(self._outers, *all_ranks, strict=True) if any(of_ranks)]
 
     def settle(self) -> None:
-        """Have all workers count as many steps as the one that has made most. All must call this."""
+        """Set the step count of all workers to the largest. All must call this."""
         steps = unscaled(self._optimizer).iterations
         steps.assign(max(self._connect().communicator.all_gather_object(int(steps))))
 
     @property
     def has_stepped(self) -> bool:
-        """Whether this worker has stepped, by some samples, since the last round of any weights."""
+        """True if this worker has stepped, with at least one sample, since the last round of any weights."""
         return any(outer.samples > 0 for outer in self._outers)
 
     @property
     def weights(self) -> list[tuple[keras.Variable, np.ndarray]]:
-        """Each variable, with its value in its last round."""
+        """Each variable, with its value as of its last round."""
         return [pair for outer in self._outers for pair in outer.last]
 
     # The end
 
     def end(self) -> None:
-        if self._are_apart:  # else a mean would only round
+        if self._are_apart:  # otherwise a mean would only round
             for variable, mean in zip(self._states.variables, self._states.means(), strict=True):
                 variable.assign(mean)
         for outer in self._outers:
@@ -179,7 +179,7 @@ class LocalUpdate(Update):
         self._together.abandon(lost)
         self.active = self.is_open = False
 
-    # The state: that of the inner optimizer, of each worker, and that of the outer one
+    # The state: each worker's of the inner optimizer, and that of the outer optimizer
 
     def save_own_variables(self, store: dict) -> None:
         """Write the mean of all workers' states or, between rounds, this worker's own: the others do not wait then."""
@@ -223,11 +223,11 @@ class LocalUpdate(Update):
 
 
 def fragments_of(variables: Sequence[keras.Variable], count: int) -> list[list[keras.Variable]]:
-    """Return the parts in which weights take turns, each in the order of the weights, of about as many bytes.
+    """Return the parts in which weights take turns, of similar size, each in the order of the weights.
 
     Args:
         variables: The weights.
-        count: Int. The number of parts. More than there are weights are as many as there are.
+        count: Int. The number of parts, limited to the number of weights.
     """
     count = max(1, min(count, len(variables)))
     sizes = [(0, part) for part in range(count)]

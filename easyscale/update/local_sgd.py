@@ -1,4 +1,4 @@
-"""Workers step alone, and every so many steps take the mean of their weights."""
+"""An update with independent steps on each worker, and regular averaging of the weights."""
 
 from collections.abc import Callable
 
@@ -12,26 +12,26 @@ __all__ = ["LocalSGD"]
 
 
 class LocalSGD(LocalSteps):
-    """Have each worker step alone, by its own gradients, and average the weights of all every so many steps.
+    """Let each worker step alone, with its own gradients, and regularly average the weights of all.
 
         w_r, state_r = optimizer(w_r, state_r, g_r)                     `every` times, on worker r alone
         d = sum_r(n_r (w - w_r)) / sum_r(n_r)                           a round; n_r: its samples since the last one
         w = w - d,  w_r = w                                             the mean of all workers' weights
 
-    Nothing is sent between rounds. A round sends what a step with an exchange of gradients does, so `every=16` sends a
+    Nothing is sent between rounds. A round sends as much as a step with an exchange of gradients, so `every=16` sends a
     sixteenth. Each worker has a copy of the weights of the last round, and its own state of the optimizer. With
-    `every=1` and SGD training is that of one process; with more it is not: see docs/local_sgd.md.
+    `every=1` and SGD, training is equivalent to that of one process; otherwise it is not: see docs/local_sgd.md.
 
-    There is a round at the end of each epoch as well, so that its validation, its callbacks and their files have the
-    mean weights on all workers: an epoch should be longer than `every`, and is best a multiple of it. Between rounds
-    `model.save`, `evaluate` and `predict` see the weights of the last one.
+    A round also ends each epoch, so that validation, callbacks and their files have the mean weights on all workers. So
+    an epoch should be longer than `every`, ideally a multiple of it. Between rounds `model.save`, `evaluate` and
+    `predict` see the weights of the last one.
 
-    With one worker the optimizer is called as it is. In a loop of your own, without `fit()`, each step exchanges.
+    With one worker the optimizer is called directly. In a custom loop, without `fit()`, each step exchanges gradients.
 
     Args:
         every: Int. Steps between rounds. Defaults to `16`.
-        start_step: Int. So many steps are made together first, with an exchange of gradients in each: weights change
-            fast then. Optimizer steps of earlier `fit()`s count. Post-local SGD, of Lin et al. Defaults to `0`.
+        start_step: Int. Number of initial steps with an exchange of gradients in each, while weights change fast.
+            Optimizer steps of earlier `fit()`s count. Post-local SGD, of Lin et al. Defaults to `0`.
 
     Raises:
         ValueError: If an argument is out of its range.

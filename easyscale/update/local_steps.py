@@ -1,4 +1,4 @@
-"""An update in which workers step alone between rounds, as a user asks for it."""
+"""The base class of updates in which workers step alone between rounds, as users request them."""
 
 import abc
 from collections.abc import Callable
@@ -15,19 +15,19 @@ __all__ = ["LocalSteps"]
 
 
 class LocalSteps(abc.ABC):
-    """What stands where the name of an update stands, with its arguments. It makes an `Update` for each optimizer.
+    """A parametrized alternative to an update's name. It creates the `Update` of each optimizer.
 
     Args:
-        every: Int. A round is made after so many steps without one.
-        start_step: Int. So many steps are made together first, each with an exchange of gradients.
+        every: Int. Number of steps before each round.
+        start_step: Int. Number of initial steps with an exchange of gradients in each.
 
     Attributes:
-        fragments: Int. In so many parts weights take turns, a round for each. Defaults to `1`: all in one round.
-        overlap: Int. So many steps are made while a round goes on. Defaults to `0`: workers wait for its end.
-        mixing: Float. What stays of a worker's own weights when such a round ends. Defaults to `0.5`.
-        in_pairs: Bool. Whether a worker mixes its weights with those of one other, where else there is a round of all.
-        name: String. By which users ask for it with its defaults, as in `Distribute(update="local_sgd")`.
-        needs: String. What optimizer it needs.
+        fragments: Int. Number of parts in which weights take turns, with a round for each. Defaults to `1`: all in one.
+        overlap: Int. Number of steps during a round. Defaults to `0`: workers wait for its end.
+        mixing: Float. The fraction kept of a worker's own weights at the end of such a round. Defaults to `0.5`.
+        in_pairs: Bool. Whether a worker mixes its weights with another's, in place of a round of all workers.
+        name: String. The name for users, with default arguments, as in `Distribute(update="local_sgd")`.
+        needs: String. The kind of optimizer that it needs.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -49,7 +49,7 @@ class LocalSteps(abc.ABC):
         self.every, self.start_step, self.fragments = int(every), int(start_step), 1
 
     def why_not(self, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]) -> str | None:
-        """Return the reason for which it cannot be used with an optimizer, or `None` if it can."""
+        """Return the reason why it cannot be used with an optimizer, or `None` if it can."""
         inner = unscaled(optimizer)
         for part in getattr(inner, "optimizers", [inner]):
             if getattr(part, "gradient_accumulation_steps", None):
@@ -72,7 +72,7 @@ class LocalSteps(abc.ABC):
 
     @abc.abstractmethod
     def make_outer_optimizer(self) -> keras.optimizers.Optimizer:
-        """Return a new optimizer, which is given the mean difference of a round as its gradient."""
+        """Return a new optimizer, whose gradient is the mean difference of a round."""
 
     @abc.abstractmethod
     def __call__(
@@ -84,7 +84,7 @@ class LocalSteps(abc.ABC):
         """Return the update of one optimizer. See `Update`."""
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments by which another is made like this one, for a file."""
+        """Return the constructor's arguments, in serializable form."""
         return {"every": self.every, "start_step": self.start_step}
 
     def __eq__(self, other: Any) -> bool:

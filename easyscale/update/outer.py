@@ -1,4 +1,4 @@
-"""A round: what all workers have changed since the last one becomes a step of an outer optimizer."""
+"""A round: the changes of all workers since the last one become a step of an outer optimizer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,19 +22,20 @@ __all__ = ["OuterStep"]
 
 
 class OuterStep:
-    """The weights of the last round, and the outer optimizer that makes those of the next.
+    """The weights of the last round, and the outer optimizer that computes those of the next.
 
-    A round is a step of all workers in which the gradient is the difference of weights: it is exchanged, weighted,
-    compressed and applied as gradients are, by an update of its own. Where that is the sharded one, the outer
-    optimizer's state is at the owners.
+    A round is a step of all workers whose gradient is a difference of weights: it is exchanged, weighted, compressed
+    and applied in the same way as gradients, by an update of its own. If that is the sharded one, the outer optimizer's
+    state is at the owners.
 
     Args:
         outer: The outer optimizer.
         variables: The weights.
-        connect: Function that returns all workers, as one of them sees them.
-        mixing: Float. What stays of a worker's own weights when a round ends during which it has stepped on. Defaults
-            to `None`: it steps between rounds only.
-        counts_alike: Bool. Whether each worker counts as much as another, and not by its samples. Defaults to `False`.
+        connect: Function that returns the `Gradients`.
+        mixing: Float. The fraction kept of a worker's own weights at the end of a round during which it has stepped on.
+            Defaults to `None`: it steps between rounds only.
+        counts_alike: Bool. Whether all workers have the same weight in the mean, rather than by samples. Defaults to
+            `False`.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class OuterStep:
         self._last = [
             keras.Variable(value_of(weight), dtype=weight.dtype, name=weight.name) for weight in self._weights
         ]
-        # What is gathered behind the outer step would not travel while workers step on.
+        # A gather after the outer step would not overlap with the workers' steps.
         update = choosing.choose(None, outer, self._last, connect()) if mixing is None else ReplicatedUpdate
         self._update: Update = update(outer, self._last, connect)
         outer.build(self._last)
         self._samples = keras.Variable(np.zeros(()), dtype="float64", trainable=False, name="samples")
         self._rounds: dict[tuple[int, ...], Callable[[], None]] = {}
         self._halves: dict[tuple[int, ...], tuple[Callable[[], None], Callable[[], None]]] = {}
-        self._finish: Callable[[], None] | None = None  # of the round that is under way
+        self._finish: Callable[[], None] | None = None  # of the current round
 
     def begin(self) -> None:
         """Begin a `fit()`. All workers must call this."""
@@ -65,13 +66,13 @@ class OuterStep:
             self._update.begin()
 
     def restart(self) -> None:
-        """Take the weights of the moment, which are the same on all workers, for those of the last round."""
+        """Take the current weights, which are the same on all workers, as those of the last round."""
         for last, weight in zip(self._last, self._weights, strict=True):
             last.assign(weight)
         self._samples.assign(0.0)
 
     def count(self, samples: Any) -> None:
-        """Take in, in a step, that this worker has stepped by so many samples."""
+        """Count the samples of a step that this worker has taken alone."""
         self._samples.assign_add(keras.ops.cast(samples, "float64"))
 
     @property
@@ -81,11 +82,11 @@ class OuterStep:
 
     @property
     def last(self) -> list[tuple[keras.Variable, np.ndarray]]:
-        """Each weight, with its value in the last round."""
+        """Each weight, with its value as of the last round."""
         return [(weight, value_of(last)) for weight, last in zip(self._weights, self._last, strict=True)]
 
     def make(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]) -> None:
-        """Make a round. All workers must call this; one that has no samples since the last round counts nothing.
+        """Run a round. All workers must call this; one without samples has weight 0, except with `counts_alike`.
 
         Args:
             moving: See `StepContext`.
@@ -106,7 +107,7 @@ class OuterStep:
     def _moved(
         self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]
     ) -> tuple[StepContext, list[Tensor]]:
-        """Return what is known of this worker's steps, and how far they have led from the weights of the last round."""
+        """Return the context of this worker's steps, and its differences from the weights of the last round."""
         weights = [keras.ops.convert_to_tensor(weight) for weight in self._weights]
         differences = [last - weight for last, weight in zip(self._last, weights, strict=True)]
         beginnings = [keras.ops.reshape(weight, (-1,))[:COMPARED] for weight in weights]
@@ -114,10 +115,10 @@ class OuterStep:
         samples = keras.ops.ones_like(samples) if self._counts_alike else samples
         return StepContext(samples, beginnings, moving, losses), differences
 
-    # A round that goes on while workers step
+    # A round that overlaps with steps
 
     def start(self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]) -> None:
-        """Begin a round, with all workers. `finish` must follow, before the next one and before workers meet again.
+        """Start a round, with all workers. `finish` must follow before the next round or any other collective call.
 
         Args:
             moving: See `StepContext`.
@@ -130,7 +131,7 @@ class OuterStep:
         start()
 
     def finish(self) -> None:
-        """End the round that is under way, if one is: when differences have come, mix weights with those of the round.
+        """Finish the current round, if there is one: wait for the differences, then mix weights with the round's.
 
         A worker that has not stepped meanwhile has nothing to keep, and takes those of the round.
         """
@@ -141,7 +142,7 @@ class OuterStep:
     def _make_halves(
         self, moving: Sequence[keras.Variable], losses: Sequence[keras.Variable]
     ) -> tuple[Callable[[], None], Callable[[], None]]:
-        came: list[Callable[[], list[Tensor]]] = []  # by the graph that is traced first, for the other one
+        came: list[Callable[[], list[Tensor]]] = []  # set by the graph that is traced first, for the other one
 
         def start() -> None:
             context, differences = self._moved(moving, losses)
@@ -161,7 +162,7 @@ class OuterStep:
         return backends.get().graph(start), backends.get().graph(finish)
 
     def end(self) -> None:
-        """End a `fit()`: the outer optimizer's state is whole on all workers. All must call this."""
+        """End a `fit()`: make the outer optimizer's state whole on all workers. All must call this."""
         self._update.end()
         self._take_memory()
 
@@ -173,7 +174,7 @@ class OuterStep:
             self._take_memory()
 
     def _take_memory(self) -> None:
-        """Give weights memory of their own: what a round has brought may be that of several workers."""
+        """Give the weights their own memory: after a round it may be shared by several workers."""
         for weight in self._weights:
             weight.assign(value_of(weight))
 

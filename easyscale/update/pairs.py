@@ -1,4 +1,4 @@
-"""Weights that workers mix in pairs, until the data of all have ended: nobody meets all others for it."""
+"""Mixing of weights in pairs, until the data of all workers have ended, without a collective of all."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ __all__ = ["Pairs"]
 
 
 class Pairs:
-    """The weights of a worker, which become the mean of its own and another one's.
+    """The weights of a worker, which are averaged with another's.
 
-    In round `t` each sends to the worker that stands `2^(t mod k)` behind it, `k = ceil(log2 P)`. In any `k` rounds
-    that begin where `t mod k` is 0 each hears of all others. So they tell as well whether all that they have heard of
-    had no more data then: all workers come to know it in the same round.
+    In round `t` each worker sends to the one `2^(t mod k)` ranks after it, `k = ceil(log2 P)`. In `k` rounds from one
+    with `t mod k` = 0, information from every worker reaches all others. So each message also has a flag, set if no
+    worker known to its sender had more data: all workers learn of the end in the same round.
 
     Args:
         communicator: All workers.
@@ -33,7 +33,7 @@ class Pairs:
         self._round, self._all_ended = 0, False
 
     def mix(self, has_data: bool) -> bool:
-        """Take the mean of this worker's weights and another one's; return whether no worker has more data.
+        """Average this worker's weights with another's; return whether no worker has more data.
 
         All workers must call this equally often.
 
@@ -41,14 +41,14 @@ class Pairs:
             has_data: Bool. Whether this worker may have more.
 
         Raises:
-            DesyncError: If the other one is in another round.
+            DesyncError: If the other worker is in another round.
         """
         turn = self._round % self._turns
         self._all_ended = not has_data and (turn == 0 or self._all_ended)
         communicator, distance = self._communicator, 1 << turn
         to, source = (communicator.rank + distance) % communicator.size, communicator.rank - distance
         source %= communicator.size
-        communicator.progress.purpose = "weights that mix in pairs"  # what a stall report says
+        communicator.progress.purpose = "weights that mix in pairs"  # for stall reports
         told = np.array([self._round, self._all_ended], np.int64)
         sent, came = [told, *self._packed()], [np.empty_like(told)]
         came += [np.empty_like(vector) for vector in sent[1:]]

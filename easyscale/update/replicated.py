@@ -1,4 +1,4 @@
-"""Every worker updates all weights."""
+"""An update in which every worker updates all weights."""
 
 import keras
 import numpy as np
@@ -17,18 +17,19 @@ __all__ = ["ReplicatedUpdate"]
 
 
 class ReplicatedUpdate(Update):
-    """Has each worker update all weights, by the mean of all workers' gradients.
+    """Lets each worker update all weights, with the mean of all workers' gradients.
 
         g = sum_r(n_r g_r) / sum_r(n_r)                                 reduce, gather
         w, state = optimizer(w, state, g)                               update
 
-    The state is the same on all workers, and in the optimizer, but for gradients that it sums up over several steps:
-    those are each worker's own during a `fit()`, and exchanged together. Outside of it each step's are exchanged.
+    The state is the same on all workers, and in the optimizer. Gradients that the optimizer sums over several steps are
+    an exception: during a `fit()` they are each worker's own, and exchanged together. Outside of it they are exchanged
+    in every step.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`.
         variables: Not needed.
-        connect: Function that returns all workers, as one of them sees them. It is called when they are needed.
+        connect: Function that returns the `Gradients`. Called when that is needed.
     """
 
     name = "replicated"
@@ -61,7 +62,7 @@ class ReplicatedUpdate(Update):
 
     @property
     def _apart(self) -> AccumulatedGradients | None:
-        """The gradients of which each worker has summed up its own now."""
+        """The accumulated gradients, if each worker has its own sums now."""
         return self._accumulated if self._accumulated is not None and self._accumulated.active else None
 
     def save_own_variables(self, store: dict) -> None:

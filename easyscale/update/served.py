@@ -1,4 +1,4 @@
-"""An optimizer that is at the servers: workers push gradients to it whenever they have some."""
+"""An update with the optimizer at the servers, to which workers push gradients independently."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["ServedUpdate"]
 
 
 class ServedUpdate(DividedUpdate):
-    """Has servers apply each worker's gradients as they come, during a `fit()`.
+    """Lets servers apply each worker's gradients as they arrive, during a `fit()`.
 
         g_r -> servers                                                  push
         w_part, state_part = optimizer(w_part, state_part, g_r)         at the owner of the part
@@ -30,7 +30,7 @@ class ServedUpdate(DividedUpdate):
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`.
         variables: The variables that it trains.
-        connect: Function that returns all workers, as one of them sees them.
+        connect: Function that returns the `Gradients`.
 
     Attributes:
         servers: The `Served`.
@@ -45,7 +45,7 @@ class ServedUpdate(DividedUpdate):
         variables: list[keras.Variable],
         connect: Callable[[], Gradients],
     ):
-        whole = not is_element_wise(optimizer)  # it looks at whole weights: each then has one owner
+        whole = not is_element_wise(optimizer)  # it needs whole weights: each has a single owner
         super().__init__(optimizer, variables, connect, whole)
         update = functools.partial(self._replication.update, self._twin.optimizer.apply, compiles=self._compiles)
         part = ServedPart(self._twin, whole, self._variables, self._shards, update)
@@ -71,16 +71,16 @@ class ServedUpdate(DividedUpdate):
             number: gradient for number, gradient in zip(numbers, gradients, strict=True) if gradient is not None
         }
         dense = list(map(keras.ops.convert_to_tensor, present.values()))
-        clipped = self._twin.clip(dense, _squares)  # each is a step of its own, so the norms are the worker's
+        clipped = self._twin.clip(dense, _squares)  # every push is a step, so norms are the worker's
         by_number = dict(zip(present, clipped, strict=True))
         self.servers.step(by_number, self._variables, context.weight, self._optimizer.learning_rate)
 
     def take_weights(self) -> None:
-        """Give all ranks the servers' weights, behind an epoch. All ranks must call this."""
+        """Copy the servers' weights to all ranks, after an epoch. All ranks must call this."""
         for variable, whole in zip(self._variables, self.servers.collect(), strict=True):
             variable.assign(whole.reshape(variable.shape))
         steps = int(max(self._replication.communicator.all_gather_object(int(self._optimizer.iterations))))
-        self._optimizer.iterations.assign(steps)  # which the servers have counted
+        self._optimizer.iterations.assign(steps)  # counted by the servers
 
     def save_own_variables(self, store: dict) -> None:
         if self.servers.in_epoch:

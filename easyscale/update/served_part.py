@@ -13,14 +13,14 @@ __all__ = ["ServedPart"]
 
 
 class ServedPart(OwnedWeights):
-    """The pieces of a twin optimizer, as a server sees them.
+    """The pieces of a twin optimizer, for a server.
 
     Args:
         twin: `Twin`.
-        whole: Bool. Whether its pieces are whole variables, instead of the owned parts.
-        variables: The variables, which each rank has for itself.
+        whole: Bool. Whether its pieces are whole variables, rather than owned parts.
+        variables: The rank's own variables.
         shards: `Shards` of the variables.
-        update: Function. Updates pieces, its second argument, by gradients, its first.
+        update: Function. Updates pieces, its second argument, with gradients, its first.
     """
 
     def __init__(self, twin: Twin, whole: bool, variables: list[keras.Variable], shards: Shards, update: Apply):

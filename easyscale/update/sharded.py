@@ -1,4 +1,4 @@
-"""Each worker updates the part of the weights that it owns."""
+"""An update in which each worker updates the part of the weights that it owns."""
 
 import functools
 
@@ -14,21 +14,21 @@ __all__ = ["ShardedUpdate"]
 
 
 class ShardedUpdate(DividedUpdate):
-    """Has each worker update the part of the weights that it owns, during a `fit()`.
+    """Lets each worker update the part of the weights that it owns, during a `fit()`.
 
         g_part = owned part of sum_r(n_r g_r) / sum_r(n_r)              reduce
         w_part, state_part = optimizer(w_part, state_part, g_part)      update
         w = all workers' parts                                          gather, also during the next step
 
     The state of a part exists on its owner only, and in an elastic job as a copy on the next worker. Before and after
-    `fit()` it is whole, and in the optimizer itself. Of a layer that is split the part is the slice that a worker has:
-    its gradient comes to it in the backward pass, and it is neither reduced nor gathered. Where a worker is a group of
-    ranks, slices are reduced and gathered between the ranks that have the same.
+    `fit()` it is whole, in the optimizer itself. In a split layer the part is the worker's slice: its gradient arrives
+    in the backward pass, and it is neither reduced nor gathered. If a worker is a group of ranks, slices are reduced
+    and gathered between the ranks that have the same.
 
     Args:
         optimizer: The optimizer inside the `DistributedOptimizer`.
         variables: The variables that it trains.
-        connect: Function that returns all workers, as one of them sees them.
+        connect: Function that returns the `Gradients`.
 
     Reference: Xu et al., "Automatic cross-replica sharding of weight update in data-parallel training", 2020.
     """
@@ -73,11 +73,11 @@ class ShardedUpdate(DividedUpdate):
             self._backup = Backup(communicator, self._state.parts_of(Backup.source(communicator), wholes))
 
     def back_up(self) -> None:
-        """Give the next worker a copy of this one's part of the state. All workers must call this."""
+        """Send a copy of this worker's part of the state to the next. All workers must call this."""
         assert self._backup is not None  # the job is elastic
         self._backup.renew(self._state.own())
 
     def recover(self) -> None:
-        """Do what `end` does, without the workers that have failed. All others must call this, or `collect`."""
+        """Do the same as `end`, without the failed workers. All others must call this, or `collect`."""
         found = collect(self._replication.communicator, self._backup, self._state.own())
         self._give_back(self._state.unite(found))

@@ -1,4 +1,4 @@
-"""The states of optimizers of which each worker has one of its own: all of them, and their mean."""
+"""Optimizer states that differ between workers: all of them, and their mean."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ __all__ = ["StatesOfWorkers"]
 
 
 class StatesOfWorkers:
-    """The variables of an optimizer that all workers have, each with its own values.
+    """The variables of an optimizer on all workers, each with its own values.
 
     Args:
         optimizer: The optimizer. It is built.
-        replication: `Gradients`: all workers, as one of them sees them.
+        replication: `Gradients`.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, replication: Gradients):
@@ -30,11 +30,11 @@ class StatesOfWorkers:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """Those of this worker."""
+        """The variables of this worker."""
         return all_variables(self._optimizer)
 
     def means(self) -> list[np.ndarray]:
-        """Return the mean over workers of each; the largest where it counts something. All must call this."""
+        """Return the mean of each variable over workers, for counters the maximum. All must call this."""
         communicator, exchange = self._replication.communicator, for_host(self._replication.exchange)
         values = [np.array(view_of(variable)) for variable in self.variables]
         scalars = [index for index, value in enumerate(values) if value.ndim == 0 or not _is_float(value.dtype)]
@@ -54,7 +54,7 @@ class StatesOfWorkers:
         return values
 
     def specs(self, count: int) -> list[Spec]:
-        """Return shape and dtype of what `collect` finds memory for.
+        """Return shape and dtype of each array for which `collect` uses the given memory.
 
         Args:
             count: Int. The number of workers if each has its own; 1 if all have the same.
@@ -62,11 +62,11 @@ class StatesOfWorkers:
         return [Spec((count, *shape), dtype) for shape, dtype in specs_of(self.variables)]
 
     def collect(self, count: int, memory: SnapshotMemory) -> list[np.ndarray]:
-        """Return, on the chief, the values of all workers, one behind the other. All must call this.
+        """Return, on the chief, the values of all workers, stacked. All must call this.
 
         Args:
             count: Int. See `specs`.
-            memory: `SnapshotMemory`. Where they are.
+            memory: `SnapshotMemory`. The memory for the values.
         """
         communicator = self._replication.communicator
         values = [view_of(variable) for variable in self.variables]
@@ -76,7 +76,7 @@ class StatesOfWorkers:
         return [memory.copy(value[None]) for value in values] if communicator.is_chief else []
 
     def load(self, all_rows: Sequence[np.ndarray]) -> None:
-        """Set what `collect` has returned: the worker's own or, of another number of workers, the mean."""
+        """Set the result of `collect`: the worker's own or, from another number of workers, the mean."""
         communicator = self._replication.communicator
         for variable, rows in zip(self.variables, all_rows, strict=True):
             if len(rows) in (1, communicator.size):
@@ -96,6 +96,6 @@ def _wide(dtype: np.dtype) -> np.dtype:
 
 
 def _scalar_of(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return one number for those of all workers: what they have in common, their mean, or the largest count."""
+    """Combine all workers' numbers into one: their common value, their mean, or the largest count."""
     whole = values.max(axis=0) if not _is_float(dtype) else values.mean(axis=0)
     return np.array(np.where((values == values[0]).all(axis=0), values[0], whole), dtype)

@@ -1,4 +1,4 @@
-"""An optimizer like another, which works on parts of that one's variables."""
+"""A copy of an optimizer that works on parts of its variables."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,15 +15,15 @@ __all__ = ["Twin", "forget", "share_progress", "states_of"]
 
 
 class Twin:
-    """An optimizer like another, of one piece for each of its variables.
+    """A copy of an optimizer, with one piece for each of its variables.
 
-    It counts steps and learns by the same variables as the other, and excludes the same weights from weight decay. It
-    does not clip by norms, which are those of whole gradients: `clip` does.
+    It shares the original's step count and learning rate, and excludes the same weights from weight decay. It does not
+    clip by norms, which depend on whole gradients: `clip` does.
 
     Args:
-        original: The optimizer that it is like.
+        original: The optimizer to copy.
         variables: The variables that `original` trains.
-        shapes: The shape of each piece; `None` where the piece is the variable itself.
+        shapes: The shape of each piece; `None` if the piece is the variable itself.
 
     Attributes:
         optimizer: The optimizer of the pieces. It is built.
@@ -47,7 +47,7 @@ class Twin:
         self.optimizer = copy_of(original)
         share_progress(original, self.optimizer)
         self._exclude_from_weight_decay(original, variables)
-        self._owners: dict[int, int] = {}  # by the identity of a state
+        self._owners: dict[int, int] = {}  # the piece of each state, by identity
         add = self.optimizer.add_variable_from_reference
 
         def add_variable_from_reference(
@@ -70,14 +70,15 @@ class Twin:
         return self._number_of[id(piece)]
 
     def clip(self, gradients: list, total_of_squares: Callable[[list], Any]) -> list:
-        """Return gradients as Keras clips them by the `clipnorm` or `global_clipnorm` that the original has now.
+        """Return gradients, clipped as by Keras with the original's current `clipnorm` or `global_clipnorm`.
 
-        Keras scales the rows of a sparse gradient by `clipnorm`, and leaves them apart: an optimizer that squares then
-        squares each sample's part by itself. By `global_clipnorm` it makes them dense, which sums them up.
+        With `clipnorm` Keras scales the rows of a sparse gradient without merging duplicates: an optimizer that squares
+        gradients then squares each sample's part separately. With `global_clipnorm` it makes them dense, which sums
+        duplicates.
 
         Args:
             gradients: Tensors or `IndexedSlices`, which may be parts.
-            total_of_squares: Function. Returns, for each of them, the sum of squares of the whole.
+            total_of_squares: Function. Returns, for each of them, the sum of squares of the whole gradient.
         """
         clipnorm, global_clipnorm = self._original.clipnorm, self._original.global_clipnorm
         clips = clipnorm and clipnorm > 0
@@ -89,7 +90,7 @@ class Twin:
             return [backends.get().scaled(gradient, factors[index]) for index, gradient in enumerate(gradients)]
         norm = keras.ops.sqrt(keras.ops.sum(keras.ops.square(norms)))
         factor = global_clipnorm * keras.ops.minimum(1 / norm, 1 / global_clipnorm)
-        factor += norm - norm  # one infinite gradient makes all weights NaN, as on one process
+        factor += norm - norm  # one infinite gradient makes all weights NaN, as in one process
         return [gradient * keras.ops.cast(factor, gradient.dtype) for gradient in gradients]
 
     @property
@@ -99,21 +100,21 @@ class Twin:
 
     @property
     def numbers(self) -> list[int | None]:
-        """For each of the `states` the number of its piece; `None` if it belongs to none."""
+        """The number of the piece of each of the `states`; `None` if it belongs to none."""
         return [self._owners.get(id(state)) for state in self.states]
 
     def is_progress(self, variable: keras.Variable) -> bool:
-        """Return whether a variable of the optimizer is one that all have in common: steps so far, learning rate."""
+        """Return whether a variable of the optimizer is shared with the original: step count or learning rate."""
         return _is_progress(self.optimizer, variable)
 
 
 def states_of(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
-    """Return the variables of an optimizer but for steps so far and the learning rate."""
+    """Return the variables of an optimizer, except for the step count and the learning rate."""
     return [variable for variable in optimizer.variables if not _is_progress(optimizer, variable)]
 
 
 def forget(optimizer: keras.optimizers.Optimizer) -> None:
-    """Make an optimizer as it was before it was built, so that its state takes no memory."""
+    """Reset an optimizer to its unbuilt form, so that its state takes no memory."""
     if optimizer.built:
         new = make_anew(optimizer)
         share_progress(optimizer, new)
@@ -130,5 +131,5 @@ def _is_progress(optimizer: keras.optimizers.Optimizer, variable: keras.Variable
 
 
 def share_progress(optimizer: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer) -> None:
-    """Let `other` count and learn by the same variables as `optimizer`."""
+    """Make `other` use the step count and learning rate of `optimizer`."""
     count_alike(optimizer, other, dict(zip(map(id, _progress(other)), _progress(optimizer), strict=False)))

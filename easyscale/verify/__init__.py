@@ -1,1 +1,1 @@
-"""The ranks of `easyscale verify`: they run the script, make it repeatable, and record its first steps."""
+"""Rank side of `easyscale verify`: runs the script, makes it repeatable, and records its first steps."""

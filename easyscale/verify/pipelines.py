@@ -1,4 +1,4 @@
-"""What is recorded of steps by a pipeline: the whole model behind each, which its stages put together."""
+"""Recording of pipeline steps: the whole model after each step, gathered from its stages."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,12 +18,12 @@ __all__ = ["PipelineWatch"]
 
 
 class PipelineWatch:
-    """Looks on from outside of the graphs, of which each stage has its own.
+    """Records steps from outside of the graphs, because each stage has a separate one.
 
-    The metrics are those of the last stage; for the comparison they are the first one's, and the others have nothing.
+    The last stage computes the metrics. For the comparison the first stage records them, and the others record zeros.
 
     Args:
-        recorder: `Recorder`. Writes down what is seen.
+        recorder: `Recorder`. Stores the records.
     """
 
     def __init__(self, recorder: Recorder):
@@ -38,7 +38,7 @@ class PipelineWatch:
         return x, labels, samples
 
     def end_step(self, original: Callable, distribution: PipelineDistribution) -> None:
-        """Record a step, also one of other pipelines. All ranks come here."""
+        """Record a step, also if only other pipelines have data. Collective: all ranks call this."""
         original(distribution)
         distribution.bring_together()
         model, stages, recorder = distribution.model, distribution.stages, self._recorder

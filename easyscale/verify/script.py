@@ -1,8 +1,8 @@
-"""The ranks' side of `easyscale verify`: runs the script as Python would, and records its first steps.
+"""Entry point of each rank of `easyscale verify`: runs the script as Python would, and records its first steps.
 
-Its arguments are a folder, the number of steps, a floating-point type, a script and what that is given.
+Its arguments are a folder, the number of steps, a floating-point type, a script and the script's arguments.
 
-Keras is watched from the moment the script imports it, so that a script without it does not load it.
+Keras is instrumented when the script imports it, so a script without Keras never loads it.
 """
 
 import os
@@ -21,22 +21,22 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the script until enough has been recorded, or to its end. An error of the script's is raised as it is."""
+    """Run the script until enough has been recorded, or to its end. The script's own exceptions propagate."""
     folder, steps, floatx, script, *arguments = sys.argv[1:]
     rank = communicators.get().rank
     recorder = Recorder(folder, rank, int(steps))
     _watch_sums(recorder)
-    # A script that seeds nothing starts from equal weights here, but on other ranks everything else is as random as
-    # ever: data that each rank draws for itself is a mistake to be found.
+    # Rank 0 has the same seed in every run, so a script that sets no seed starts from the same weights. Other ranks
+    # have other seeds: data that each rank draws for itself is a mistake to detect.
     random.seed(rank)
     np.random.seed(rank)
     when_imported("keras", lambda: _watch_keras(recorder, rank, floatx), through=["easyscale.optimizer"])
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
-    stderr = os.dup(2)  # which the recorder takes away in the end
+    stderr = os.dup(2)  # the recorder redirects it at the end
     try:
         runpy.run_path(script, run_name="__main__")
-    except BaseException as error:  # `Finished` comes out of a graph as an error of TensorFlow's
+    except BaseException as error:  # TensorFlow wraps a `Finished` that is raised in a graph
         ends_well = isinstance(error, SystemExit) and not error.code
         if not (recorder.complete or ends_well):
             raise
@@ -52,7 +52,7 @@ def _watch_sums(recorder: Recorder) -> None:
     def connect_and_watch(exchange: Exchange, communicator: communicators.Communicator) -> Exchange:
         connect(exchange, communicator)
         if "allreduce" not in vars(exchange):
-            allreduce = exchange.allreduce  # perhaps a subclass's own
+            allreduce = exchange.allreduce  # may be overridden by a subclass
 
             def watched(buffer: np.ndarray) -> None:
                 allreduce(buffer)

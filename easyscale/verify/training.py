@@ -1,9 +1,9 @@
-"""What `easyscale verify` does to Keras in a process that it watches: it looks on, and leaves nothing to chance.
+"""Instrumentation of Keras by `easyscale verify`: records steps and removes randomness.
 
-It looks on inside the graph: after each update of a `DistributedOptimizer` at the weights, and at the end of each step
-of a `fit()` at the metrics. What is random by nature, and so differs between one process and several, is switched off:
-`fit()` does not shuffle, and layers that draw random numbers act as they do outside of training. Half types, whose
-rounding would hide mistakes, are not used either.
+It records inside the graph: the weights after each update of a `DistributedOptimizer`, and the metrics at the end of
+each step of a `fit()`. Randomness, which differs between one process and several, is switched off: `fit()` does not
+shuffle, and layers that draw random numbers run in inference mode. So are half-precision types, whose rounding would
+hide mistakes.
 """
 
 import functools
@@ -35,15 +35,15 @@ __all__ = ["watch"]
 
 
 def watch(recorder: Recorder, seed: int, floatx: str) -> None:
-    """Watch all that Keras does in this process from now on.
+    """Instrument Keras in this process from now on.
 
     Args:
-        recorder: `Recorder`. Writes down what is seen.
-        seed: Int. For the random numbers of Keras and TensorFlow, until the script seeds them itself.
-        floatx: String. The dtype of what the script gives none. In float64 rounding, which optimizers such as Adam
-            magnify, stays far below any mistake.
+        recorder: `Recorder`. Stores the records.
+        seed: Int. Seed of Keras and TensorFlow, until the script sets its own.
+        floatx: String. The default dtype. In float64, rounding errors, which optimizers such as Adam magnify, stay far
+            below any mistake.
     """
-    states = random.getstate(), np.random.get_state()  # which the script may have set already
+    states = random.getstate(), np.random.get_state()  # the script may have seeded them already
     keras.utils.set_random_seed(seed)
     random.setstate(states[0])
     np.random.set_state(states[1])
@@ -64,7 +64,7 @@ def watch(recorder: Recorder, seed: int, floatx: str) -> None:
         (keras.mixed_precision, "set_global_policy", watching.set_dtype_policy),
     ):
         setattr(owner, name, _replaced(getattr(owner, name), replacement))
-    show_in_one_line()  # also in one process, which no launcher has started
+    show_in_one_line()  # also in a single process that no launcher has started
     backends.get().take_out_chance(lambda: recorder.note("switched_off", "shuffling"))
 
 
@@ -77,7 +77,7 @@ def _replaced(original: Callable, replacement: Callable) -> Callable:
 
 
 class _Stop(keras.callbacks.Callback):
-    """Ends a `fit()` of which enough has been recorded."""
+    """Ends a `fit()` after enough of it has been recorded."""
 
     def __init__(self, recorder: Recorder):
         super().__init__()
@@ -89,22 +89,22 @@ class _Stop(keras.callbacks.Callback):
 
 
 class _Watch:
-    """What replaces Keras's; `original` is what it replaces. Much of it runs once, when a graph is traced."""
+    """Replacements for functions of Keras; `original` is the replaced one. Most run once, when a graph is traced."""
 
     def __init__(self, recorder: Recorder):
         self._recorder = recorder
         self._optimizers: list[DistributedOptimizer] = []
-        self._model: keras.Model | None = None  # whose fit() is running
+        self._model: keras.Model | None = None  # the model whose fit() is running
         self._in_step = False
-        self._communicator: Communicator | None = None  # of the optimizer that was applied last in this step
+        self._communicator: Communicator | None = None  # that of the last optimizer applied in this step
         self.pipeline = PipelineWatch(recorder)
 
     def apply(self, original: Callable, optimizer: DistributedOptimizer, *args: Any, **kwargs: Any) -> None:
         if self._model is not None and PipelineDistribution.trains(
             self._model
-        ):  # a stage's: its step is recorded as a whole
+        ):  # a pipeline stage; `PipelineWatch` records its step
             return original(optimizer, *args, **kwargs)
-        wrapper: Any = optimizer  # Keras does not type what it has
+        wrapper: Any = optimizer  # Keras has no type hints for these attributes
         self._communicator = communicator = wrapper.workers.communicator
         number = self._number(optimizer)
         if not self._in_step:
@@ -114,7 +114,7 @@ class _Watch:
         self._recorder.describe_optimizer(number, wrapper.name, [variable.path for variable in variables])
         slices = wrapper.workers.gradients.slices.of(variables)
         _observe(communicator, lambda *values: self._recorder.update(number, *_wholes(values, slices)), variables)
-        if self._model is not None and not self._in_step:  # a rank without data takes part in the others' step
+        if self._model is not None and not self._in_step:  # a rank without data, taking part in the others' step
             self._end_step(self._model)
 
     def _number(self, optimizer: DistributedOptimizer) -> int:
@@ -133,10 +133,10 @@ class _Watch:
             for writer in (callback for callback in callbacks if isinstance(callback, WRITERS)):
                 self._recorder.note("switched_off", type(writer).__name__)
             bound.arguments["callbacks"] = [callback for callback in callbacks if not isinstance(callback, WRITERS)]
-        if model.jit_compile:  # XLA cannot compile a graph that Python looks into
+        if model.jit_compile:  # XLA cannot compile a graph that calls Python
             model.jit_compile, model.train_function = False, None
         if "_easyscale_watched" not in vars(model):
-            object.__setattr__(model, "_easyscale_watched", True)  # past Keras, which would track it
+            object.__setattr__(model, "_easyscale_watched", True)  # bypasses Keras's tracking
             backends.get().steps.watch(model, self.train_step)
         callbacks = bound.arguments.get("callbacks")
         if isinstance(callbacks, keras.callbacks.CallbackList):
@@ -144,7 +144,7 @@ class _Watch:
         else:
             bound.arguments["callbacks"] = [*keras.tree.flatten(callbacks or []), _Stop(self._recorder)]
         if bound.arguments.get("validation_data") is not None:
-            bound.arguments["validation_steps"] = 1  # as little as shows that it runs
+            bound.arguments["validation_steps"] = 1  # enough to show that it runs
         outer, self._model = self._model, model
         self._recorder.begin_fit()
         try:
@@ -183,12 +183,12 @@ class _Watch:
             if "training" in inspect.signature(layer.call).parameters and not isinstance(layer, keras.Model):
                 kwargs["training"] = False
                 self._recorder.note("switched_off", f"dropout of {layer.name}" if _rates(layer) else layer.name)
-            else:  # nothing of Keras's own
+            else:  # a custom layer, or a model
                 self._recorder.note("random", layer.name)
         return original(layer, *args, **kwargs)
 
     def save(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
-        self._recorder.note("switched_off", "saving")  # of a model that is hardly trained
+        self._recorder.note("switched_off", "saving")  # the model is hardly trained
 
     def set_dtype_policy(self, original: Callable, policy: str | keras.DTypePolicy) -> None:
         name = policy if isinstance(policy, str) else policy.name
@@ -199,31 +199,31 @@ class _Watch:
 
 
 def _observe(communicator: Communicator, function: Callable, variables: Sequence = ()) -> None:
-    """Have the step call `function(*values)` with the values that `variables` have at this place.
+    """Make the step call `function(*values)` with the values of `variables` at this point.
 
-    Outside of a graph it is called at once. All calls of a graph come in the order in which they were traced, its
-    exchanges among them.
+    Outside of a graph the call is immediate. The calls of a graph, and its exchanges, run in the order in which they
+    were traced.
 
     Args:
         communicator: The `Communicator` of those exchanges.
-        function: Callable. Gets arrays that it must not keep: their memory is the backend's.
+        function: Callable. Receives arrays that it must not keep: the backend owns their memory.
         variables: Variables, or tensors.
     """
 
     def call(*values: np.ndarray) -> list[np.int64]:
         function(*values)
-        return [np.int64(0)]  # the order of calls hangs on what they return
+        return [np.int64(0)]  # a result is needed to order the calls
 
     Shared.of(communicator, backends.get()).call(call, variables, [Spec((), np.dtype("int64"))])
 
 
 def _wholes(values: Sequence[np.ndarray], slices: Sequence[Sliced | None]) -> list[np.ndarray]:
-    """Return values of weights with those whole that are slices, which all ranks put together."""
+    """Return the values of weights, those that are slices gathered from all ranks. Collective."""
     return [value if sliced is None else sliced.collect(value) for value, sliced in zip(values, slices, strict=True)]
 
 
 def _draws(layer: keras.layers.Layer) -> bool:
-    """Whether a layer draws random numbers: it or, in a recurrent layer, its cell has a generator and a use for it."""
+    """Return whether a layer, or a recurrent layer's cell, draws random numbers: has a seed generator and uses it."""
     owners = [vars(layer), vars(getattr(layer, "cell", layer))]
     has = any(isinstance(value, keras.random.SeedGenerator) for owner in owners for value in owner.values())
     rates = _rates(layer)
@@ -231,5 +231,5 @@ def _draws(layer: keras.layers.Layer) -> bool:
 
 
 def _rates(layer: keras.layers.Layer) -> list[float]:
-    """The rates of the dropout that a layer has beside what it is for; of a `Dropout` none."""
+    """Return the rates of a layer's additional dropout; none for `Dropout` itself."""
     return [getattr(layer, name) for name in ("dropout", "recurrent_dropout") if hasattr(layer, name)]

@@ -1,4 +1,4 @@
-"""`easyscale bench`: its benchmarks are the modules of this folder, each with a `command`."""
+"""`easyscale bench`: each module of this package is a benchmark, and defines `command`."""
 
 import click
 

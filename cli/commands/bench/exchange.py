@@ -1,4 +1,4 @@
-"""`easyscale bench exchange`: how fast each exchange sums vectors over ranks, all measured in one run, in turns."""
+"""`easyscale bench exchange`: times the allreduce of every exchange in one run, taking turns."""
 
 import click
 
@@ -57,7 +57,7 @@ def command(
     options.check_servers(servers, ranks)
     options.check_least("--repeats", repeats, 1)
     options.check_least("--warmup", warmup, 0)
-    is_spread = bandwidth is not None or latency is not None  # then ranks are not on one node
+    is_spread = bandwidth is not None or latency is not None  # ranks then count as being on different nodes
     wanted = {
         "sizes": sorted({options.parse("--sizes", size, parse_bytes) for size in sizes.split(",")}),
         "exchanges": None if is_spread and exchanges is None else options.parse_exchanges(exchanges, servers=servers),

@@ -1,4 +1,4 @@
-"""`easyscale bench fit`: how fast models train on several ranks, beside Keras alone, all measured in turns."""
+"""`easyscale bench fit`: times training on several ranks and with Keras alone, taking turns."""
 
 import itertools
 from typing import Any
@@ -13,7 +13,7 @@ from easyscale.cli.group import Command
 
 __all__ = ["command"]
 
-_IMAGE_SIZE = 64  # or the smallest that a model takes
+_IMAGE_SIZE = 64  # pixels, or the model's minimum if that is larger
 
 
 @click.command(cls=Command)

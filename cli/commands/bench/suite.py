@@ -1,4 +1,4 @@
-"""`easyscale bench suite`: the classic tables, of models, batch sizes and numbers of devices, by one command."""
+"""`easyscale bench suite`: the classic tables of models, batch sizes and numbers of devices, in one command."""
 
 import itertools
 import os

@@ -1,9 +1,9 @@
-"""What a cluster's scheduler has given to this job: which hosts, and how many ranks each is to run.
+"""Allocations: the hosts that a cluster's scheduler assigned to this job, and the number of ranks on each.
 
-slurm        a batch script, or a shell, of Slurm's
-kubernetes   the launcher of an MPIJob or a TrainJob of Kubeflow's
+slurm        a Slurm batch script, or a shell started by `salloc`
+kubernetes   the launcher of a Kubeflow MPIJob or TrainJob
 
-A new one is a new file in this folder, with a subclass of `Allocation`; nothing else names it.
+To add one, add a file to this folder with a subclass of `Allocation`; nothing else refers to it.
 """
 
 import os

@@ -10,10 +10,10 @@ __all__ = ["Allocation"]
 
 
 class Allocation(abc.ABC):
-    """Hosts that a scheduler has given to this job.
+    """Hosts that a scheduler has assigned to this job.
 
     Attributes:
-        more: String. How to get more, for an error.
+        more: String. How to request more slots, for error messages.
     """
 
     more: ClassVar[str]
@@ -21,23 +21,23 @@ class Allocation(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def detect(cls, environment: Mapping[str, str]) -> "Allocation | None":
-        """Return the one of which these variables tell, or `None`."""
+        """Return the allocation that these variables describe, or `None`."""
 
     @abc.abstractmethod
     def hosts(self) -> list[Host]:
-        """Return the hosts, each with the number of ranks that it is to run.
+        """Return the hosts, each with its number of ranks.
 
         Raises:
-            LaunchError: If the scheduler does not say which they are.
+            LaunchError: If the scheduler does not say which hosts these are.
         """
 
     def is_here(self, host: Host) -> bool:
-        """Return whether a host, the only one of the allocation, is that of this process: ranks start without ssh then.
+        """Return whether the allocation's only host is that of this process, so that ranks start without ssh.
 
-        It is, where the scheduler starts the launcher on one of the hosts.
+        True by default, for schedulers that start the launcher on one of the hosts.
         """
         return True
 
     def named(self, hosts: list[Host]) -> list[Host]:
-        """Return those of `hosts()` that a launcher has to name: none, if the only one is that of this process."""
+        """Return the `hosts` that have to be passed to mpirun: none if the only one is that of this process."""
         return [] if len(hosts) == 1 and self.is_here(hosts[0]) else hosts

@@ -1,4 +1,4 @@
-"""Kubernetes: the launcher pod of an MPIJob or a TrainJob, for which Kubeflow writes a file of the workers.
+"""Kubernetes: the launcher pod of an MPIJob or a TrainJob, for which Kubeflow writes a hostfile.
 
 Both mount it at `/etc/mpi/hostfile`, and name it in a variable of the job's MPI; Trainer does so for Open MPI only.
 """
@@ -18,10 +18,10 @@ _FILES = ("OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST
 
 
 class Kubernetes(Allocation):
-    """The workers of an MPIJob (Kubeflow's MPI operator, v2beta1), or the nodes of a TrainJob (its Trainer, v1alpha1).
+    """The workers of an MPIJob (MPI Operator, v2beta1), or the nodes of a TrainJob (Kubeflow Trainer, v1alpha1).
 
     Args:
-        path: String. The file of hosts.
+        path: String. The hostfile.
     """
 
     more = "Give the MPIJob more workers, or `slotsPerWorker`; a TrainJob `numNodes`, or `numProcPerNode`"
@@ -41,5 +41,5 @@ class Kubernetes(Allocation):
             raise LaunchError(str(error)) from None
 
     def is_here(self, host: Host) -> bool:
-        # The launcher has a pod of its own, without ranks unless `runLauncherAsWorker` or `runLauncherAsNode` says so.
+        # The launcher has its own pod, without ranks unless `runLauncherAsWorker` or `runLauncherAsNode` is set.
         return host.name.partition(".")[0] == socket.gethostname().partition(".")[0]

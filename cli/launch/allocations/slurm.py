@@ -1,4 +1,4 @@
-"""Slurm: a batch script, or a shell that `salloc` has started."""
+"""Slurm: a batch script, or a shell started by `salloc`."""
 
 import re
 import subprocess
@@ -12,12 +12,12 @@ __all__ = ["Slurm"]
 
 
 class Slurm(Allocation):
-    """The nodes of a job. Each runs as many ranks as it has tasks or, where none were asked for, processors.
+    """The nodes of a job. Each runs one rank per task or, if no tasks were requested, one per processor.
 
     Args:
         nodes: String. The nodes, as Slurm writes them: `node[1-2]`.
-        counts: String. What each is to run, as Slurm writes it: `2(x2),1`.
-        tasks: Int. How many ranks there are to be in all. Defaults to `None`: as many as the nodes can run.
+        counts: String. The number of ranks on each node, as Slurm writes it: `2(x2),1`.
+        tasks: Int. Total number of ranks. Defaults to `None`: as many as the nodes can run.
     """
 
     more = "Ask Slurm for more, such as `sbatch --ntasks`"
@@ -27,7 +27,7 @@ class Slurm(Allocation):
 
     @classmethod
     def detect(cls, environment: Mapping[str, str]) -> "Slurm | None":
-        # What `srun` has started is a rank already, or one of several that would each start a job.
+        # A process started by `srun` is already a rank, or one of several that would each start a job.
         if not environment.get("SLURM_JOB_NODELIST") or "SLURM_STEP_ID" in environment:
             return None
         tasks = environment.get("SLURM_NTASKS")
@@ -49,7 +49,7 @@ class Slurm(Allocation):
 
 
 def _spread(counts: str) -> list[int]:
-    """Return the numbers of which Slurm writes those that repeat once.
+    """Expand Slurm's run-length encoded numbers.
 
     Example:
 

@@ -1,10 +1,10 @@
-"""The MPI runtimes that can start ranks, and which of them is installed.
+"""The MPI runtimes that can start ranks, and detection of the installed one.
 
 open_mpi     Open MPI, versions 4 and 5
 mpich        MPICH
 intel_mpi    Intel MPI
 
-A new one is a new file in this folder, with a subclass of `Runtime`; nothing else names it.
+To add one, add a file to this folder with a subclass of `Runtime`; nothing else refers to it.
 """
 
 import functools
@@ -22,15 +22,15 @@ __all__ = ["INSTALL", "Runtime", "available", "find"]
 
 @functools.cache
 def available() -> tuple[type[Runtime], ...]:
-    """Return all kinds of runtime that are known, installed or not."""
+    """Return the classes of all known runtimes, installed or not."""
     return tuple(kinds_in(__name__, Runtime))
 
 
 def find() -> Runtime:
-    """Return the MPI runtime beside this Python, else the first on `PATH`.
+    """Return the MPI runtime in this Python's folder, else the first on `PATH`.
 
     Raises:
-        LaunchError: If there is none, it is of no known kind, or mpi4py is missing, without which ranks cannot use it.
+        LaunchError: If there is none, it is of an unknown kind, or mpi4py is missing, which ranks need.
     """
     program = _program()
     if program is None:
@@ -57,7 +57,7 @@ def _program() -> str | None:
 
 def _version(program: str) -> str:
     path = os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)
-    environment = {"HOME": os.path.expanduser("~"), **os.environ, "PATH": path}  # Open MPI wants a home
+    environment = {"HOME": os.path.expanduser("~"), **os.environ, "PATH": path}  # Open MPI needs HOME
     try:
         done = subprocess.run(
             [program, "--version"], env=environment, stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""How Intel MPI's mpiexec, a relative of MPICH's, is started."""
+"""The command line of Intel MPI's mpiexec, a derivative of MPICH's."""
 
 import os
 import re
@@ -11,12 +11,12 @@ __all__ = ["IntelMpi"]
 
 
 class IntelMpi(Mpich):
-    """Intel MPI. Its `-hosts` knows no slots, so each host gets a command of its own."""
+    """Intel MPI. Its `-hosts` does not support slots, so each host gets its own command."""
 
     sign = re.compile(r"Intel\(R\) MPI Library")
 
     def __init__(self, program: str, version: str):
-        # `mpirun` is a shell script around this program, and would not pass signals on.
+        # `mpirun` is a shell script around this program that does not pass signals on.
         hydra = os.path.join(os.path.dirname(program), "mpiexec.hydra")
         super().__init__(hydra if os.access(hydra, os.X_OK) else program, version)
 

@@ -1,4 +1,4 @@
-"""How MPICH's mpiexec, Hydra, is started, and what it says."""
+"""The command line and the messages of MPICH's mpiexec, Hydra."""
 
 import os
 import re
@@ -36,7 +36,7 @@ class Mpich(Runtime):
         return line
 
     def stay_on_this_host(self) -> dict[str, str]:
-        # For the libraries below, either of which may be there: ranks do not listen on TCP at all then.
+        # For UCX or libfabric, whichever MPICH is built on: with these, ranks do not listen on TCP at all.
         wanted = {"UCX_TLS": "self,sm", "FI_PROVIDER": "shm"}
         return {name: value for name, value in wanted.items() if name not in os.environ}
 
@@ -45,7 +45,7 @@ class Mpich(Runtime):
         return (int(match[1]), stream, line[match.end() :]) if match else None
 
     def ending(self, said: str) -> Ending | None:
-        # MPICH names a process too, but not always the one that failed; Intel MPI also those that it has killed then.
+        # MPICH names a process, but not always the one that failed. Intel MPI also names those that it killed then.
         ranks = list(re.finditer(r"RANK (\d+) PID \d+ RUNNING AT (\S+)", said))
         rank = ranks[0] if len(ranks) == 1 else None
         killed = re.search(r"\(signal (\d+)\)|KILLED BY SIGNAL: (\d+)", said)
@@ -60,7 +60,7 @@ class Mpich(Runtime):
         return self._listed(said)
 
     def _listed(self, said: str) -> Ending | None:
-        """Read the list of all wait statuses. It tells which rank failed if all are on one host and only one did."""
+        """Parse the list of all wait statuses. It shows which rank failed if all are on one host and only one did."""
         match = re.search(r"Exit codes: \[([^\]:]+)(?::\d+)?\] ([\d,]+)\s*$", said, re.MULTILINE)
         if match is None:
             return None

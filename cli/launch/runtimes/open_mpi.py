@@ -1,4 +1,4 @@
-"""How Open MPI's mpirun is started, and what it says. Version 5 (PRRTE) and version 4 (ORTE)."""
+"""The command line and the messages of Open MPI's mpirun, version 5 (PRRTE) and version 4 (ORTE)."""
 
 import os
 import pwd
@@ -15,13 +15,13 @@ from easyscale.settings import variable
 
 __all__ = ["OpenMpi"]
 
-# Seconds without a word after which mpirun's parts on two hosts ask for one, how often, and how many times; then the
-# other host counts as lost, and both end. By default that takes 8 minutes.
+# TCP keepalive between mpirun's daemons: seconds of silence before the first probe, seconds between probes, and their
+# number. After that the other host counts as lost, and both end. With the defaults that takes 8 minutes.
 _KEEPALIVE = {"time": "4", "intvl": "1", "probes": "4"}
 
 
 class OpenMpi(Runtime):
-    """Open MPI. Ranks are not bound to cores by it: `easyscale.cli.launch.worker` sees to that."""
+    """Open MPI. It does not bind ranks to cores: `easyscale.cli.launch.worker` does."""
 
     sign = re.compile(r"\(Open MPI\)\s+(\d+)")
 
@@ -64,21 +64,21 @@ class OpenMpi(Runtime):
             return {}
         try:
             return {"HOME": pwd.getpwuid(os.getuid()).pw_dir}
-        except KeyError:  # a user id without an entry, as in containers
+        except KeyError:  # a user id without a passwd entry, as in containers
             return {"HOME": "/"}
 
     def stay_on_this_host(self) -> dict[str, str]:
-        # The component for TCP listens on all networks, whichever it is told to use.
+        # The TCP component listens on all networks, whichever it is told to use.
         wanted = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm" if self._major >= 5 else "self,vader"}
         return {name: value for name, value in wanted.items() if name not in os.environ}
 
     def wait_to_listen(self, pipe: str) -> dict[str, str]:
-        # PMIx writes there on which port it listens, before it looks for connections.
+        # PMIx writes its port there, before it accepts connections.
         return {REPORT: pipe} if self._major >= 5 and REPORT not in os.environ else {}
 
     def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
         users = ("btl_sm", "btl_vader", "osc_sm")
-        # In /tmp a job would meet what a killed one has left behind, if its mpirun had the same process id.
+        # In /tmp, a job would find the leftovers of a killed one whose mpirun had the same process id.
         session = {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_orte_tmpdir_base": folder}
         sizes = dict.fromkeys(("OMPI_MCA_btl_sm_segment_size", "OMPI_MCA_btl_vader_segment_size"), str(segment))
         sizes = {} if segment is None else {name: size for name, size in sizes.items() if name not in os.environ}

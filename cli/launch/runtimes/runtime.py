@@ -1,4 +1,4 @@
-"""The base class of MPI runtimes: how each starts ranks, and tells how they ended."""
+"""The base class of MPI runtimes: starts ranks, and parses how they ended."""
 
 import abc
 import re
@@ -15,14 +15,14 @@ INSTALL = "Run: pip install 'easyscale[mpi]'"
 
 
 class Runtime(abc.ABC):
-    """An mpirun.
+    """An mpirun: its command line and its messages.
 
     Args:
         program: String. Path of the mpirun.
-        version: String. What it says of its version.
+        version: String. The output of its `--version`.
 
     Attributes:
-        sign: Pattern that is found in the version text of this kind, and of no other.
+        sign: Pattern that matches the version text of this kind, and of no other.
     """
 
     sign: ClassVar[re.Pattern[str]]
@@ -33,7 +33,7 @@ class Runtime(abc.ABC):
 
     @classmethod
     def detect(cls, version: str) -> bool:
-        """Return whether an mpirun that says this of its version is of this kind."""
+        """Return whether an mpirun with this version text is of this kind."""
         return bool(cls.sign.search(version))
 
     @property
@@ -48,16 +48,16 @@ class Runtime(abc.ABC):
         """Return the command line.
 
         Args:
-            ranks: Int. How many ranks to start.
+            ranks: Int. Number of ranks to start.
             start: What each rank runs.
-            hosts: Where they run, and how many on each; empty for this host.
-            variables: The environment variables that ranks get, on all hosts.
-            cores: Int. How many cores this process may use.
+            hosts: The hosts, each with its number of ranks; empty for this host.
+            variables: The environment variables of the ranks, on all hosts.
+            cores: Int. Number of cores that this process may use.
         """
 
     @property
     def passes_on(self) -> bool:
-        """Whether ranks of other hosts get a `TO_END` that mpirun gets."""
+        """True if mpirun passes a `TO_END` on to ranks on other hosts."""
         return False
 
     @abc.abstractmethod
@@ -66,51 +66,51 @@ class Runtime(abc.ABC):
 
         Args:
             line: String. A line that mpirun has written.
-            stream: `"stdout"` or `"stderr"`, where it has written it.
+            stream: `"stdout"` or `"stderr"`, to which mpirun has written it.
         """
 
     @abc.abstractmethod
     def ending(self, said: str) -> Ending | None:
-        """Return how the job ended by what mpirun has `said`, or `None` if it did not say."""
+        """Return how the job ended according to what mpirun has `said`, or `None` if unknown."""
 
     def lost_host(self, said: str) -> str | None:
-        """Return the host that does not answer any more by what mpirun has `said`, or `None` if it did not say."""
+        """Return the host that no longer answers according to what mpirun has `said`, or `None` if unknown."""
         return None
 
     def unreachable_host(self, said: str) -> str | None:
-        """Return the host on which no rank could be started by what mpirun has `said`, or `None`."""
+        """Return the host on which ranks could not be started according to what mpirun has `said`, or `None`."""
         return None
 
     def elastic_flags(self) -> list[str]:
-        """Return the flags with which ranks go on when one has failed.
+        """Return the flags that let ranks go on after one has failed.
 
         Raises:
-            LaunchError: If they never do.
+            LaunchError: If this MPI does not support that.
         """
         raise LaunchError(f"--elastic needs Open MPI 5 or later. Received: {self.program}, {self.name}. {INSTALL}")
 
     def environment(self) -> dict[str, str]:
-        """Return the variables without which this mpirun does not start."""
+        """Return the environment variables that this mpirun needs to start."""
         return {}
 
     def stay_on_this_host(self) -> dict[str, str]:
-        """Return the variables by which ranks that are all on this host talk by its memory alone, if they can."""
+        """Return the variables that make ranks on this host communicate through shared memory only, if supported."""
         return {}
 
     def wait_to_listen(self, pipe: str) -> dict[str, str]:
-        """Return the variables by which mpirun opens a named pipe between listening and answering, if it can.
+        """Return the variables that make mpirun open a named pipe before it answers on its port, if supported.
 
         It waits there until the launcher opens the other end.
         """
         return {}
 
     def keep_shared_memory_in(self, folder: str, segment: int | None = None) -> dict[str, str]:
-        """Return the variables by which the library keeps its shared memory and other files in `folder`, if it can.
+        """Return the variables that make MPI keep its shared memory and other files in `folder`, if supported.
 
-        A rank that is killed leaves its files behind; in a folder of the job's own the launcher finds them.
+        A rank that is killed leaves its files behind; in the job's own folder, the launcher finds them.
 
         Args:
             folder: String.
-            segment: Int. The bytes that a process may take for its messages. Defaults to `None`: as many as ever.
+            segment: Int. Bytes that a process may use for its messages. Defaults to `None`: MPI's default.
         """
         return {}

@@ -1,14 +1,14 @@
-"""JAX, where what is compiled knows no variables: a step is some functions of arrays, and between them EasyScale.
+"""JAX, where compiled code has no variables: a step is several compiled functions of arrays, with EasyScale in between.
 
 backend             the `Backend`
-host_calls          where steps call Python with arrays
-on_gpus             arrays on GPUs, on their way to the CPU's memory and back
-variables           arrays of NumPy and of JAX of the same memory; values of variables
-tensors             what the exchange of gradients does with arrays
-compiled_update     the update by their mean, compiled
-questions           what a step asks of the batches of all workers, asked before it is made
+host_calls          calls from steps into Python with arrays
+on_gpus             arrays on GPUs: transfers to host memory and back
+variables           NumPy and JAX arrays that share memory; values of variables
+tensors             array operations for the exchange of gradients
+compiled_update     the update by the mean gradients, compiled
+questions           requests of a step to the batches of all workers, answered before it runs
 live_step           a model's own step, which changes variables in place
-keras_steps         what Keras calls for each step
+keras_steps         the functions that Keras calls for each step
 whole_batch         numbers that depend on the batches of all workers
-between_graph       one process for each worker
+between_graph       one process per worker
 """

@@ -1,4 +1,4 @@
-"""JAX, as EasyScale asks for it."""
+"""The JAX backend."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ __all__ = ["BACKEND"]
 
 
 class Jax(Backend):
-    """What is compiled are functions of arrays, and EasyScale stands between them."""
+    """JAX, where compiled code consists of functions of arrays, and EasyScale runs between them."""
 
     name = "jax"
     tensors = ArrayTensors()
@@ -66,13 +66,13 @@ class Jax(Backend):
         return gradient * factor
 
     def random_state(self) -> list:
-        return []  # JAX has no generator of its own: all are variables of layers
+        return []  # JAX has no global generator: all generators are variables of layers
 
     def set_random_state(self, state: list) -> None:
-        """There is none to be set."""
+        """Do nothing: there is no state."""
 
     def differ(self, communicator: Communicator) -> None:
-        """Layers draw by generators that are variables of theirs."""
+        """Do nothing: each layer draws from its own generator, a variable."""
 
     def give_iterators(self, epoch_iterator: Any) -> None:
         data.give_iterators(epoch_iterator)

@@ -1,4 +1,4 @@
-"""Between-graph replication: one process for each worker, which meet in an exchange, outside of what is compiled."""
+"""Between-graph replication: one process per worker; workers communicate outside of compiled code."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,13 +15,13 @@ __all__ = ["BetweenGraph"]
 
 
 class BetweenGraph(EagerReplica):
-    """The model of this process, which is one of many."""
+    """The model of this process, one of many."""
 
     def batch(self, shared: Shared) -> BatchOfWorkers:
         return BatchOfWorkers(self.communicator, shared, self._step)
 
     def check_model(self, model: Any) -> None:
-        """Raise `ValueError` if the model's step cannot be parted, or somebody else would average gradients as well."""
+        """Raise `ValueError` if the model's step cannot be split, or something else would average gradients as well."""
         super().check_model(model)
         if self.communicator.size == 1:
             return
@@ -43,10 +43,10 @@ class BetweenGraph(EagerReplica):
             )
 
     def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:
-        """Make a step on the batch that comes next, without the others, and give `variables` their values again.
+        """Run a step on the next batch, without the others, and restore the values of `variables`.
 
-        Keras has built the model from the shapes of a batch; but a worker without data left has to know what others
-        exchange in a step.
+        Keras has built the model from a batch's shapes; but a worker without data left has to know what others exchange
+        in a step.
         """
         before = values_of(variables)
         try:

@@ -1,4 +1,4 @@
-"""The update of weights by the mean of all workers' gradients, compiled."""
+"""The update of weights by the mean gradients of all workers, compiled."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["CompiledUpdate"]
 
 
 class _Touched(keras.StatelessScope):
-    """Finds out which variables a function reads and writes, of which the caller knows only some."""
+    """Records which variables a function reads and writes; the caller knows only some of them."""
 
     def __init__(self, variables: Sequence[Variable] = (), values: Sequence[Any] = ()):
         super().__init__(list(zip(variables, values, strict=True)))
@@ -32,11 +32,11 @@ class _Touched(keras.StatelessScope):
 
 
 class _Compiled:
-    """One function that changes variables, as a function of their values.
+    """A function that changes variables, compiled as a function of their values.
 
     Args:
         apply: Function of a list of gradients and a list of variables.
-        gradients: The gradients, or others of their shapes; some may be `None`.
+        gradients: The gradients, or others of the same shapes; some may be `None`.
         variables: The variables.
     """
 
@@ -61,7 +61,7 @@ class _Compiled:
 
 
 class CompiledUpdate:
-    """Compiles functions that update variables, as Keras's own step on JAX is compiled. See `base.CompiledUpdate`."""
+    """Compiles functions that update variables, as Keras compiles its own step on JAX. See `base.CompiledUpdate`."""
 
     def __init__(self) -> None:
         self._made: dict[tuple, _Compiled] = {}
@@ -73,7 +73,7 @@ class CompiledUpdate:
         variables: Sequence[Variable],
         compiles: bool = False,
     ) -> None:
-        if in_stateless_scope():  # of one process, whose whole step Keras compiles
+        if in_stateless_scope():  # a single process: Keras compiles the whole step
             apply(list(gradients), list(variables))
             return
         owner = getattr(apply, "__self__", apply)

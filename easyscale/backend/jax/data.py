@@ -1,4 +1,4 @@
-"""The data of a `fit()`, in the order in which NumPy's generator has Keras on JAX go through arrays."""
+"""The data of a `fit()`. Keras on JAX goes through arrays in an order drawn from NumPy's generator."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -18,19 +18,19 @@ __all__ = ["Batches", "give_iterators"]
 
 
 class Batches(Iterator):
-    """The batches of one pass through the data, which draws its order when the first batch is taken.
+    """The batches of one pass through the data. The order is drawn when the first batch is taken.
 
     Args:
-        epoch_iterator: What goes through the data of the `fit()`.
-        begin: Function. Returns what a pass goes through.
-        comes_once: Bool. Whether there is only one pass, as through a generator.
+        epoch_iterator: Keras's iterator over the epochs of the `fit()`.
+        begin: Function. Returns the iterable of a pass.
+        comes_once: Bool. Whether only one pass is possible, as through a generator.
     """
 
     def __init__(self, epoch_iterator: Any, begin: Callable[[], Iterable], comes_once: bool):
         self._epoch_iterator, self._begin, self._comes_once = epoch_iterator, begin, comes_once
         self._batches: Iterator = iter(begin())
-        self._state: list | None = None  # of NumPy's generator when the pass began
-        self._number: int | None = None  # by which Keras shuffles the pass, from 3.16 on
+        self._state: list | None = None  # of NumPy's generator at the start of the pass
+        self._number: int | None = None  # Keras's number of the pass, which determines its order, since 3.16
         self._is_used = False
 
     def __next__(self) -> Any:
@@ -43,27 +43,27 @@ class Batches(Iterator):
         return next(self._batches)
 
     def peek(self) -> Any:
-        """Return the batch that comes next, and comes again."""
+        """Return the next batch without consuming it."""
         batch = self._next()
         self._batches = itertools.chain([batch], self._batches)
         return batch
 
     def end_epoch(self) -> None:
-        """End the epoch that is under way: no step of it has data."""
+        """End the current epoch: no step of it has data."""
         end_epoch(self._epoch_iterator)
 
     def order(self) -> Any:
-        """Return the state of NumPy's generator by which the pass began, with Keras's number; `None` if it has not."""
+        """Return the state of NumPy's generator at the start of the pass, with Keras's number; `None` before it."""
         return self._state if self._state is None or self._number is None else [self._state, self._number]
 
     def go_on(self, order: Any) -> None:
-        """Begin as a pass of another process did, of which `order` is; `None` if it had not begun."""
+        """Start as a pass of another process did, given its `order`; `None` if that pass had not started."""
         if self._is_used or self._comes_once:
             return
-        self._batches, self._state = iter(self._begin()), None  # a look at a batch has drawn an order
+        self._batches, self._state = iter(self._begin()), None  # `peek` has drawn an order
         if order is None:
             return
-        state, number = order if len(order) == 2 else (order, None)  # before Keras 3.16 it is the state alone
+        state, number = order if len(order) == 2 else (order, None)  # before Keras 3.16, just the state
         own = get_numpy_state()
         try:
             with shuffled_by(self._epoch_iterator, number):
@@ -75,7 +75,7 @@ class Batches(Iterator):
 
 
 def give_iterators(epoch_iterator: Any) -> None:
-    """Have each step get the `Batches` of the pass."""
+    """Have each step receive the `Batches` of the pass."""
     comes_once = batches_of(epoch_iterator) is None
     replace_iterators(
         epoch_iterator, lambda begin: Batches(epoch_iterator, lambda: batch_by_batch(begin()), comes_once)

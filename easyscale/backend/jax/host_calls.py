@@ -1,4 +1,4 @@
-"""Where steps call Python with arrays."""
+"""Calls from steps into Python with arrays."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ __all__ = ["HostCalls"]
 
 
 class HostCalls:
-    """Calls at once, between what is compiled: it is given arrays that have been computed. See `base.HostCalls`.
+    """Runs calls immediately, between compiled functions, on computed arrays. See `base.HostCalls`.
 
-    What comes back is copied, and a float64 is a float32 unless JAX was told to have float64.
+    Results are copied. A float64 becomes a float32 unless JAX is configured for float64.
     """
 
     def __call__(

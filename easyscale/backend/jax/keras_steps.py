@@ -1,4 +1,4 @@
-"""What Keras calls for each step on JAX: with a state that it takes out of the model before."""
+"""The functions that Keras calls for each step on JAX, with a state that it has taken out of the model."""
 
 import functools
 import itertools
@@ -16,7 +16,7 @@ __all__ = ["KerasSteps"]
 
 
 class KerasSteps(keras_steps.KerasSteps):
-    """A model's own steps are a `LiveStep` each, which stands where Keras would compile a function of a state."""
+    """Replaces a model's own steps by `LiveStep`s, where Keras would compile a function of a state."""
 
     def method_of(self, model: keras.Model, name: str) -> Callable[..., Any]:
         own = getattr(model, name)
@@ -35,9 +35,9 @@ class KerasSteps(keras_steps.KerasSteps):
             model.train_function = self.called_by_keras(model, self.train_function(model))
 
     def called_by_keras(self, model: keras.Model, function: Callable[[Iterator], Any]) -> Callable[..., Any]:
-        """Return what Keras calls with a state and an iterator, given a function of the iterator that uses variables.
+        """Turn a function of an iterator, which uses variables, into one of a state and an iterator for Keras.
 
-        What has been taken out of the model is in it again, and stays: whatever callbacks do with it counts.
+        State taken out of the model is put back, and stays there, so that changes by callbacks take effect.
         """
 
         def call(state: tuple, iterator: Iterator) -> tuple[Any, tuple]:
@@ -49,21 +49,21 @@ class KerasSteps(keras_steps.KerasSteps):
                 set_values(variables, values)
             try:
                 logs = function(iterator)
-            finally:  # also where data have ended
+            finally:  # also at the end of the data
                 keras_internals.leave_state_in(model)
             return logs, tuple(values_of(variables) for variables in kinds)
 
         return call
 
     def renew(self, model: keras.Model) -> None:
-        """JAX knows by its object what it has compiled, and would take the steps for those before."""
+        """Wrap the steps again to force a retrace: JAX caches by function identity."""
         for name in ("train_step", "test_step"):
             if isinstance(step := vars(model).get(name), functools.partial):
                 object.__setattr__(model, name, functools.partial(step.func, *step.args))
 
     def release(self, model: keras.Model) -> None:
         step = vars(model).get("train_step")
-        for part in (step, *getattr(step, "args", ())):  # what stands in the place of the model's own calls it
+        for part in (step, *getattr(step, "args", ())):  # it may be wrapped by the function that replaces it
             if isinstance(part, LiveStep):
                 part.release()
 
@@ -79,7 +79,7 @@ class KerasSteps(keras_steps.KerasSteps):
 
 
 def _of_iterator(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Iterator], Any]:
-    """Return a function of an iterator over batches that makes `steps_per_execution` steps of a model."""
+    """Return a function of an iterator over batches that runs `steps_per_execution` steps of a model."""
 
     def steps(iterator: Iterator) -> Any:
         batches = keras_internals.batch_by_batch(iterator)

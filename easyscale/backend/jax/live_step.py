@@ -1,4 +1,4 @@
-"""A model's own step, which changes variables in place; what computes in it is compiled."""
+"""A model's own step, which changes variables in place; its computations are compiled."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,13 +18,13 @@ __all__ = ["LiveStep"]
 
 
 class _Variables(NamedTuple):
-    """The variables of a model and of its optimizer, by what a step does with them."""
+    """The variables of a model and its optimizer, by their role in a step."""
 
     trained: list[Variable]
     moved: list[Variable]
     counted: list[Variable]
-    listed: list[Variable]  # by Keras, of the optimizer
-    others: list[Variable]  # of the optimizer, which a loss may be scaled by
+    listed: list[Variable]  # the optimizer's, as listed by Keras
+    others: list[Variable]  # all of the optimizer's, nested ones included: they may scale the loss
 
     @classmethod
     def of(cls, model: keras.Model) -> "_Variables":
@@ -44,13 +44,13 @@ class _Variables(NamedTuple):
 
 
 class _Passes:
-    """The passes of a model's step through batches of one shape, compiled: those of training, or of evaluation.
+    """The compiled passes of a model's step, for training or evaluation, through batches of one shape.
 
     Args:
         model: The model.
         variables: Its `_Variables`.
         trains: Bool. Whether there is a backward pass.
-        batch: The batch, of which shapes count.
+        batch: A batch, for its shapes.
     """
 
     def __init__(self, model: keras.Model, variables: _Variables, trains: bool, batch: tuple):
@@ -68,11 +68,11 @@ class _Passes:
         self._passes = self._run if model.run_eagerly else jax.jit(self._run, donate_argnums=0, keep_unused=True)
 
     def __call__(self, batch: tuple, place: list) -> tuple[Any, list]:
-        """Return logs, and the gradients by what is trained; set moving statistics and metrics.
+        """Return the logs and the gradients of the trained variables; set moving statistics and metrics.
 
         Args:
             batch: The batch.
-            place: Gradients of a step before, in whose memory these are written: new memory costs as much as a copy.
+            place: Gradients of an earlier step, whose memory is reused for these: new memory costs as much as a copy.
         """
         values, answers = self._variables.values(), []
         if self._totals:
@@ -108,17 +108,17 @@ class _Passes:
 
 
 class LiveStep:
-    """A model's own `train_step` or `test_step`, of a state and data as Keras calls it, or of data alone.
+    """A model's `train_step` or `test_step`, called with a state and data as Keras does, or with data alone.
 
-    Of data alone it does not return what changes: it gives variables their new values. Between the passes, which are
-    compiled, and the update of weights gradients are in the memory of NumPy, and workers exchange them.
+    With data alone it updates variables instead of returning their new values. Between the compiled passes and the
+    update of weights, workers exchange gradients outside of compiled code.
 
     Args:
         model: The model.
         own: Its own method.
         trains: Bool. Whether that is `train_step`.
-        watch: Function. `watch(step, model, data)` makes a step of data alone, by `step(data)`. Defaults to `None`:
-            nothing stands between.
+        watch: Function. `watch(step, model, data)` runs a step on data alone, by calling `step(data)`. Defaults to
+            `None`: the step is called directly.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class LiveStep:
         self._model, self._own, self._trains, self._watch = model, own, trains, watch
         self._passes: dict[tuple, _Passes] = {}
         self._known: tuple[int, ...] = ()
-        self._held: tuple = ()  # what these numbers are of: those of what is gone may come again
-        self._gradients: list[jax.Array] = []  # of the step before
+        self._held: tuple = ()  # keeps the objects with these ids alive: an id may be reused
+        self._gradients: list[jax.Array] = []  # of the previous step
 
     def release(self) -> None:
-        """Let go of the gradients of the last step, in whose memory the next one would write its own."""
+        """Release the gradients of the last step, whose memory the next step would reuse."""
         self._gradients = []
 
     def __call__(self, *given: Any) -> Any:
@@ -145,7 +145,7 @@ class LiveStep:
 
     def _own_step(self, *given: Any) -> Any:
         optimizer = getattr(self._model, "optimizer", None)
-        if self._trains and optimizer is not None and not optimizer.built:  # Keras has built the one inside of it
+        if self._trains and optimizer is not None and not optimizer.built:  # Keras has built only its inner optimizer
             optimizer.build(self._model.trainable_variables)
         return self._own(*given)
 

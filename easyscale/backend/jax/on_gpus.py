@@ -1,4 +1,4 @@
-"""Arrays of JAX on GPUs: their way to the CPU's memory and back, and arrays of the same memory there."""
+"""JAX arrays on GPUs: transfers to host memory and back, and arrays that share their memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def is_gpu() -> bool:
 
 
 def staged(values: Sequence[Any]) -> list[np.ndarray]:
-    """Return values as arrays of NumPy: from a GPU all are on their way before the first is waited for."""
+    """Return values as NumPy arrays; transfers from a GPU all start before the first one is waited for."""
     for value in values if is_gpu() else ():
         native = getattr(value, "value", value)
         if isinstance(native, jax.Array) and not isinstance(native, jax.core.Tracer):
@@ -28,7 +28,7 @@ def staged(values: Sequence[Any]) -> list[np.ndarray]:
 
 
 def array_of(value: Any) -> Any:
-    """Return an array of JAX's, or a variable, as an array of the same memory, on a GPU if it is there."""
+    """Return a JAX array or a variable as an array that shares its memory, on a GPU if it is there."""
     native = getattr(value, "value", value)
     if isinstance(native, jax.core.Tracer) or next(iter(native.devices())).platform != "gpu":
         return variables.array_of(value)
@@ -37,10 +37,10 @@ def array_of(value: Any) -> Any:
 
 
 def tensors_of(values: Sequence[Any], dtypes: Sequence[np.dtype]) -> list[jax.Array]:
-    """Return arrays of NumPy's, or on a GPU, as JAX's own, with memory of their own."""
+    """Return NumPy arrays, or arrays on a GPU, as JAX arrays with their own memory."""
     tensors = []
     for value, dtype in zip(values, dtypes, strict=True):
-        if cuda.is_there(value):  # its memory may be written to next
+        if cuda.is_there(value):  # its memory may be overwritten next
             tensors.append(jax.block_until_ready(jnp.array(jax.dlpack.from_dlpack(value), copy=True)))
         else:
             tensors.append(variables.tensor_of(np.asarray(value, dtype)))

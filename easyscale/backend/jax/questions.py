@@ -1,8 +1,8 @@
-"""What a step asks of the batches of all workers, which is asked before the step is made.
+"""Questions: totals over all workers' batches that a step needs, requested before the step runs.
 
-Inside of what JAX compiles nobody can be asked. So a step is looked through first for what it asks; this alone is
-computed, which are mostly sums of weights and masks, and all workers are asked; then the step is made with the answers.
-A question must not depend on the answer to an earlier one: it would be asked with NaN.
+Compiled code cannot communicate. So a step is traced once to record its questions. Then only their vectors are
+computed, mostly sums of weights and masks, and all workers are asked; after that the step runs with the answers. A
+question must not depend on the answer to an earlier one, which is NaN while questions are recorded.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ __all__ = ["Question", "ask", "answering", "recording"]
 
 
 class Question(NamedTuple):
-    """What is asked: a vector, with what tells whether all workers have the same batch; and who is asked."""
+    """A vector to total, a fingerprint of the batch, to compare between workers, and the function that totals."""
 
     vector: jax.Array
     fingerprint: jax.Array | None
@@ -25,7 +25,7 @@ class Question(NamedTuple):
 
 
 class _Step(threading.local):
-    """What is done with the questions of the step that is being traced on this thread."""
+    """The handler of questions for the step that is being traced on this thread."""
 
     answer: Callable[[Question], jax.Array] | None = None
 
@@ -34,10 +34,10 @@ _step = _Step()
 
 
 def ask(vector: jax.Array, fingerprint: jax.Array | None, total: Callable[[Any, Any], jax.Array]) -> jax.Array:
-    """Return `total(vector, fingerprint)`: in a step that is traced, what was answered before.
+    """Return `total(vector, fingerprint)`; in a traced step, the answer obtained before.
 
     Args:
-        vector: Array. Of this worker.
+        vector: Array. This worker's.
         fingerprint: Array, or `None`.
         total: Function. Asks all workers.
     """
@@ -56,7 +56,7 @@ def _answered_by(answer: Callable[[Question], jax.Array]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[Question]]:
-    """Inside, questions are added to a list, and not asked."""
+    """Record questions in a list within this context, instead of asking them."""
     questions: list[Question] = []
 
     def record(question: Question) -> jax.Array:
@@ -69,7 +69,7 @@ def recording() -> Iterator[list[Question]]:
 
 @contextlib.contextmanager
 def answering(answers: Sequence[jax.Array]) -> Iterator[None]:
-    """Inside, questions are answered in their order."""
+    """Answer questions in order within this context."""
     given = iter(answers)
     with _answered_by(lambda question: next(given)):
         yield

@@ -1,4 +1,4 @@
-"""Arrays of JAX as a step asks for them. Keras makes no gradients of some rows here."""
+"""Array operations of a step in JAX. Keras creates no row-sparse gradients here."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["ArrayTensors"]
 
 
 class ArrayTensors(Tensors):
-    """What a step does with gradients whose values are there."""
+    """Operations on gradients that have been computed."""
 
     def whole(self, value: Any) -> jax.Array:
         return getattr(value, "value", value)

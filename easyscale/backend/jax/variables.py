@@ -1,4 +1,4 @@
-"""Arrays of JAX and of NumPy, and the values of variables."""
+"""JAX and NumPy arrays, and the values of variables."""
 
 import contextlib
 import sys
@@ -17,10 +17,10 @@ __all__ = ["array_of", "assign", "given_away", "holding", "set_values", "tensor_
 
 
 def array_of(value: Any) -> np.ndarray:
-    """Return an array, a variable or a number as an array of NumPy: on a CPU the same memory, from a GPU a copy.
+    """Return an array, a variable or a number as a NumPy array: shared memory on a CPU, a copy from a GPU.
 
     Raises:
-        ValueError: If it is of a function that JAX traces, and has no value.
+        ValueError: If it is being traced by JAX, and has no value.
     """
     value = getattr(value, "value", value)
     if isinstance(value, jax.core.Tracer):
@@ -32,50 +32,50 @@ def array_of(value: Any) -> np.ndarray:
 
 
 def tensor_of(array: np.ndarray) -> jax.Array:
-    """Return a copy of an array of NumPy, whose memory others may write to, on the device of Keras.
+    """Return a copy of a NumPy array, whose memory may be overwritten later, on Keras's device.
 
-    JAX takes memory that is aligned as an array's own, and may read it later than it says. So the copy is made here.
+    JAX adopts aligned memory, and may read it after the call has returned. So the copy is made here.
     """
     array = np.asarray(array)
     memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
-    return jax.device_put(copy)  # which takes it as it is, where `jnp.asarray` copies it once more
+    return jax.device_put(copy)  # which adopts the memory; `jnp.asarray` would copy it again
 
 
 def view_of(variable: Variable) -> np.ndarray:
-    """Return a variable's value: JAX writes to no array."""
+    """Return a variable's value. It does not change: JAX arrays are immutable."""
     return np.asarray(native_of(variable))
 
 
 def assign(variable: Variable, value: Any) -> None:
-    """Give a variable an array of as many elements."""
+    """Assign an array of equal size."""
     variable.assign(jnp.reshape(value, variable.shape))
 
 
 def values_of(variables: Sequence[Variable]) -> list[Any]:
-    """Return the values of variables, which no policy casts."""
+    """Return the values of variables, not cast by any dtype policy."""
     return [native_of(variable) for variable in variables]
 
 
 def given_away(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Return arrays, or copies of those that somebody else has, for a function that writes to their memory."""
+    """Return arrays to donate to a compiled function: those with other references are copied."""
     for index in range(len(arrays)):
-        if sys.getrefcount(arrays[index]) > 2:  # the list's, and that of the call
+        if sys.getrefcount(arrays[index]) > 2:  # the list's and the call's
             arrays[index] = jnp.copy(arrays[index])
     return arrays
 
 
 def set_values(variables: Sequence[Variable], values: Sequence[Any]) -> None:
-    """Give variables values of their own shapes and dtypes."""
+    """Set variables to values of the same shapes and dtypes."""
     for variable, value in zip(variables, values, strict=True):
         set_native(variable, value)
 
 
 @contextlib.contextmanager
 def holding(variables: Sequence[Variable], values: Sequence[Any]) -> Iterator[None]:
-    """Inside, variables have other values."""
+    """Set variables to other values within this context."""
     before = values_of(variables)
     set_values(variables, values)
     try:

@@ -1,13 +1,13 @@
-"""TensorFlow, in graph mode. In-graph replication, which no other backend has, is a folder inside.
+"""TensorFlow, in graph mode. Only this backend has in-graph replication, in a subpackage.
 
 backend             the `Backend`
-host_calls          where graphs call Python
+host_calls          calls from graphs into Python
 variables           values of variables, without a copy
-tensors, rows       what the exchange of gradients does with tensors, and with some rows of a matrix
-compiled_update     the update by that mean, as a graph of its own
+tensors, rows       tensor operations for the exchange of gradients, dense and row-sparse
+compiled_update     the update of weights, as a graph of its own
 whole_batch         numbers that depend on the batches of all workers
-between_graph       one process and one graph for each worker
-in_graph/           one process whose graph holds a replica for each of several devices; and several such
-data                what is asked of batches and datasets
-internals           what TensorFlow has no public name for
+between_graph       one process and one graph per worker
+in_graph/           one process whose graph holds a replica on each of several devices; and several such processes
+data                queries on batches and datasets
+internals           wrappers for TensorFlow's private APIs
 """

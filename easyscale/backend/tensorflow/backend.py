@@ -1,4 +1,4 @@
-"""TensorFlow, as EasyScale asks for it."""
+"""The TensorFlow backend."""
 
 import functools
 import importlib
@@ -21,12 +21,12 @@ from easyscale.layout.specs import Variable
 
 __all__ = ["BACKEND"]
 
-# By the name of a replication: the module that it is in, and its class.
+# Maps a kind of replication to its module and class.
 _REPLICAS = {"between_graph": ("between_graph", "BetweenGraph"), "in_graph": ("in_graph.in_graph", "InGraph")}
 
 
 class TensorFlow(Backend):
-    """Steps are graphs: what they call and compute is traced once."""
+    """TensorFlow, where steps are graphs, traced once."""
 
     name = "tensorflow"
     tensors = TensorsOfGraphs()
@@ -53,7 +53,7 @@ class TensorFlow(Backend):
         return CompiledUpdate(communicator, has_copies)
 
     def graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        # Of one method of several objects TensorFlow would count the traces together, and warn of many.
+        # `partial`: TensorFlow would count the traces of a method of several objects together, and warn of many.
         return tf.function(functools.partial(function), autograph=False, reduce_retracing=True)
 
     def stage_passes(
@@ -97,10 +97,10 @@ class TensorFlow(Backend):
         tf.random.get_global_generator().state.assign(state)
 
     def differ(self, communicator: Communicator) -> None:
-        """Each layer has a generator of its own."""
+        """Do nothing: each layer has its own generator."""
 
     def give_iterators(self, epoch_iterator: Any) -> None:
-        """They get some already."""
+        """Do nothing: Keras already passes iterators."""
 
     def go_on(self, iterator: Iterator, passes: int, order: Any) -> Iterator | None:
         return data.go_on(iterator, passes)

@@ -1,4 +1,4 @@
-"""Between-graph replication: one process and one graph for each worker, which meet in an exchange."""
+"""Between-graph replication: one process and one graph per worker; workers communicate through an exchange."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["BetweenGraph"]
 
 
 class BetweenGraph(OneReplica):
-    """The graph of this process, which is one of many."""
+    """The graph of this process, one of many."""
 
     def batch(self, shared: Shared) -> BatchOfWorkers:
         return BatchOfWorkers(self.communicator, shared, self._step)
@@ -35,7 +35,7 @@ class BetweenGraph(OneReplica):
                 "easyscale.scope():`, and start it by `easyscale launch --devices D` for several devices of a process"
             )
 
-    @tf.autograph.experimental.do_not_convert  # nor what is called from here: it is Python's, on all backends
+    @tf.autograph.experimental.do_not_convert  # also for what it calls: plain Python, shared by all backends
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         super().once(apply, gradients, variables)
 

@@ -1,4 +1,4 @@
-"""The update of weights as a graph of its own, which rounds alike on all workers."""
+"""The update of weights as a graph of its own, which rounds the same way on all workers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,19 +12,19 @@ from easyscale.step.context import Apply, Gradient
 
 __all__ = ["CompiledUpdate"]
 
-# Elements that are updated together, from which on XLA pays: below, the call of what it has compiled costs more than a
-# loop over memory saves, and compiling takes half a second of a start. Measured for SGD with momentum and for Adam.
+# Number of elements updated together from which XLA pays. Below it, the call overhead exceeds what a single loop over
+# memory saves, and compiling adds half a second to startup. Measured for SGD with momentum and for Adam.
 XLA_FROM = 1 << 17
 
 
 class CompiledUpdate:
     """Calls functions that update variables, each in a graph of its own.
 
-    TensorFlow optimizes each graph as a whole. So the same update, once behind a model's backward pass and once in a
-    worker that only joins, would round differently, and the workers' weights would drift apart.
+    TensorFlow optimizes each graph as a whole. So the same update would round differently after a model's backward pass
+    and in a worker that only joins, and the workers' weights would drift apart.
 
     Args:
-        communicator: The `Communicator`. One process needs no such graph but to compile it.
+        communicator: The `Communicator`. A single process needs such a graph only to compile it.
         has_copies: Bool. Whether a model's variables have copies on several devices.
     """
 
@@ -33,7 +33,7 @@ class CompiledUpdate:
         self._graphs: dict[tuple, Callable[[list[Gradient]], None]] = {}
 
     def forget(self) -> None:
-        """Trace every graph anew: what it calls has changed."""
+        """Discard all traces, because code that they call has changed."""
         self._graphs.clear()
 
     @tf.autograph.experimental.do_not_convert
@@ -46,18 +46,18 @@ class CompiledUpdate:
             apply: Callable. Changes variables.
             gradients: Tensors, `IndexedSlices` or `None`.
             variables: The variables they belong to.
-            compiles: Bool. Whether XLA may compile the graph. It does where all gradients are dense, and many: what is
-                a multiplication and an addition for each state becomes one loop over memory. Defaults to `False`.
+            compiles: Bool. Whether XLA may compile the graph. It does so for large, dense gradients: the
+                multiplications and additions for each state then become one loop over memory. Defaults to `False`.
         """
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
         compiles = compiles and not any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
         compiles = compiles and sum(math.prod(variables[index].shape) for index in present) >= XLA_FROM
-        # A strategy of the user's own, which one process may have, sums up gradients in `apply`: in its graph only.
+        # A user's own strategy, which a single process may have, sums gradients in `apply`: only in its own graph.
         compiles = compiles and (self._has_copies or not tf.distribute.has_strategy())
         if not present or (self._communicator.size == 1 and not compiles):
             apply(list(gradients), list(variables))
         else:
-            # Who applies is part of it: a slice of a layer is a variable that is there in `fit()` and outside of it.
+            # `apply` is part of the key: a slice of a layer is the same variable in `fit()` and outside of it.
             key = apply, *(id(variables[index]) for index in present), *(type(gradients[index]) for index in present)
             if key not in self._graphs:
                 chosen = [variables[index] for index in present]
@@ -68,7 +68,7 @@ class CompiledUpdate:
                     reduce_retracing=True,
                     experimental_attributes=NO_INLINE,
                 )
-                # Inside another graph also where this worker steps without one: those that only join have one.
+                # Nested in another graph even if this worker steps eagerly: workers that only join have one.
                 self._graphs[key] = tf.function(
                     lambda gradients, update=update: update(gradients), autograph=False, reduce_retracing=True
                 )

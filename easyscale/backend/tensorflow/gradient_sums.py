@@ -1,4 +1,4 @@
-"""Sums of the gradients of large weights, to which a backward pass adds as it comes to each."""
+"""Sums of the gradients of large weights, accumulated during the backward pass."""
 
 import contextlib
 import math
@@ -13,23 +13,23 @@ from easyscale.layout.specs import Variable
 
 __all__ = ["GradientSums"]
 
-LARGE = 1 << 20  # bytes of a weight from which it pays: a sum of its own costs some 50 us in a pass
+LARGE = 1 << 20  # minimum bytes of a weight: a sum of its own costs some 50 us per pass
 
 
 class GradientSums:
-    """Adds up gradients inside of the backward pass, so that only one of them is in memory beside the sums.
+    """Accumulates gradients inside the backward pass, so that memory holds the sums and only one gradient.
 
-    A backward pass returns all gradients at once, so that they would all be in memory twice: the sums, and those of the
-    last micro-batch. Here a weight is read through an operation whose gradient is an addition to the weight's sum;
-    `token` is another input of it, and what the pass returns is the gradient by that, which is nothing.
+    A backward pass returns all gradients at once, so that they would be in memory twice: the sums, and those of the
+    last micro-batch. Here a weight is read through an operation whose gradient adds to the weight's sum; `token` is
+    another input of that operation, and the pass returns only the token's gradient, a zero.
 
         forward    weight, token ---> identity ---> layers
         backward   sum += gradient <----------------+
 
-    The gradient of an embedding, which is some of its rows, is none of these: the pass returns it.
+    Row-sparse gradients, as of embeddings, are not summed here: the pass returns them.
 
     Args:
-        variables: The variables. Those of Keras that are large have sums.
+        variables: The variables. Large ones of Keras have sums.
 
     Attributes:
         token: Scalar tensor. An input of the forward pass.
@@ -43,13 +43,13 @@ class GradientSums:
             if isinstance(variable, keras.Variable)
             and math.prod(variable.shape) * tf.as_dtype(variable.dtype).size >= LARGE
         }
-        self._sums: dict[int, tf.Variable] = {}  # of those that have shown to have such gradients
+        self._sums: dict[int, tf.Variable] = {}  # of variables that have had dense gradients
         self._is_first = tf.Variable(True, trainable=False)
         self._has_some = False
 
     @contextlib.contextmanager
     def reading(self, token: tf.Tensor) -> Iterator[None]:
-        """Inside, in the graph of a forward pass, large variables are read so that their gradients are added up.
+        """Make reads of large variables accumulate gradients within this context, in the graph of a forward pass.
 
         Args:
             token: The tensor in the graph that stands for `token`.
@@ -64,17 +64,17 @@ class GradientSums:
                 keras_internals.set_native(self._variables[index], native)
 
     def forget(self) -> bool:
-        """Have no sums, as layers need the variables themselves; return whether there were any to be."""
+        """Disable the sums, because layers need the variables themselves; return whether there could have been any."""
         had, self._variables, self._sums = bool(self._variables), {}, {}
         return had
 
     def begin_backward(self) -> None:
-        """Take in that a backward pass begins."""
+        """Called before each backward pass."""
         self._is_first.assign(not self._has_some)
         self._has_some = True
 
     def take(self, index: int) -> tf.Tensor | None:
-        """Return the sum of a variable, which has no memory here any more; `None` if there is none.
+        """Return a variable's sum, and free its memory here; `None` if there is none.
 
         Args:
             index: Int. The number of the variable.
@@ -86,7 +86,7 @@ class GradientSums:
         return total
 
     def end(self) -> None:
-        """Take in that all sums were taken."""
+        """Called after all sums were taken."""
         self._has_some = False
 
     def _read(self, index: int, weight: tf.Tensor, token: tf.Tensor) -> tf.Tensor:
@@ -102,7 +102,7 @@ class GradientSums:
         return read(weight, token)
 
     def _add(self, index: int, gradient: tf.Tensor) -> tf.Tensor:
-        """Add to a sum, in the graph of a backward pass; return the gradient of the token, which waits for it."""
+        """Add to a sum, in the graph of a backward pass; return the token's gradient, which depends on the addition."""
         with tf.init_scope():
             if index not in self._sums:
                 empty = tf.Variable(tf.zeros([0], gradient.dtype), shape=tf.TensorShape(None), trainable=False)

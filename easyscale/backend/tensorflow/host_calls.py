@@ -1,4 +1,4 @@
-"""Where graphs call Python."""
+"""Calls from graphs into Python."""
 
 import ctypes
 import threading
@@ -15,17 +15,17 @@ _thread = threading.local()
 
 
 class HostCalls:
-    """Calls one after the other, in the order in which they were traced. See `base.HostCalls`.
+    """Runs calls one after the other, in the order in which they were traced. See `base.HostCalls`.
 
-    By `tf.numpy_function`, which copies nothing on a CPU; `tf.py_function` would.
+    It uses `tf.numpy_function`, which copies nothing on a CPU; `tf.py_function` would.
     """
 
     def __init__(self) -> None:
         with tf.init_scope():
-            # Each call reads it before and writes it after, so that TensorFlow makes the calls of one graph in the
-            # order in which they were traced, on every rank.
+            # Each call reads it before and writes it after, so that TensorFlow runs the calls of a graph in the order
+            # in which they were traced, on every rank.
             self._order = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyscale_calls")
-        # The backward pass of a graph is one in which TensorFlow does not do that.
+        # TensorFlow does not do so in a graph's backward pass.
         self._last: weakref.WeakKeyDictionary[tf.Graph, tf.Operation] = weakref.WeakKeyDictionary()
 
     def __call__(
@@ -45,7 +45,7 @@ class HostCalls:
         before = [self._last[graph]] if graph in self._last else []
         with tf.control_dependencies([self._order.read_value(), *before]):
             called = tf.numpy_function(call, tensors, [tf.as_dtype(dtype) for _, dtype in results])
-        called = [] if called is None else tf.nest.flatten(called)  # one result comes without a list where all is eager
+        called = [] if called is None else tf.nest.flatten(called)  # a single result comes without a list in eager mode
         with tf.control_dependencies(called):
             moved = self._order.assign_add(1, read_value=False)
         if graph is not None:
@@ -58,9 +58,9 @@ class HostCalls:
 
 
 def _keep_thread() -> None:
-    """Let Python keep its state of this thread, which is TensorFlow's, also between calls.
+    """Keep Python's state for this TensorFlow thread between calls.
 
-    Else each call makes one anew, with a stack for which it maps memory: on a small model a tenth of a step.
+    Otherwise each call creates one, with a newly mapped stack: a tenth of a step on a small model.
     """
     if not hasattr(_thread, "state"):
         _thread.state = ctypes.pythonapi.PyGILState_Ensure()

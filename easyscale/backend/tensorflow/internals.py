@@ -1,4 +1,4 @@
-"""What TensorFlow has no public name for, each behind a name that says what it is. `check` says what is missing."""
+"""Wrappers for TensorFlow's private APIs. `check` reports those that are missing."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ from easyscale.keras_internals import require
 
 __all__ = ["NO_INLINE", "Halves", "check", "mirrored", "of_replicas", "outside"]
 
-NO_INLINE = {"_noinline": True}  # the attributes of a function that stays a graph of its own
+NO_INLINE = {"_noinline": True}  # attributes of a function that must stay a graph of its own
 
 _LIBRARY = "tensorflow.python.distribute.distribute_lib"
 _UTILS = "tensorflow.python.distribute.distribute_utils"
@@ -21,13 +21,13 @@ _VALUES = "tensorflow.python.distribute.values"
 
 @functools.cache
 def check() -> None:
-    """Raise `EasyScaleError` if the TensorFlow that is installed has another name for something."""
+    """Raise `EasyScaleError` if the installed TensorFlow lacks one of these names."""
     require("tensorflow")
 
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Inside, TensorFlow and Keras know of no strategy: variables are read on the first device, and written on all."""
+    """Hide the strategy from TensorFlow and Keras: variables are read on the first device, and written on all."""
     library = importlib.import_module(_LIBRARY)
     library._push_per_thread_mode(library._get_default_replica_mode())
     try:
@@ -37,24 +37,24 @@ def outside() -> Iterator[None]:
 
 
 def mirrored(tensors: Sequence[tf.Tensor]) -> Any:
-    """Return tensors of several devices, which are the same, as one value."""
+    """Return equal tensors of several devices as one value."""
     wrap_class = importlib.import_module(_VALUES).Mirrored
     return importlib.import_module(_UTILS).regroup(tensors, wrap_class=wrap_class)
 
 
 def of_replicas(parts: Sequence[Any]) -> Any:
-    """Return what each replica has, as one value."""
+    """Return the values of the replicas as one value."""
     return importlib.import_module(_VALUES).PerReplica(parts)
 
 
 class Halves:
-    """The forward and the backward pass of a function that is traced, without a tape.
+    """The forward and the backward pass of a traced function, without a tape.
 
-    A tape looks at each tensor that the backward pass needs of the forward pass, of which there are hundreds: some 7 %
-    of the time of passes through a few samples.
+    A tape visits each of the hundreds of tensors that the backward pass needs from the forward pass: some 7 % of the
+    time of passes through a few samples.
 
     Args:
-        traced: What `get_concrete_function` returns.
+        traced: The result of `get_concrete_function`.
     """
 
     def __init__(self, traced: Any):
@@ -67,11 +67,11 @@ class Halves:
         self._backward, self._gradients = backward._inference_function, backward.structured_outputs
 
     def position_of(self, captured: tf.Tensor) -> int | None:
-        """Return where `backward` has the gradient by what was captured; `None` if it was not."""
+        """Return the position of a captured tensor's gradient in `backward`'s result; `None` if it was not captured."""
         return self._positions.get(id(captured))
 
     def forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Return the outputs, and what the backward pass needs.
+        """Return the outputs, and the tensors that the backward pass needs.
 
         Args:
             tensors: The inputs.
@@ -81,11 +81,11 @@ class Halves:
         return outputs[: self._outputs], needed
 
     def backward(self, gradients: Sequence[tf.Tensor], needed: Sequence[tf.Tensor]) -> list[Any]:
-        """Return the gradients by the inputs, and then by what was captured; `None` where there is none.
+        """Return the gradients with respect to the inputs, then the captured tensors; `None` where there is none.
 
         Args:
-            gradients: The gradient by each output that has one, which are those of float types.
-            needed: What `forward` has returned.
+            gradients: The gradient with respect to each output of a float type.
+            needed: The second result of `forward`.
         """
         found = iter(self._backward.call_flat(*gradients, *needed))
         return [_next_of(found, form) for form in self._gradients]

@@ -1,4 +1,4 @@
-"""Gradients that may be some rows of a matrix: `tf.IndexedSlices`."""
+"""Gradients that may be row-sparse: `tf.IndexedSlices`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +12,9 @@ __all__ = ["elements_of", "scaled", "sums_of_squares"]
 
 
 def elements_of(rows: tf.IndexedSlices, part: slice) -> tf.IndexedSlices:
-    """Return the rows' elements that are in a part of the flat variable, as rows of one element."""
+    """Return the elements that are in a part of the flat variable, as rows of one element."""
     width = tf.size(rows.values, tf.int64) // tf.maximum(tf.size(rows.indices, tf.int64), 1)
-    indices = tf.cast(rows.indices, tf.int64)  # of a lookup by int32 they are as the numbers
+    indices = tf.cast(rows.indices, tf.int64)  # int32 after a lookup with int32 numbers
     positions = tf.reshape(indices[:, None] * width + tf.range(width)[None], [-1])
     inside = (positions >= part.start) & (positions < part.stop)
     values = tf.boolean_mask(tf.reshape(rows.values, [-1]), inside)
@@ -24,7 +24,7 @@ def elements_of(rows: tf.IndexedSlices, part: slice) -> tf.IndexedSlices:
 
 
 def scaled(gradient: Gradient, factor: Any) -> Gradient:
-    """Return a gradient times a number; one that is rows stays rows, also where the same row comes several times."""
+    """Return a gradient times a number; a row-sparse one stays row-sparse, even if rows occur several times."""
     factor = tf.cast(factor, gradient.dtype)
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)

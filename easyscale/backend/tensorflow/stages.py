@@ -1,4 +1,4 @@
-"""The passes of one stage of a pipeline, each a graph that Python calls for one micro-batch."""
+"""The passes of one pipeline stage, each a graph that Python calls for one micro-batch."""
 
 import functools
 from collections.abc import Callable, Collection, Sequence
@@ -20,12 +20,12 @@ __all__ = ["Passes"]
 class Passes(StagePasses):
     """Traces a stage's forward pass once; its backward pass is the gradient of that graph.
 
-    What the backward pass needs of the forward pass is kept until it has run. So nothing is computed twice, as
-    it would be with recomputation, and a layer that draws random numbers, or counts, does so once. What it costs in
-    memory is what the schedule says: the activations of the micro-batches that are alive.
+    Tensors that the backward pass needs are kept until it has run. So nothing is computed twice, as with recomputation,
+    and a layer that draws random numbers, or counts, does so once. The memory cost is determined by the schedule: the
+    activations of the micro-batches that are alive.
 
     Args:
-        run: See `Backend.stage_passes`, as `inputs`, `watched` and `variables`.
+        run: See `Backend.stage_passes`, also for `inputs`, `watched` and `variables`.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Passes(StagePasses):
     ):
         signature = [tf.TensorSpec(shape, tf.as_dtype(dtype)) for shape, dtype in inputs]
         self._large = GradientSums(variables)
-        # Of one function in several stages, or layers, TensorFlow would count the traces together, and warn of many.
+        # `partial`: TensorFlow would count the traces of one function in several stages together, and warn of many.
         call = functools.partial(_call, run, self._large, frozenset(watched))
         self._run = tf.function(call, input_signature=[*signature, tf.TensorSpec([])], autograph=False)
         self._watched, self._dtypes = list(watched), [spec.dtype for spec in signature]
         self._variables = [native_of(variable) for variable in variables]
         self._kept: dict[int, tuple[list, list, list]] = {}
         self._sums: list[Any] = [None] * len(self._variables)
-        self._rows: set[int] = set()  # the variables whose gradients are some of their rows
+        self._rows: set[int] = set()  # variables with row-sparse gradients
 
     def trace(self) -> None:
         _ = self._halves
@@ -57,12 +57,12 @@ class Passes(StagePasses):
         except Exception:
             if not self._large.forget():
                 raise
-            # A layer may write to its weights, or be wrong: then this says so.
+            # A layer may write to its weights, which now works. If it is wrong, this raises again.
             return Halves(self._run.get_concrete_function())
 
     @functools.cached_property
     def _positions(self) -> list[int | None]:
-        """Where the backward pass has the gradients by the variables."""
+        """The positions of the variables' gradients in the result of the backward pass."""
         return [self._halves.position_of(variable.handle) for variable in self._variables]
 
     def forward(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -86,7 +86,7 @@ class Passes(StagePasses):
         by_variables = [None if position is None else found[position] for position in self._positions]
         del found
         for index in reversed(range(len(by_variables))):
-            self._add(index, by_variables.pop())  # which has no memory any more then
+            self._add(index, by_variables.pop())  # and free its memory
         return [
             view_of(tf.zeros_like(tensor) if gradient is None else gradient)
             for tensor, gradient in zip(watched, by_watched, strict=True)
@@ -102,7 +102,7 @@ class Passes(StagePasses):
                 values, tf.concat([total.indices, gradient.indices], 0), total.dense_shape
             )
         elif gradient is not None:
-            self._sums[index] = tf.raw_ops.AddV2(x=_dense(total), y=_dense(gradient))  # `+` takes longer to begin
+            self._sums[index] = tf.raw_ops.AddV2(x=_dense(total), y=_dense(gradient))  # `+` has more overhead
 
     def take(self, whole: Collection[int] = ()) -> list[Any]:
         taken, self._sums = self._sums, [None] * len(self._variables)
@@ -135,10 +135,10 @@ def _call(run: Callable[[list], list], large: GradientSums, watched: Collection[
 
 
 def _without_gradient(tensor: tf.Tensor) -> tf.Tensor:
-    """Return what is equal, and what the backward pass does not come to.
+    """Return an equal tensor that the backward pass does not reach.
 
-    A graph's backward pass has the gradients by all inputs, whether they are wanted or not. Behind `tf.stop_gradient`
-    it has still those of what comes next: a split layer would send them to others, and nobody would take them.
+    A graph's backward pass computes the gradients of all inputs, wanted or not. With `tf.stop_gradient` it would still
+    compute those of the layers after it: a split layer would send them to others, and nobody would receive them.
     """
     if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
         return tensor

@@ -1,4 +1,4 @@
-"""Tensors of TensorFlow, some of which are a few rows of a matrix, as a step asks for them."""
+"""Tensor operations of a step in TensorFlow, on dense and row-sparse gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["TensorsOfGraphs"]
 
 
 class TensorsOfGraphs(Tensors):
-    """What a graph does with gradients: a tensor is a symbol until it runs."""
+    """Operations on gradients in a graph: tensors are symbolic until it runs."""
 
     def whole(self, value: Any) -> tf.Tensor:
         return tf.convert_to_tensor(value)

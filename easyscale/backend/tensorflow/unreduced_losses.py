@@ -11,15 +11,15 @@ __all__ = ["scale"]
 
 
 def scale(samples: Callable[[], Any], factor: Callable[[], Any]) -> None:
-    """Scale the gradients, by variables of Keras, of losses with a row for each sample. Called once.
+    """Scale gradients with respect to Keras variables of losses with a row per sample. Called once.
 
-    Gradients by other tensors, such as those of a gradient penalty by its inputs, stay as they are, and so do those of
+    Gradients with respect to other tensors, such as the inputs in a gradient penalty, stay as they are. So do those of
     losses whose number of rows is known not to be the batch's, such as a stack of two means.
 
     Args:
-        samples: Function. Returns the number of samples of this worker in the step; `None` outside of a step.
-        factor: Function. Returns the number by which gradients are multiplied; `None` if they stay as they are. All
-            workers call it together.
+        samples: Function. Returns this worker's number of samples in the step; `None` outside of a step.
+        factor: Function. Returns the factor for the gradients; `None` if they stay as they are. All workers call it
+            together.
     """
     original = tf.GradientTape.gradient
 
@@ -31,7 +31,7 @@ def scale(samples: Callable[[], Any], factor: Callable[[], Any]) -> None:
         losses = tf.nest.flatten(target)
         if rows is not None and by_weights and output_gradients is None:
             unreduced = [_has_rows(loss, rows) for loss in losses]
-            # What is known of shapes differs between workers, which must call `factor` together.
+            # Static shapes may differ between workers, which must call `factor` together.
             if any(_is_vector(loss) and (loss.shape != (1,) or _known(rows) == 1) for loss in losses):
                 scaled_by = factor()
                 if scaled_by is not None:
@@ -50,7 +50,7 @@ def _is_vector(loss: Any) -> bool:
 
 
 def _has_rows(loss: Any, samples: Any) -> bool:
-    """Return whether a loss is taken to have one row for each sample."""
+    """Return whether a loss is assumed to have one row per sample."""
     if not _is_vector(loss):
         return False
     return loss.shape[0] is None or loss.shape[0] == _known(samples)
@@ -58,7 +58,7 @@ def _has_rows(loss: Any, samples: Any) -> bool:
 
 def _known(samples: Any) -> int | None:
     """Return a number of samples; `None` if it is not known before the step."""
-    if tf.is_symbolic_tensor(samples) and samples.op.type == "StridedSlice":  # of the shape of the batch
+    if tf.is_symbolic_tensor(samples) and samples.op.type == "StridedSlice":  # a slice of the batch's shape
         (shape, *_) = samples.op.inputs
         if shape.op.type == "Shape":
             return shape.op.inputs[0].shape[0]

@@ -47,7 +47,7 @@ class BatchOfWorkers(BatchOfProcesses):
             share = tf.cast(tf.math.divide_no_nan(count, results[2]), mean.dtype)
 
             def gradient(by_mean: tf.Tensor, by_variance: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-                # The loss is the workers' mean by samples, and each worker's batch moves everybody's moments.
+                # The loss is the workers' sample-weighted mean, and each worker's batch affects the moments of all.
                 sums = self.total(tf.concat([by_mean, by_variance], 0) * weight) * (share / weight)
                 by_mean, by_variance = tf.split(sums, 2)
                 return by_mean + 2 * (mean - joint_mean) * by_variance, by_variance

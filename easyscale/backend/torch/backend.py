@@ -1,4 +1,4 @@
-"""PyTorch, as EasyScale asks for it."""
+"""The PyTorch backend."""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ __all__ = ["BACKEND"]
 
 
 class Torch(Backend):
-    """Steps are Python, and write to variables in place."""
+    """PyTorch, where steps are Python code, and write to variables in place."""
 
     name = "torch"
     tensors = EagerTensors()
@@ -76,7 +76,7 @@ class Torch(Backend):
         randomness.set_states([torch.tensor(own, dtype=torch.uint8) for own in state])
 
     def differ(self, communicator: Communicator) -> None:
-        state = zlib.crc32(torch.get_rng_state().numpy().tobytes())  # dropout without a seed draws by this generator
+        state = zlib.crc32(torch.get_rng_state().numpy().tobytes())  # unseeded dropout uses this generator
         chiefs = communicator.all_gather_object(state)[0]
         if communicator.rank > 0:
             torch.manual_seed(mix(chiefs, communicator.rank))

@@ -1,4 +1,4 @@
-"""Gradients, while PyTorch makes them."""
+"""Per-gradient hooks for PyTorch's backward pass."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ __all__ = ["WatchedPass"]
 
 
 class WatchedPass:
-    """See `base.BackwardPass`. PyTorch calls a hook of a weight when its gradient is complete."""
+    """See `base.BackwardPass`. PyTorch calls a weight's hook when its gradient is complete."""
 
     def reached(self, loss: torch.Tensor, variables: Sequence[Variable]) -> list[bool]:
         reached: set[int] = set()

@@ -1,4 +1,4 @@
-"""Between-graph replication: one process for each worker, which meet in an exchange. There is no graph."""
+"""Between-graph replication: one process per worker; workers communicate through an exchange. There is no graph."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,13 +17,13 @@ __all__ = ["BetweenGraph"]
 
 
 class BetweenGraph(EagerReplica):
-    """The model of this process, which is one of many."""
+    """The model of this process, one of many."""
 
     def batch(self, shared: Shared) -> BatchOfWorkers:
         return BatchOfWorkers(self.communicator, shared, self._step)
 
     def check_model(self, model: Model) -> None:
-        """Raise `ValueError` if somebody else would average gradients as well."""
+        """Raise `ValueError` if something else would average gradients as well."""
         if self.communicator.size > 1 and torch.distributed.is_available() and torch.distributed.is_initialized():
             raise ValueError(
                 "`torch.distributed` must not be initialised where EasyScale averages gradients: Keras would average "
@@ -33,7 +33,7 @@ class BetweenGraph(EagerReplica):
         super().check_model(model)
 
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
-        with torch.no_grad():  # as Keras's trainer; a loop of the user's own may not
+        with torch.no_grad():  # as in Keras's trainer; a custom training loop may not do so
             super().once(apply, gradients, variables)
 
     def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:

@@ -1,4 +1,4 @@
-"""The update of weights by the mean of all workers' gradients."""
+"""The update of weights by the mean gradients of all workers."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ __all__ = ["EagerUpdate"]
 
 
 class EagerUpdate:
-    """Calls functions that update variables, by the same kernels on all workers. What others compile is fused here.
+    """Calls functions that update variables, with the same kernels on all workers. Fused kernels replace compilation.
 
     Args:
-        rehearses: Function. Returns whether a step is rehearsed, which updates nothing.
+        rehearses: Function. Returns whether the step is a rehearsal, which updates nothing.
     """
 
     def __init__(self, rehearses: Callable[[], bool]):
@@ -31,8 +31,8 @@ class EagerUpdate:
     ) -> None:
         if not self._rehearses():
             steps = fused.at_work() if compiles else contextlib.nullcontext()
-            with torch.no_grad(), steps:  # a server's thread has not said so
+            with torch.no_grad(), steps:  # `no_grad` is per thread, and a server's lacks it
                 apply(list(gradients), list(variables))
 
     def forget(self) -> None:
-        """There is nothing to forget."""
+        """Do nothing: nothing is cached."""

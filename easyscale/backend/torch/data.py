@@ -1,4 +1,4 @@
-"""The data of a `fit()`: steps get an iterator over batches, where Keras would give them a batch; and their order."""
+"""The data of a `fit()`: iterators over batches for steps, where Keras would pass a batch; and the order of batches."""
 
 import functools
 import itertools
@@ -14,21 +14,21 @@ __all__ = ["Batches", "are_rows", "by_iterator", "give_iterators", "iterator_of"
 
 
 class Batches(Iterator):
-    """The batches of one pass through the data, which steps take for themselves.
+    """The batches of one pass through the data, taken by the steps themselves.
 
-    So a step can be begun before its batch is there: a checkpoint is written between two batches, and a worker without
-    data left waits for the others. Data that are shuffled draw their order when the first batch is taken.
+    So a step can start before its batch is there: a checkpoint is written between two batches, and a worker without
+    data left waits for the others. Shuffled data draw their order when the first batch is taken.
 
     Args:
-        epoch_iterator: What goes through the data of the `fit()`.
-        loader: What one pass goes through, such as a `torch.utils.data.DataLoader`.
+        epoch_iterator: Keras's iterator over the epochs of the `fit()`.
+        loader: The iterable of one pass, such as a `torch.utils.data.DataLoader`.
     """
 
     def __init__(self, epoch_iterator: Any, loader: Any):
         self._epoch_iterator, self._loader = epoch_iterator, loader
         self._iterator: Iterator | None = None
-        self._state: torch.Tensor | None = None  # of PyTorch's generator when the pass began
-        self._number: int | None = None  # by which Keras shuffles the pass, from 3.16 on
+        self._state: torch.Tensor | None = None  # of PyTorch's generator at the start of the pass
+        self._number: int | None = None  # Keras's number of the pass, which determines its order, since 3.16
 
     def __next__(self) -> Any:
         if self._iterator is None:
@@ -37,7 +37,7 @@ class Batches(Iterator):
         return next(self._iterator)
 
     def peek(self) -> Any:
-        """Return the batch that comes next, and comes again; no random numbers count as drawn for it."""
+        """Return the next batch without consuming it or, as far as the generator shows, drawing random numbers."""
         state, had_begun = torch.get_rng_state(), self._iterator is not None
         try:
             batch = next(self)
@@ -51,24 +51,24 @@ class Batches(Iterator):
         return batch
 
     def end_epoch(self) -> None:
-        """End the epoch that is under way: no step of it has data."""
+        """End the current epoch: no step of it has data."""
         end_epoch(self._epoch_iterator)
 
     def order(self) -> list | None:
-        """Return the state of PyTorch's generator when the pass began, with Keras's number; `None` if it has not."""
+        """Return the state of PyTorch's generator at the start of the pass, with Keras's number; `None` before it."""
         if self._state is None:
             return None
         return self._state.tolist() if self._number is None else [self._state.tolist(), self._number]
 
     def go_on(self, passes: int, order: Any) -> None:
-        """Begin as a pass of another process did, of which `order` is, behind `passes` others."""
-        dataset: Any = getattr(getattr(self._loader, "dataset", None), "iterable", None)  # of tf.data, in Keras's own
+        """Start as a pass of another process did, given its `order` and the number of `passes` before it."""
+        dataset: Any = getattr(getattr(self._loader, "dataset", None), "iterable", None)  # `tf.data`, wrapped by Keras
         if passes and shuffles(dataset):
-            for _ in range(passes - (self._iterator is not None)):  # a look at its first batch was a pass as well
+            for _ in range(passes - (self._iterator is not None)):  # `peek` has started a pass as well
                 iter(dataset)
             self._iterator = None
         if order is not None and self._iterator is None:
-            state, self._number = order if len(order) == 2 else (order, None)  # before Keras 3.16 the state alone
+            state, self._number = order if len(order) == 2 else (order, None)  # before Keras 3.16, just the state
             own, self._state = torch.get_rng_state(), torch.tensor(state, dtype=torch.uint8)
             try:
                 with shuffled_by(self._epoch_iterator, self._number):
@@ -80,17 +80,17 @@ class Batches(Iterator):
 
 
 def give_iterators(epoch_iterator: Any) -> None:
-    """Have Keras give each step the `Batches` of the pass in a list, where the batch would be."""
+    """Have Keras pass each step the `Batches` of the pass in a list, in place of the batch."""
     replace_iterators(epoch_iterator, lambda begin: itertools.repeat(Batches(epoch_iterator, begin())))
 
 
 def iterator_of(given: Sequence[Any]) -> Iterator:
-    """Return the `Batches` in what Keras gives a step; of a step on a batch by itself, an iterator over that."""
+    """Return the `Batches` in a step's argument; for a step on a single batch, an iterator over that."""
     return given[0] if isinstance(given[0], Batches) else iter(given)
 
 
 def by_iterator(train_function: Callable[[list], Any], steps_per_execution: int) -> Callable[[Iterator], Any]:
-    """Return a function that takes an iterator, for one of Keras's that takes a list of batches and steps on each."""
+    """Turn Keras's function of a list of batches, which steps on each, into a function of an iterator."""
 
     def steps(iterator: Iterator) -> Any:
         first = next(iterator)
@@ -100,12 +100,12 @@ def by_iterator(train_function: Callable[[list], Any], steps_per_execution: int)
 
 
 def are_rows(tensors: Sequence[Any]) -> bool:
-    """Return whether all of these are tensors, with a row for each sample."""
+    """Return whether all of these are tensors with one row per sample."""
     return bool(tensors) and all(isinstance(tensor, torch.Tensor) and tensor.ndim for tensor in tensors)
 
 
 def keep_in_order(on_shuffle: Callable[[], None]) -> None:
-    """From now on a `DataLoader` that would shuffle its data takes them in order, and calls `on_shuffle`."""
+    """Make a `DataLoader` that would shuffle its data take them in order, and call `on_shuffle`."""
     begin: Any = DataLoader.__init__
 
     @functools.wraps(begin)

@@ -1,4 +1,4 @@
-"""Updates by kernels of PyTorch that go through memory once, where Keras's go through it once for each operation."""
+"""Fused updates: PyTorch kernels that pass over memory once, where Keras does so for each operation."""
 
 import contextlib
 import functools
@@ -18,25 +18,25 @@ from easyscale.layout.specs import Variable
 
 __all__ = ["advice", "at_work", "has_kernel"]
 
-FROM = 1 << 20  # elements of weights whose update takes a time that is worth a line
+FROM = 1 << 20  # number of elements from which the advice is worth printing
 
-# The updates that begin with 1 / (1 - beta^t) are far beyond their begin then: Keras's rate has that factor in it.
+# Makes the kernel's bias correction, 1 / (1 - beta^t), equal to 1: Keras's rate already contains that factor.
 _STEPS_DONE = 1e9
 
-_here = threading.local()  # whether steps of this thread are fused
+_here = threading.local()  # `fused`: whether this thread's steps are
 
 
 def has_kernel(optimizer: Any) -> bool:
-    """Return whether an optimizer of Keras makes its step by one kernel in `at_work`."""
+    """Return whether a Keras optimizer steps with a single kernel in `at_work`."""
     if isinstance(optimizer, keras.optimizers.SGD):
         return bool(optimizer.momentum) and not optimizer.nesterov
     return isinstance(optimizer, keras.optimizers.Adam)
 
 
 def advice(optimizers: Sequence[Any]) -> str | None:
-    """Return a line about one of many weights that has no kernel; `None` if there is none."""
+    """Return a line about an optimizer of many weights that has no fused kernel; `None` if there is none."""
     for optimizer in optimizers:
-        own = getattr(optimizer, "inner_optimizer", None) or optimizer  # where it scales the loss
+        own = getattr(optimizer, "inner_optimizer", None) or optimizer  # if it is a `LossScaleOptimizer`
         is_one_operation = isinstance(own, keras.optimizers.SGD) and not own.momentum
         elements = sum(math.prod(weight.shape) for weight in trained_by(own))
         if elements >= FROM and not (has_kernel(own) or is_one_operation):
@@ -49,9 +49,9 @@ def advice(optimizers: Sequence[Any]) -> str | None:
 
 @contextlib.contextmanager
 def at_work() -> Iterator[None]:
-    """Inside, in this thread, Keras's `Adam`, `AdamW` and `SGD` with momentum make their steps by one kernel.
+    """Fuse steps of Keras's `Adam`, `AdamW` and `SGD` with momentum within this context, on this thread.
 
-    Weight decay, clipping, moving averages and the count of steps stay Keras's. The steps are Keras's to rounding:
+    Weight decay, clipping, moving averages and the step count remain Keras's. Steps equal Keras's up to rounding:
 
         m = beta_1 m + (1 - beta_1) g,  v = beta_2 v + (1 - beta_2) g^2,  w -= alpha m / (sqrt(v) + epsilon)      Adam
         m = momentum m - rate g,  w += m                                                                         SGD
@@ -75,7 +75,7 @@ def _replaced(step: Callable[..., None], original: Callable[..., None]) -> Calla
         optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Variable], learning_rate: Any
     ) -> None:
         filled = [(grad, variable) for grad, variable in zip(grads, variables, strict=True) if grad.numel()]
-        own = [grad for grad, _ in filled], [variable for _, variable in filled]  # a kernel wants no empty tensors
+        own = [grad for grad, _ in filled], [variable for _, variable in filled]  # kernels reject empty tensors
         if filled and getattr(_here, "fused", False) and has_kernel(optimizer) and _are_plain(*own):
             step(optimizer, *own, learning_rate)
         else:
@@ -85,7 +85,7 @@ def _replaced(step: Callable[..., None], original: Callable[..., None]) -> Calla
 
 
 def _are_plain(grads: Sequence[torch.Tensor], variables: Sequence[Variable]) -> bool:
-    """Whether all is on one device and of one type for which the kernel rounds as Keras's operations do."""
+    """Return whether all tensors have one device and one type for which the kernel rounds as Keras's operations do."""
     kinds = {(tensor.dtype, tensor.device) for tensor in (*grads, *map(native_of, variables))}
     dtype, device = next(iter(kinds))
     return len(kinds) == 1 and dtype in (torch.float32, torch.float64) and device.type in ("cpu", "cuda")
@@ -103,7 +103,7 @@ def _adam(optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Var
         keras.ops.cast(optimizer.iterations + 1, weights[0].dtype),
     )
     powers = [keras.ops.power(one * beta, step) for beta in (optimizer.beta_1, optimizer.beta_2)]
-    rate = keras.ops.cast(learning_rate, weights[0].dtype)  # in the type, and the order, in which Keras computes it
+    rate = keras.ops.cast(learning_rate, weights[0].dtype)  # in Keras's type and order of operations
     alpha = rate * torch.sqrt(1 - powers[1]) / (1 - powers[0])
     adam(
         weights,
@@ -116,7 +116,7 @@ def _adam(optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Var
         amsgrad=optimizer.amsgrad,
         beta1=optimizer.beta_1,
         beta2=optimizer.beta_2,
-        lr=alpha if alpha.is_cuda else float(alpha),  # which would wait for a GPU
+        lr=alpha if alpha.is_cuda else float(alpha),  # `float` would wait for the GPU
         weight_decay=0.0,
         eps=optimizer.epsilon,
         maximize=False,
@@ -132,7 +132,7 @@ def _sgd(optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Vari
         fused=True,
         weight_decay=0.0,
         momentum=optimizer.momentum,
-        lr=-1.0,  # Keras's momentum has the rate in it
+        lr=-1.0,  # Keras's momentum contains the rate
         dampening=1.0 + rate,
         nesterov=False,
         maximize=False,

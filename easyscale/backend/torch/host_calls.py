@@ -1,4 +1,4 @@
-"""Where steps call Python with arrays."""
+"""Calls from steps into Python with arrays."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["HostCalls"]
 
 
 class HostCalls:
-    """Calls at once: a step is Python. See `base.HostCalls`."""
+    """Runs calls immediately: a step is Python code. See `base.HostCalls`."""
 
     def __call__(
         self,

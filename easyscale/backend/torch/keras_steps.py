@@ -1,4 +1,4 @@
-"""What Keras calls for each step on PyTorch: with data, where others get an iterator over them."""
+"""The functions that Keras calls for each step on PyTorch: with data, where other backends receive an iterator."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["KerasSteps"]
 
 
 class KerasSteps(keras_steps.KerasSteps):
-    """Steps that make an iterator of what Keras gives them."""
+    """Steps that turn the data from Keras into an iterator."""
 
     def train_function(self, model: Any) -> Callable[[Iterator], Any]:
         return data.by_iterator(model.train_function, model.steps_per_execution)

@@ -1,4 +1,4 @@
-"""Tensors on GPUs: their way to the CPU's memory and back, and arrays of the same memory there."""
+"""Tensors on GPUs: transfers to host memory and back, and arrays that share their memory."""
 
 import contextlib
 import functools
@@ -16,18 +16,18 @@ __all__ = ["array_of", "coming", "device", "in_order", "moved", "tensors_of"]
 
 
 def device(values: Sequence[Any] = ()) -> torch.device:
-    """Return the device on which Keras makes tensors here: that of some values, if one of them is on a GPU.
+    """Return the device on which Keras creates tensors: that of some values, if one of them is on a GPU.
 
-    Keras says it by making a tensor, for which a GPU is waited for.
+    Asking Keras creates a tensor, which waits for the GPU.
     """
     found = (variables.native_of(value).device for value in values if not isinstance(value, (bool, int, float)))
     return next((one for one in found if one.type == "cuda"), None) or keras.ops.convert_to_tensor(False).device
 
 
 def coming(values: Sequence[Any]) -> Callable[[], list[Any]]:
-    """Begin to copy values from a GPU to the CPU's memory; return a function that returns all when they are there.
+    """Start copying values from a GPU to host memory; return a function that waits for all and returns them.
 
-    They are copied beside what the GPU computes next.
+    The copies overlap with the GPU's next computations.
     """
     copies, on_gpu = _flat_ones(values)
     done: torch.cuda.Event | None = None
@@ -48,9 +48,9 @@ def coming(values: Sequence[Any]) -> Callable[[], list[Any]]:
 
 
 def _flat_ones(values: Sequence[Any]) -> tuple[list[Any], list[tuple[list[int], torch.Tensor]]]:
-    """Return the values as tensors, and for each type those on a GPU: their positions, and all of them in one vector.
+    """Return the values as tensors, and for each type those on a GPU: their positions, and a vector of all of them.
 
-    A hundred small copies take longer than one large one.
+    A hundred small copies take longer than a large one.
     """
     tensors: list[Any] = list(values)
     on_gpu: dict[int, torch.Tensor] = {}
@@ -64,7 +64,7 @@ def _flat_ones(values: Sequence[Any]) -> tuple[list[Any], list[tuple[list[int], 
 
 
 def _by_type(tensors: Mapping[int, torch.Tensor]) -> list[tuple[list[int], list[torch.Tensor]]]:
-    """Return, for each type, the positions of the tensors of it, and those tensors as vectors."""
+    """Return, for each type, the positions of its tensors, and those tensors as vectors."""
     kinds: dict[torch.dtype, list[int]] = {}
     for position, tensor in tensors.items():
         kinds.setdefault(tensor.dtype, []).append(position)
@@ -72,15 +72,15 @@ def _by_type(tensors: Mapping[int, torch.Tensor]) -> list[tuple[list[int], list[
 
 
 def _pinned(flat: torch.Tensor) -> torch.Tensor:
-    """Begin to copy a vector from a GPU to memory that the GPU itself writes to; PyTorch keeps that for the next step.
+    """Start copying a vector from a GPU to pinned memory, which PyTorch keeps for the next step.
 
-    It is many times as fast as other memory.
+    It is many times as fast as pageable memory.
     """
     return torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
 
 
 def _put(tensors: list[torch.Tensor], positions: Sequence[int], flat: torch.Tensor) -> None:
-    """Put the pieces of a vector where there are tensors of their shapes."""
+    """Replace tensors by the pieces of a vector, in their shapes."""
     sizes = [tensors[position].numel() for position in positions]
     for position, piece in zip(positions, flat.split(sizes), strict=True):
         tensors[position] = piece.view(tensors[position].shape)
@@ -92,7 +92,7 @@ def _stream_beside(device: torch.device) -> torch.cuda.Stream:
 
 
 def moved(tensors: Sequence[torch.Tensor], to: torch.device) -> list[torch.Tensor]:
-    """Return tensors of the CPU's memory on a device: the same on a CPU, copies on a GPU, by way of pinned memory."""
+    """Return tensors in host memory on a device: the same on a CPU, copies by way of pinned memory on a GPU."""
     copies = list(tensors)
     if to.type != "cuda":
         return copies
@@ -104,7 +104,7 @@ def moved(tensors: Sequence[torch.Tensor], to: torch.device) -> list[torch.Tenso
 
 
 def array_of(value: Any) -> Any:
-    """Return a tensor, or a variable, as an array of the same memory, on a GPU if it is there."""
+    """Return a tensor or a variable as an array that shares its memory, on a GPU if it is there."""
     tensor = variables.native_of(value).detach()
     if not tensor.is_cuda:
         return variables.array_of(tensor)
@@ -114,7 +114,7 @@ def array_of(value: Any) -> Any:
 
 
 def tensors_of(arrays: Sequence[Any], dtypes: Sequence[np.dtype], to: torch.device) -> list[torch.Tensor]:
-    """Return arrays, some of which may be on a GPU, as tensors on a device: there of the same memory."""
+    """Return arrays, some perhaps on a GPU, as tensors on a device; those on a GPU are not copied."""
     wholes: dict[tuple[int, np.dtype], torch.Tensor] = {}  # many are views of one vector
     found: dict[int, torch.Tensor] = {}
     from_cpu: dict[int, torch.Tensor] = {}
@@ -132,7 +132,7 @@ def tensors_of(arrays: Sequence[Any], dtypes: Sequence[np.dtype], to: torch.devi
 
 
 def in_order(values: Sequence[Any]) -> contextlib.AbstractContextManager:
-    """Return a context in which arrays on GPUs are computed with behind what has made these tensors."""
+    """Return a context in which operations on GPU arrays run after those that made these tensors."""
     for value in values:
         tensor = variables.native_of(value)
         if tensor.is_cuda:

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch as a step asks for them. Keras makes no gradients of some rows here."""
+"""Tensor operations of a step in PyTorch. Keras creates no row-sparse gradients here."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["EagerTensors"]
 
 
 class EagerTensors(Tensors):
-    """What a step does with gradients whose values are there."""
+    """Operations on gradients that have been computed."""
 
     def whole(self, value: Any) -> torch.Tensor:
         return native_of(value)

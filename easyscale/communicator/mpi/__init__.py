@@ -1,12 +1,13 @@
-"""Ranks as processes that MPI joins. The only package that imports mpi4py.
+"""Ranks as MPI processes. The only package that imports mpi4py.
 
-start           begins with MPI
-job             what a process knows of its job: who is on its node, who has left
+start           initialises MPI
+job             the processes of the job: who is on this node, who has left
 communicator    the communicator: messages between ranks
+transfer        messages in progress
 collectives     MPI's own collectives
-memory          memory that the ranks of a node have in common
-waiting         how ranks wait for others
-ending          how a process ends
+memory          memory shared by the ranks of a node
+waiting         waiting for other ranks
+ending          the end of a process
 """
 
 import atexit
@@ -68,7 +69,7 @@ def world() -> Mpi:
 
 
 def _servers(count: int, size: int) -> int:
-    """The number of servers among `size` ranks, if so many are asked for."""
+    """Return the number of servers among `size` ranks if `count` are requested."""
     if count >= size > 1:
         raise LaunchError(
             f"EASYSCALE_SERVERS must be a number of servers that leaves one worker. Received: {count} of {size} ranks. "

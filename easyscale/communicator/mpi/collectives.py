@@ -1,4 +1,4 @@
-"""MPI's own collectives, where the library knows better than we do."""
+"""MPI's own collectives, which the library tunes for the network."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ __all__ = ["LibraryCollectives"]
 
 
 class LibraryCollectives:
-    """The collectives of the MPI library, of all processes: in an elastic job they would be with those that failed.
+    """The MPI library's collectives over all processes; not for elastic jobs, where they would include failed ones.
 
     Args:
         intra: `mpi4py.MPI.Intracomm`.

@@ -1,4 +1,4 @@
-"""The communicator of processes that MPI joins: messages between two ranks, and what MPI does better than these."""
+"""The MPI communicator: point-to-point messages, and MPI's own collectives and windows where possible."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class Mpi(Communicator):
     """The ranks of an MPI communicator.
 
     Args:
-        intra: `mpi4py.MPI.Intracomm`. Used by nobody else.
+        intra: `mpi4py.MPI.Intracomm`. Nothing else may use it.
         job: `Job` of these ranks.
         servers: Int. The number of ranks, the last ones, that only serve. Defaults to `0`.
         original: `Mpi` of the same ranks, if this is a duplicate. Defaults to `None`.
@@ -49,7 +49,7 @@ class Mpi(Communicator):
         self._renumber()
 
     def _renumber(self) -> None:
-        """Take the numbers that the ranks have now."""
+        """Update rank, size and nodes from the membership."""
         self.rank, self.size, self.servers = self.membership.rank, self.membership.size, self.membership.servers
         nodes: dict[int, list[int]] = {}
         for rank, world_rank in enumerate(self.membership.world_ranks):
@@ -97,7 +97,7 @@ class Mpi(Communicator):
         return self._keep(Transfer(self._waiting, action, requests, source, [part.size for part in parts]))
 
     def _rehearse(self) -> Request:
-        """Return what stands for a transfer while this process prepares to replace a rank."""
+        """Return a no-op transfer while this process prepares to replace a rank."""
         self.membership.check_rehearsal()
         return Nothing()
 

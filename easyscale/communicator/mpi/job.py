@@ -1,4 +1,4 @@
-"""What a process knows of its job, whatever the communicator."""
+"""State of a job that all communicators of a process share."""
 
 import numpy as np
 
@@ -12,18 +12,18 @@ __all__ = ["Job"]
 
 
 class Job:
-    """All processes that the launcher has started. They must all make this.
+    """All processes that the launcher has started. Collective: all of them must create it.
 
     Args:
-        intra: `mpi4py.MPI.Intracomm` of them.
-        least_workers: Int. With fewer an elastic job ends; `None` if it is not elastic, and ends with the first.
-        spares: Int. The number of processes, the last ones, that are no ranks until they replace one.
-        keeps_global_batch: Bool. Whether the workers that are left divide the global batch anew.
+        intra: `mpi4py.MPI.Intracomm` of these processes.
+        least_workers: Int. An elastic job ends with fewer workers. `None` if any failure ends the job.
+        spares: Int. The number of processes, the last ones, that are not ranks until they replace one.
+        keeps_global_batch: Bool. Whether the remaining workers divide the global batch again.
 
     Attributes:
         count: Int. The number of ranks at the start.
         node: `mpi4py.MPI.Intracomm` of the processes of this node.
-        node_of: Array. For each world rank the first of its node.
+        node_of: Array. For each world rank, the first world rank of its node.
         departures: `Departures`.
         elastic: `ElasticJob`, or `None`.
     """
@@ -53,6 +53,6 @@ class Job:
 
 
 def ranks_of_this_node(intra: MPI.Intracomm) -> MPI.Intracomm:
-    """Return a new communicator of those ranks that share memory with this one."""
-    # mpi4py's stubs say `Comm` of all that is split; of an `Intracomm` it is one.
+    """Return a new communicator of the ranks that share memory with this one."""
+    # mpi4py's stubs declare a `Comm`; splitting an `Intracomm` returns an `Intracomm`.
     return intra.Split_type(MPI.COMM_TYPE_SHARED)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Memory that the ranks of a node have in common, as MPI makes it."""
+"""Shared memory for the ranks of a node, as MPI windows."""
 
 import os
 import platform
@@ -12,10 +12,10 @@ from easyscale.errors import SharedMemoryError
 
 __all__ = ["IN_ORDER", "allocate_shared"]
 
-IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")  # others see its writes in the order of writing
+IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")  # cores see each other's writes in program order
 
-_ROOM_FOR_OTHERS = 1 << 20  # bytes that stay free, for what MPI itself keeps there
-_SHARED_MEMORY = "/dev/shm"  # where MPI libraries keep it on Linux
+_ROOM_FOR_OTHERS = 1 << 20  # bytes left free for MPI itself
+_SHARED_MEMORY = "/dev/shm"  # where MPI libraries allocate it on Linux
 
 
 class _MpiWindow(Window):
@@ -38,11 +38,11 @@ def allocate_shared(node: MPI.Intracomm, nbytes: int, waiting: Waiting) -> Windo
         waiting: `Waiting`.
 
     Raises:
-        SharedMemoryError: If the node has no room for it.
+        SharedMemoryError: If the node does not have room for it.
     """
     needs = np.array([nbytes])
     node.Allreduce(MPI.IN_PLACE, needs)
-    room = np.array([_room()])  # after that all ranks have filled what they have allocated before
+    room = np.array([_room()])  # by now all ranks have filled their earlier allocations
     node.Bcast(room)
     if needs + _ROOM_FOR_OTHERS > room:
         raise SharedMemoryError(
@@ -51,17 +51,17 @@ def allocate_shared(node: MPI.Intracomm, nbytes: int, waiting: Waiting) -> Windo
             f"(`mount -o remount,size=8G {_SHARED_MEMORY}`, `docker run --shm-size=8g`, an `emptyDir` of medium "
             "`Memory` in Kubernetes), or choose the exchange 'ring'"
         )
-    info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # each part begins with a page
+    info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # each part starts on a page boundary
     window = MPI.Win.Allocate_shared(nbytes, 1, info, node)
     info.Free()
     made = _MpiWindow(window, node.size)
-    made.parts[node.rank][:] = 0  # takes the memory now: later there may be none, and that ends a process
-    waiting.wait(node.Ibarrier(), "waits for shared memory")  # nobody writes before
+    made.parts[node.rank][:] = 0  # allocates the pages now: if they ran out later, the process would be killed
+    waiting.wait(node.Ibarrier(), "waits for shared memory")  # nobody writes before all are zero
     return made
 
 
 def _room() -> int:
-    """The bytes that are free for shared memory; where that is not known, very many."""
+    """Return the number of bytes free for shared memory, or a huge number if that is unknown."""
     if not os.path.isdir(_SHARED_MEMORY):
         return 1 << 62
     free = os.statvfs(_SHARED_MEMORY)
@@ -69,7 +69,7 @@ def _room() -> int:
 
 
 def _size() -> str:
-    """Of how many bytes, in words."""
+    """Return the total size of shared memory, as a phrase for an error message."""
     if not os.path.isdir(_SHARED_MEMORY):
         return ""
     found = os.statvfs(_SHARED_MEMORY)

@@ -1,7 +1,7 @@
-"""How ranks wait for others: politely, and not for ever.
+"""Waiting for other ranks: without occupying the core, and not forever.
 
-After a short spin, or at once in a thread beside one that computes, the core is given to whoever computes. A rank that
-leaves while others still wait for it is noticed, and whoever watches is told of a wait that lasts.
+After a short spin, or immediately in a background thread, the core is left to threads that compute. A rank that leaves
+while others still wait for it is noticed, and a long wait is reported to the watcher.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ from easyscale.progress import Progress
 __all__ = ["Waiting"]
 
 _SPIN_SECONDS = 0.001  # poll this long, yielding the core; then sleep between polls
-_NAP_SECONDS = 0.0001  # at first; who has waited long naps for a twentieth of that
-_PATIENT_NAP_SECONDS = 0.0005  # at first, beside a thread that computes: each nap's end costs it some 20 µs
+_NAP_SECONDS = 0.0001  # at first; later a twentieth of the time waited so far
+_PATIENT_NAP_SECONDS = 0.0005  # at first, beside a computing thread: each wake-up costs that some 20 µs
 _LONG_NAP_SECONDS = 0.005
-_GRACE_SECONDS = 3.0  # a rank may leave while what it sent is still on its way
-_NOTED_SECONDS = 0.25  # a wait that has lasted so long is written down for whoever watches
-_TOO_LONG = MPI.ERR_TRUNCATE  # of what has come, for the memory it was to go to
+_GRACE_SECONDS = 3.0  # a rank may leave while its messages are still in transit
+_NOTED_SECONDS = 0.25  # a wait this long is recorded for the watcher
+_TOO_LONG = MPI.ERR_TRUNCATE  # a message is longer than its receive buffer
 _LOST = {getattr(MPI, name, -1) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")}
 
 
 class Waiting:
-    """Waits for other ranks, and notices who has failed and who has left.
+    """Waiting for other ranks, which notices failed and departed ones.
 
     Args:
         membership: `Membership`: the ranks.
@@ -65,7 +65,7 @@ class Waiting:
                     left = next((rank for rank in gone if missing is None or rank in missing()), None)
                     left_at = None if left is None else time.monotonic()
                 elif waited > _GRACE_SECONDS:
-                    if missing is not None and left not in missing():  # what it had sent came late
+                    if missing is not None and left not in missing():  # its messages arrived late
                         left = left_at = None
                         continue
                     raise PeerError(
@@ -80,10 +80,10 @@ class Waiting:
                 self._progress.end_wait(slot)
 
     def wait(self, request: MPI.Request, action: str, missing: Callable[[], list[int]] | None = None) -> int:
-        """Wait for `request` without holding the core; return how many bytes it has received. See `poll`.
+        """Wait for `request` without occupying the core; return the number of bytes received. See `poll`.
 
         Raises:
-            PeerError: If a rank has left without whom the request cannot complete.
+            PeerError: If a rank that the request depends on has left.
         """
         status = MPI.Status()
         try:
@@ -94,7 +94,7 @@ class Waiting:
 
     @contextlib.contextmanager
     def inside_mpi(self, action: str) -> Iterator[None]:
-        """A context in which MPI itself waits, busily."""
+        """A context for calls in which MPI itself busy-waits."""
         self._progress.moved()
         try:
             yield
@@ -103,7 +103,7 @@ class Waiting:
         self._progress.moved()
 
     def named(self, error: MPI.Exception, action: str) -> PeerError:
-        """Return what to raise for an error of MPI's."""
+        """Return the exception to raise for an MPI error."""
         if self.membership.is_elastic and error.Get_error_class() in _LOST:
             return self._lost(action)
         remedy = ". Pass vectors of one length and dtype on all ranks" if error.Get_error_class() == _TOO_LONG else ""

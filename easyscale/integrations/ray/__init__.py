@@ -1,4 +1,4 @@
-"""Workers on the nodes of a Ray cluster, as `easyscale.run` has them on this host.
+"""Workers on the nodes of a Ray cluster: the counterpart of `easyscale.run`, whose workers run on this host.
 
                     this process
                          |  the function, pickled
@@ -8,12 +8,12 @@
          |  easyscale launch                 |
       mpirun ------- agent ----- Ray ----> daemon of mpirun
        |    |                             |    |
-    rank 0  rank 1                     rank 2  rank 3            which exchange gradients by MPI, not by Ray
+    rank 0  rank 1                     rank 2  rank 3            exchange gradients by MPI, not by Ray
 
-on_nodes    `run`, which one calls
-hosts       the placement group, and an actor on each of its nodes
-node        the actor: starts the launcher, or what mpirun wants to have started on its node
-agent       what mpirun starts in the place of ssh
+on_nodes    `run`, the public function
+hosts       the placement group, with an actor on each of its nodes
+node        the actor: starts the launcher, or mpirun's command for its node
+agent       the program that mpirun starts in place of ssh
 """
 
 from easyscale.integrations.ray.on_nodes import run

@@ -1,6 +1,6 @@
-"""What mpirun starts in the place of ssh; its arguments are a token, a host and a command.
+"""Replacement for ssh that mpirun starts; its arguments are a token, a host and a command.
 
-As ssh does, it has the command run by a shell on that host, here by the actor of Ray that is there.
+Like ssh, it runs the command in a shell on that host, through the Ray actor there.
 """
 
 import importlib
@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Return the exit code of the command."""
+    """Run the command and return its exit code."""
     ray: Any = importlib.import_module("ray")
     token, host, *words = sys.argv[1:]
     ray.init(os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=logging.ERROR)

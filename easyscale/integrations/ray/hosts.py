@@ -1,4 +1,4 @@
-"""What Ray has reserved: the nodes on which workers run, and an actor on each."""
+"""Resources reserved by Ray: the nodes on which workers run, with an actor on each."""
 
 import contextlib
 import secrets
@@ -14,27 +14,27 @@ from easyscale.running.folder import Call, Failure
 
 __all__ = ["Hosts"]
 
-_CALLS = 16  # of an actor at a time: its node's launcher, an interrupt, and what mpirun starts
+_CALLS = 16  # concurrent calls of an actor: the launcher, an interrupt, and commands of mpirun
 
 
 class Hosts:
-    """A context in which CPUs, and GPUs, of a cluster are reserved for workers, and their nodes have actors.
+    """A context in which CPUs and GPUs of a cluster are reserved for workers, with an actor on each node.
 
-    Nodes with one address, as Ray emulates them on one host, are one host.
+    Nodes with the same address, as in a cluster that Ray emulates on one host, are one host.
 
     Args:
-        ray: The module of Ray. It is connected to the cluster.
-        workers: Int. How many workers there are to be; `None` for as many as the cluster has room for.
-        cpus: Int. The CPUs of each.
-        gpus: Int. The GPUs of each.
-        timeout: Float. Seconds to wait for those that others have now.
+        ray: The module `ray`, connected to the cluster.
+        workers: Int. The number of workers; `None` for as many as the cluster has room for.
+        cpus: Int. CPUs per worker.
+        gpus: Int. GPUs per worker.
+        timeout: Float. Seconds to wait for resources that are in use.
 
     Attributes:
-        workers: Int. How many workers there are.
+        workers: Int. The number of workers.
 
     Raises:
-        ValueError: If the cluster has not so many.
-        LaunchError: If they have not become free in time.
+        ValueError: If the cluster does not have as many CPUs or GPUs.
+        LaunchError: If they do not become free in time.
     """
 
     def __init__(self, ray: Any, workers: int | None, cpus: int, gpus: int, timeout: float):
@@ -47,8 +47,8 @@ class Hosts:
         self.workers = self._checked(workers)
         self._token = secrets.token_hex(8)
         self._slots: Counter[str] = Counter()
-        self._nodes: dict[str, Any] = {}  # by address; that of the first has the launcher
-        self._reserved: list[tuple[str, Any]] = []  # what has the GPUs of a node's other workers, by address
+        self._nodes: dict[str, Any] = {}  # actors by address; the first one runs the launcher
+        self._reserved: list[tuple[str, Any]] = []  # address, and actor that holds one other worker's GPUs
 
     def _checked(self, workers: int | None) -> int:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -84,7 +84,7 @@ class Hosts:
             addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
             bundles = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
             places = [addresses[bundles[bundle]] for bundle in range(self.workers)]
-            self._slots = Counter(places)  # in the order of the first bundle of each
+            self._slots = Counter(places)  # in the order of each host's first bundle
             for bundle, address in enumerate(places):
                 if address not in self._nodes:
                     self._nodes[address] = self._actor(bundle, address)
@@ -111,7 +111,7 @@ class Hosts:
     def _actor(self, bundle: int, address: str) -> Any:
         options: dict[str, Any] = {"num_cpus": self._cpus, "max_concurrency": _CALLS}
         options |= {"name": Node.name_of(self._token, address), "namespace": Node.NAMESPACE}
-        path = f"{tempfile.gettempdir()}/.easyscale-ray-{self._token}"  # the command of all ranks names it
+        path = f"{tempfile.gettempdir()}/.easyscale-ray-{self._token}"  # the same on all nodes, as in all ranks' argv
         return self._in_bundle(Node, bundle, **options).remote(path, self._cpus)
 
     def _in_bundle(self, kind: type, bundle: int, **options: Any) -> Any:
@@ -121,41 +121,41 @@ class Hosts:
         return self._ray.remote(kind).options(num_gpus=self._gpus, scheduling_strategy=strategy, **options)
 
     def _show_gpus(self) -> None:
-        """Have the workers of each node see the GPUs of all of them, which they divide."""
+        """Make the GPUs of all workers of a node visible to each of them; they divide them by local rank."""
         for address, node in self._nodes.items():
             beside = [reserved for where, reserved in self._reserved if where == address]
             found = self._wait([one.gpus.remote() for one in (node, *beside)])
             self._wait([node.see.remote([number for numbers in found for number in numbers])])
 
     def __str__(self) -> str:
-        """The hosts as `easyscale launch --hosts` has them."""
+        """The hosts in the format of `easyscale launch --hosts`."""
         return ",".join(f"{address}:{slots}" for address, slots in self._slots.items())
 
     def give(self, call: Call) -> None:
-        """Let workers know what they are to do."""
-        for node in self._nodes.values():  # one by one: they may have a file system in common
+        """Write the call for the workers of every node."""
+        for node in self._nodes.values():  # one by one: they may share a file system
             self._wait([node.give.remote(tuple(call))])
 
     def check(self, line: list[str]) -> None:
-        """Raise what `easyscale launch` has against these options, on the node on which it will run."""
+        """Check these options on the node on which `easyscale launch` will run; raise its errors."""
         self._wait([self._first.check.remote(line)])
 
     def start(self, line: list[str]) -> Iterator[Any]:
-        """Start the workers; return what yields references to what they write."""
+        """Start the workers; return an iterator over references to their output."""
         return self._first.show.options(num_returns="streaming").remote(line, self._token)
 
     def interrupt(self) -> None:
-        """Have the workers end as by Ctrl-C; at once if they were asked to before."""
+        """Interrupt the workers as Ctrl-C does; a second call ends them at once."""
         self._first.interrupt.remote()
 
     def outcome(self) -> tuple[list[Failure], bytes | None]:
-        """Return what the function has raised, and what it has returned on the chief."""
+        """Return the function's failures on all workers, and its pickled result on the chief."""
         found = self._wait([node.outcome.remote() for node in self._nodes.values()])
         failures = sorted((Failure(*one) for own, _ in found for one in own), key=Failure.order)
         return failures, next((result for _, result in found if result is not None), None)
 
     def ending(self) -> tuple[int, str]:
-        """Return the exit code of the launcher, and what was written to stderr last."""
+        """Return the exit code of the launcher and the end of its stderr."""
         return self._wait([self._first.ending.remote()])[0]
 
     @property

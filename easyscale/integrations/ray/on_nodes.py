@@ -1,4 +1,4 @@
-"""A function on several workers of a Ray cluster."""
+"""`run`: calls a function on several workers of a Ray cluster."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -25,33 +25,33 @@ def run(
 ) -> Any:
     """Call `function(*args)` on `n` workers on the nodes of a Ray cluster, and return what the chief's call returns.
 
-    A placement group has a bundle of CPUs and GPUs for each worker, on as few nodes as there is room on. On each node
-    an actor starts the workers: the first by `easyscale launch`, and mpirun starts those of the others through Ray,
-    where it would use ssh. Workers exchange gradients by MPI, between the addresses that Ray has of the nodes. What
-    they write is shown here; Ctrl-C ends them, and so does the end of this process.
+    A placement group has a bundle of CPUs and GPUs for each worker, packed on as few nodes as possible. The first
+    node's actor runs `easyscale launch`; its mpirun starts the workers of the other nodes through Ray instead of ssh.
+    Workers exchange gradients by MPI, between the nodes' addresses in Ray. Their output is shown here. Ctrl-C ends
+    them, and so does the end of this process.
 
-    EasyScale, its MPI and Keras must be installed on each node at the same place, as in one image. Files that workers
-    have in common, such as checkpoints, belong in a folder that all nodes see.
+    EasyScale, MPI and Keras must be installed at the same path on each node, as in a common image. Files that workers
+    share, such as checkpoints, belong in a folder that all nodes can access.
 
     Args:
-        function: Function. Called on each worker. It travels by cloudpickle, with its arguments and what it uses.
-        *args: What it is called with.
-        n: Int. The number of workers. Defaults to `None`: as many as the cluster has CPUs, and GPUs, for.
-        cpus_per_worker: Int. How many CPUs Ray reserves for each worker. Defaults to `1`.
-        gpus_per_worker: Int. How many GPUs Ray reserves for each worker, which sees these. Defaults to `0`: it sees
-            none.
-        timeout: Float. Seconds to wait for those that others have now. Defaults to `60.0`.
-        **options: The options of `easyscale launch`, with underscores, but for those that name hosts.
+        function: Function. Called on each worker. It is sent by cloudpickle, with its arguments and the objects that it
+            uses.
+        *args: Arguments of the function.
+        n: Int. The number of workers. Defaults to `None`: as many as the cluster has CPUs and GPUs for.
+        cpus_per_worker: Int. CPUs that Ray reserves for each worker. Defaults to `1`.
+        gpus_per_worker: Int. GPUs that Ray reserves for each worker, the only ones that it sees. Defaults to `0`.
+        timeout: Float. Seconds to wait for resources that are in use. Defaults to `60.0`.
+        **options: The options of `easyscale launch`, with underscores, except those that name hosts.
 
     Returns:
-        What the function returns on the chief, if it can be pickled.
+        The return value of the function on the chief, which must be picklable.
 
     Raises:
-        ValueError: If an option is wrong, or the cluster has not so many CPUs or GPUs.
-        TypeError: If the function is none, or it or an argument cannot be pickled.
-        LaunchError: If there is no Ray; if this process is a worker itself; if they have not become free in time.
-        WorkerError: If a worker has ended otherwise than by an exception.
-        Exception: What the function has raised on a worker; see `easyscale.run`.
+        ValueError: If an option is wrong, or the cluster does not have as many CPUs or GPUs.
+        TypeError: If `function` is not callable, or it or an argument cannot be pickled.
+        LaunchError: If Ray is missing, this process is itself a worker, or the resources do not become free in time.
+        WorkerError: If a worker ends without an exception.
+        Exception: The function's exception on a worker; see `easyscale.run`.
 
     Example:
 
@@ -94,7 +94,7 @@ def _ray() -> Any:
 
 
 def _output(ray: Any, hosts: Hosts, line: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield what the workers write until they end. An interrupt is passed on, and raised when they have."""
+    """Yield the workers' output until they end. An interrupt is forwarded to them, and raised after their end."""
     interrupt: KeyboardInterrupt | None = None
     stream = hosts.start(line)
     while True:

@@ -1,8 +1,8 @@
-"""A pipeline: each worker has some layers of the model, and micro-batches go through all of them.
+"""A pipeline: each worker has some layers of the model, and micro-batches pass through all of them.
 
-schedules/      in which order a stage works, without a tensor
-cut             which layers are whose
-crossings       what crosses the cuts
-stage           what one stage does in a step
-pipeline        what users say
+schedules/      the order of a stage's actions, without tensors
+cut             the assignment of layers to stages
+crossings       the tensors that cross the cuts
+stage           the actions of one stage in a step
+pipeline        the user's options
 """

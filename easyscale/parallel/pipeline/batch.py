@@ -1,4 +1,4 @@
-"""A batch in micro-batches."""
+"""A batch divided into micro-batches."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ Form: TypeAlias = tuple[tuple[int, ...], np.dtype]  # shape and dtype of one sam
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """The batch of a pipeline, as a stage knows it.
+    """A pipeline's batch, as seen by one stage.
 
     Attributes:
         samples: Int. The number of samples.
-        all_samples: Int. That of all pipelines in this step.
+        all_samples: Int. The number of samples of all pipelines in this step.
         microbatches: Int. The number of micro-batches. With fewer samples there are as many as samples.
-        inputs: The model's inputs, on the first stage; none on others.
-        labels: Targets and their weights, flat, on the first stage; none on others.
-        totals: Vector, on the first stage. What losses that are no means over samples are divided by, in this step of
-            all pipelines.
+        inputs: The model's inputs, on the first stage; empty on others.
+        labels: Targets and their weights, flat, on the first stage; empty on others.
+        totals: Vector, on the first stage. The divisors, over all pipelines in this step, of losses that are not means
+            over samples.
     """
 
     samples: int
@@ -38,13 +38,13 @@ class Batch:
         return sizes_of(self.samples, self.microbatches)
 
     def part(self, number: int) -> slice:
-        """Return which samples are in a micro-batch."""
+        """Return the samples of a micro-batch, as a slice."""
         sizes = self.sizes
         return slice(start := sum(sizes[:number]), start + sizes[number])
 
 
 def sizes_of(samples: int, microbatches: int) -> list[int]:
-    """Return how many samples each micro-batch has: as even as can be, none of them empty.
+    """Return the number of samples in each micro-batch: as even as possible, none of them empty.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Which models are built in the scope of a pipeline, and who is told of them."""
+"""Notifications of models that are built in a pipeline's scope."""
 
 import contextlib
 import weakref
@@ -14,18 +14,18 @@ __all__ = ["built_for", "on_built"]
 
 _Act = Callable[[Any, Any, Communicator], Any]
 _acts: list[_Act] = []
-_untold: list[tuple[weakref.ref, Any, Communicator]] = []  # until there is an act
+_untold: list[tuple[weakref.ref, Any, Communicator]] = []  # models built before there was an act
 
 
 def on_built(act: _Act) -> None:
-    """Call `act(model, pipeline, communicator)` for each model that is built in a scope, also for those that were."""
+    """Call `act(model, pipeline, communicator)` for each model built in a scope, including earlier ones."""
     _acts.append(act)
     _tell()
 
 
 @contextlib.contextmanager
 def built_for(pipeline: Any, communicator: Communicator) -> Iterator[None]:
-    """Inside, models are built whose weights get no values; see `defer_values`.
+    """Build models with deferred weights within this context; see `defer_values`.
 
     Args:
         pipeline: The `Pipeline`.

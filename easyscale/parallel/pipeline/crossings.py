@@ -1,4 +1,4 @@
-"""Which tensors cross from one stage to another."""
+"""The tensors that cross from one stage to another."""
 
 import dataclasses
 import math
@@ -14,15 +14,15 @@ __all__ = ["Crossing", "bytes_across", "check_crossing", "crossings_of"]
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
-    """A tensor that goes straight from the stage that makes it to one that needs it, and its gradient back.
+    """A tensor that is sent directly from the stage that makes it to one that needs it, and its gradient back.
 
     Attributes:
         tensor: The `KerasTensor`.
         source: Int. The stage that makes it. The first one has the model's inputs.
         target: Int. A stage that needs it. The last one needs the model's outputs.
-        has_gradient: Bool. Whether its gradient comes back: some weight before it is trained.
-        masks: Tuple of `KerasTensor`s that come to the same stage, whose mask it is. If it crosses for them alone, it
-            comes from where the first is made. Empty if it is no mask, or only what a layer takes.
+        has_gradient: Bool. Whether its gradient comes back: it depends on a trainable weight.
+        masks: Tuple of the `KerasTensor`s received by the same stage whose mask it is. If it crosses only for these, it
+            comes from the source of the first. Empty if it is not a mask, or is only a layer's input.
     """
 
     tensor: Any
@@ -38,7 +38,7 @@ class Crossing:
 
     @property
     def dtype(self) -> np.dtype:
-        """Its type, as NumPy has it."""
+        """The NumPy dtype."""
         return _dtype(self.tensor)
 
     @property
@@ -48,9 +48,9 @@ class Crossing:
 
 
 def _uses(graph: Graph) -> dict[int, tuple[Any, int, list[int]]]:
-    """For each tensor, by identity: itself, the number of the call that makes it, -1 for inputs, and those that use it.
+    """Return for each tensor, by identity: the tensor, the number of the call that makes it, and of those that use it.
 
-    The model's outputs, and their masks, are used by a call behind the last one.
+    Inputs are made by call -1. The model's outputs, and their masks, are used by a call after the last one.
     """
     uses: dict[int, tuple[Any, int, list[int]]] = {id(tensor): (tensor, -1, []) for tensor in graph.inputs}
     for number, node in enumerate(graph.nodes):
@@ -64,7 +64,7 @@ def _uses(graph: Graph) -> dict[int, tuple[Any, int, list[int]]]:
 
 
 def bytes_across(graph: Graph) -> list[int]:
-    """For each place before a call the bytes of a sample that would cross there."""
+    """Return, for each position before a call, the bytes per sample that would cross there."""
     across = np.zeros(len(graph.nodes) + 2, int)
     for tensor, made, used in _uses(graph).values():
         if used:
@@ -78,7 +78,7 @@ def crossings_of(graph: Graph, stage_of: list[int], stages: int) -> list[Crossin
 
     Args:
         graph: The `Graph`.
-        stage_of: For each call its stage.
+        stage_of: The stage of each call.
         stages: Int. The number of stages.
     """
     learns = _learns(graph)
@@ -92,9 +92,9 @@ def crossings_of(graph: Graph, stage_of: list[int], stages: int) -> list[Crossin
 
 
 def _with_masks(graph: Graph, stage_of: list[int], crossings: list[Crossing]) -> list[Crossing]:
-    """Return crossings with those of masks: a layer reads the mask of a tensor that it is given from the tensor.
+    """Add crossings of masks: a layer reads the mask of an input from the tensor.
 
-    One that crosses anyway, as what a layer of that stage takes, does not cross twice; nor does one of several tensors.
+    A mask crosses once, even if a layer of that stage also takes it as an input, or if several tensors have it.
     """
     found = {(id(crossing.tensor), crossing.target): crossing for crossing in crossings}
     for crossing in crossings:
@@ -110,7 +110,7 @@ def _with_masks(graph: Graph, stage_of: list[int], crossings: list[Crossing]) ->
 
 
 def _learns(graph: Graph) -> set[int]:
-    """Return the tensors, by identity, before which there is a weight that is trained."""
+    """Return the tensors, by identity, that depend on a trainable weight."""
     found: set[int] = set()
     for node in graph.nodes:
         trains = bool(getattr(node.operation, "trainable_variables", ()))
@@ -120,7 +120,7 @@ def _learns(graph: Graph) -> set[int]:
 
 
 def check_crossing(crossing: Crossing) -> None:
-    """Raise `ValueError` if a tensor cannot cross: its rows have no fixed shape, or are no numbers."""
+    """Raise `ValueError` if a tensor cannot cross: its rows have no fixed shape, or are not numbers."""
     tensor = crossing.tensor
     received = f"`{tensor.name}` of shape {tuple(tensor.shape)} from stage {crossing.source} to {crossing.target}"
     if getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False):

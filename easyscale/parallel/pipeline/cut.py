@@ -1,4 +1,4 @@
-"""Which layers of a model are on which stage."""
+"""The assignment of a model's layers to stages."""
 
 import dataclasses
 import difflib
@@ -18,7 +18,7 @@ __all__ = ["Cut", "StagePart", "Tied", "cut_model"]
 
 @dataclasses.dataclass(frozen=True)
 class Tied:
-    """A weight that layers of several stages use. The first of these trains it, by the sum of all their gradients.
+    """A weight that layers of several stages use. The first of these stages trains it, with the sum of all gradients.
 
     Attributes:
         variable: The variable.
@@ -33,15 +33,15 @@ class Tied:
 
 @dataclasses.dataclass(frozen=True)
 class StagePart:
-    """What one stage has of a model.
+    """The part of a model on one stage.
 
     Attributes:
         number: Int, from 0.
         nodes: List of the calls of layers, in order.
         layers: List of the layers and operations, each once.
-        receives: List of the `Crossing`s that come to it, in the order of stages, then of calls.
-        sends: List of the `Crossing`s that leave it, in the same order.
-        variables: List of the variables of its layers, but for those that an earlier stage has as well.
+        receives: List of the incoming `Crossing`s, in the order of stages, then of calls.
+        sends: List of the outgoing `Crossing`s, in the same order.
+        variables: List of the variables of its layers, except those that an earlier stage has as well.
         tied: List of all `Tied` weights of the model.
     """
 
@@ -60,7 +60,7 @@ class StagePart:
 
     @property
     def used(self) -> list[keras.Variable]:
-        """The variables that its layers use, also those of an earlier stage."""
+        """The variables that its layers use, including those of earlier stages."""
         return _variables(self.layers)
 
     @property
@@ -70,17 +70,17 @@ class StagePart:
 
     @property
     def weights(self) -> int:
-        """The number of weights that are trained."""
+        """The number of trainable weights."""
         return sum(math.prod(variable.shape) for variable in self.trainable_variables)
 
 
 class Cut:
-    """A model in stages.
+    """A model divided into stages.
 
     Args:
         graph: The `Graph` of the model.
-        bounds: For each stage the number of its first call, then the number of all calls.
-        times: For each call the seconds of its passes for a micro-batch. Defaults to `None`: they were not measured.
+        bounds: The number of each stage's first call, then the number of all calls.
+        times: For each call, the seconds of its passes for a micro-batch. Defaults to `None`: not measured.
 
     Attributes:
         graph: The same.
@@ -123,7 +123,7 @@ class Cut:
         ]
 
     def __str__(self) -> str:
-        """The table: for each stage its layers, its weights, its time, and what it sends forward for each sample."""
+        """Return a table with each stage's layers, weights, time, and bytes sent forward per sample."""
         rows: list[tuple[str, ...]] = [("stage", "layers", "weights", "ms", "sends for each sample")]
         for stage in self.stages:
             names = [layer.name for layer in stage.layers]
@@ -155,15 +155,15 @@ def cut_model(
     """Cut a Sequential or Functional model into stages.
 
     Args:
-        model: The model. It knows the shape of its inputs.
-        stages: Int. The number of stages, cut so that the largest has as few weights as possible, and then so that as
-            little as possible crosses. Defaults to `None`: one more than there are names.
+        model: The model. The shape of its inputs is known.
+        stages: Int. The number of stages. The cut minimizes the weights of the largest stage, then the bytes that
+            cross. Defaults to `None`: one more than there are names.
         names: The names of layers, each the last one of its stage. Defaults to `None`.
-        times: For each call of a layer its seconds, by which the slowest stage is as fast as possible. Defaults to
-            `None`.
+        times: The seconds of each call of a layer. If given, the cut minimizes the time of the slowest stage. Defaults
+            to `None`.
 
     Raises:
-        ValueError: If the model cannot be cut so.
+        ValueError: If the model cannot be cut this way.
 
     Example:
 
@@ -215,7 +215,7 @@ def _variables(layers: Sequence[Any]) -> list[keras.Variable]:
 
 
 def _new_weights(graph: keras_internals.Graph) -> list[int]:
-    """For each call the number of weights that are trained and that no call before uses."""
+    """Return, for each call, the number of trainable weights that no earlier call uses."""
     seen: set[int] = set()
     counts = []
     for node in graph.nodes:
@@ -264,7 +264,7 @@ def _by_size(graph: keras_internals.Graph, stages: int, times: Sequence[float] |
 
 
 def _check_moving(cut: Cut) -> None:
-    """Raise `ValueError` if a layer that changes something when it is called is on two stages."""
+    """Raise `ValueError` if a layer whose calls change its state is on two stages."""
     seen: dict[int, int] = {}
     for stage in cut.stages:
         for layer in stage.layers:

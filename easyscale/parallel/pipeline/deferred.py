@@ -1,4 +1,4 @@
-"""Weights that get their values when it is known on which rank they are: elsewhere they never take memory."""
+"""Weights that get values only after they are assigned to a rank: elsewhere they never take memory."""
 
 import collections
 import contextlib
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 _Read = Callable[["DeferredVariable"], Any]
-_reading: list[_Read] = []  # what has the values that are not here
+_reading: list[_Read] = []  # sources of values that are not on this rank
 
 
 class Elsewhere(np.lib.mixins.NDArrayOperatorsMixin):
-    """Stands for the value of a weight that is not on this rank. `set_weights` takes it back; else it raises an error.
+    """A placeholder for the value of a weight on another rank. `set_weights` accepts it; any other use is an error.
 
     Args:
         path: String. The path of the weight.
@@ -60,9 +60,9 @@ def _not_here(path: str) -> EasyScaleError:
 
 
 class DeferredVariable(keras.Variable):
-    """A variable without a value. It becomes a stock one of Keras's when it is given one; to read it is an error.
+    """A variable without a value. It becomes a stock Keras variable when it is assigned one; reading it is an error.
 
-    Where Keras only looks for shapes it is what its initializer makes, in a graph that is not run.
+    While Keras only infers shapes, its value is what its initializer makes, in a graph that is not run.
     """
 
     _easyscale_class: type[keras.Variable]
@@ -77,16 +77,16 @@ class DeferredVariable(keras.Variable):
         raise _not_here(self.path)
 
     def numpy(self) -> Any:
-        """Return its value where that is asked for from another rank, else what stands for it in `get_weights`."""
+        """Return its value if that can be read from another rank, else its placeholder in `get_weights`."""
         return np.asarray(self.value) if _reading else Elsewhere(self.path, tuple(self.shape))
 
     def assign(self, value: Any) -> Any:
-        """Become a stock variable of a value, but stay what it is if that is what `numpy` returns."""
+        """Become a stock variable with a value; ignore the placeholder that `numpy` returns."""
         return value if isinstance(value, Elsewhere) else super().assign(value)
 
     @property
     def regularizer(self) -> Any:
-        """None, while there is no value: the rank that has one says what it adds to the loss."""
+        """`None` while there is no value: the rank that has one computes the regularization loss."""
         return None
 
     @regularizer.setter
@@ -97,13 +97,13 @@ class DeferredVariable(keras.Variable):
         self.become(lambda *_, **__: value)
 
     def become(self, initializer: Callable[..., Any]) -> None:
-        """Become a stock variable, with the value that an initializer makes."""
+        """Become a stock variable, with a value from an initializer."""
         variable = cast(keras.Variable, self)
         variable.__class__ = self._easyscale_class
         keras_internals.initialize(variable, initializer)
 
     def defer(self) -> None:
-        """Have no value."""
+        """Drop the value."""
         self._value = None
 
 
@@ -113,20 +113,20 @@ def has_value(variable: keras.Variable) -> bool:
 
 
 def is_deferred(model: keras.Model) -> bool:
-    """Return whether a model was built in a scope: each rank has the weights of its stage only."""
+    """Return whether a model was built in a scope, so that each rank has the weights of its stage only."""
     return any("_easyscale_initializer" in vars(variable) for variable in model.variables)
 
 
 def make(variable: keras.Variable) -> None:
-    """Give a variable that has none its first value: that which it would have had in one process."""
+    """Assign its initial value to a variable that has none, the same as in a single process."""
     if isinstance(variable, DeferredVariable):
         variable.become(variable._easyscale_initializer)
 
 
 def release(variable: keras.Variable) -> None:
-    """Let a variable have neither value nor memory; whole numbers, such as those of random generators, stay."""
+    """Free a variable's value and memory; integers, such as states of random generators, stay."""
     if has_value(variable) and keras.backend.is_float_dtype(variable.dtype):
-        backends.get().hold(variable, None)  # a graph may still know it
+        backends.get().hold(variable, None)  # a graph may still refer to it
         _defer(variable, vars(variable).get("_easyscale_initializer", keras.initializers.Zeros()))
 
 
@@ -139,7 +139,7 @@ def _defer(variable: keras.Variable, initializer: Callable[..., Any]) -> None:
 
 @contextlib.contextmanager
 def made_for_now(variables: Sequence[keras.Variable]) -> Iterator[None]:
-    """Inside, variables have values, also those that have none outside."""
+    """Assign initial values within this context to variables that have none."""
     without = [variable for variable in variables if not has_value(variable)]
     for variable in without:
         make(variable)
@@ -152,7 +152,7 @@ def made_for_now(variables: Sequence[keras.Variable]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_by(read: _Read) -> Iterator[None]:
-    """Inside, `read(variable)` returns the value of a variable that has none on this rank."""
+    """Use `read(variable)` as the value of variables that have none on this rank, within this context."""
     _reading.append(read)
     try:
         yield
@@ -162,7 +162,7 @@ def read_by(read: _Read) -> Iterator[None]:
 
 @contextlib.contextmanager
 def identified() -> Iterator[None]:
-    """Inside, optimizers may be built: they may know weights by the identities of their values, also without any."""
+    """Allow optimizers to be built within this context: deferred weights get distinct dummy values as identities."""
     values = collections.defaultdict[int, keras.Variable](lambda: keras.Variable(np.zeros(0, "float32")))
     with read_by(lambda weight: values[id(weight)].value):
         yield
@@ -170,10 +170,10 @@ def identified() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_values() -> Iterator[None]:
-    """Inside, the float variables of layers, and of optimizers, get no values.
+    """Create float variables of layers and optimizers without values within this context.
 
-    A value that depends on what was drawn before, by an initializer that is not Keras's own or has a `SeedGenerator`,
-    is made at once, in the order of one process. So are values of layers' other variables, and all of metrics.
+    A value that depends on earlier draws, from an initializer that is not Keras's own or has a `SeedGenerator`, is
+    created at once, in the order of a single process. So are values of layers' other variables, and all of metrics.
     """
     depth = 0
 
@@ -188,12 +188,12 @@ def defer_values() -> Iterator[None]:
             variable = original(*args, **kwargs)
         finally:
             depth -= 1
-        if not keras_internals.has_value(variable) and has_value(variable):  # Keras makes it later, outside of this
+        if not keras_internals.has_value(variable) and has_value(variable):  # Keras initializes it later, outside
             variable._easyscale_initializer = None
         return variable
 
     def initialize(variable: keras.Variable, initializer: Callable, original: Callable) -> None:
-        is_late = "_easyscale_initializer" in vars(variable)  # of a layer that is built in a call
+        is_late = "_easyscale_initializer" in vars(variable)  # of a layer that is built by a call
         if (depth or is_late) and _is_repeatable(initializer) and keras.backend.is_float_dtype(variable.dtype):
             _defer(variable, initializer)
         else:
@@ -208,7 +208,7 @@ def defer_values() -> Iterator[None]:
 
 @contextlib.contextmanager
 def wrapped(owner: type, name: str, around: Callable) -> Iterator[None]:
-    """Inside, `around(original, ...)` is called in place of a class's method."""
+    """Replace a class's method by `around(original, ...)` within this context."""
     original, had = getattr(owner, name), name in vars(owner)
 
     @functools.wraps(original)
@@ -226,5 +226,5 @@ def wrapped(owner: type, name: str, around: Callable) -> Iterator[None]:
 
 
 def _is_repeatable(initializer: Any) -> bool:
-    """Whether an initializer makes the same value whenever it is called."""
+    """Return whether an initializer makes the same value in every call."""
     return type(initializer).__module__.startswith("keras.") and isinstance(getattr(initializer, "seed", 0), int)

@@ -1,4 +1,4 @@
-"""A row of layers in parts that are as even as possible."""
+"""Division of a sequence of layers into parts as even as possible."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,16 @@ __all__ = ["divide"]
 def divide(
     counts: Sequence[int], across: Sequence[int], parts: int, costs: Sequence[int] | None = None
 ) -> list[int] | None:
-    """Return where to cut a row, so that the largest part is as small as possible, and then so that least crosses.
+    """Return the cuts that minimize the size of the largest part and, among these, the total crossing.
 
     Args:
-        counts: For each element how much it weighs.
-        across: For each place before an element, and behind the last, what crosses there.
-        parts: Int. The number of parts, in each of which something weighs.
-        costs: For each element what it adds to its part, as measured: within 2 % parts are as large. Defaults to
-            `None`: what it weighs.
+        counts: The weight of each element.
+        across: The cost of a cut at each position: before each element, and after the last.
+        parts: Int. The number of parts, each with a nonzero weight.
+        costs: The measured size of each element; parts may exceed the minimum by 2 %. Defaults to `None`: its weight.
 
     Returns:
-        The places: 0, then the begin of each other part, then the number of elements. `None` if there are none.
+        The positions: 0, the start of each further part, then the number of elements. `None` if there are none.
 
     Example:
 
@@ -39,9 +38,9 @@ def divide(
 def _least(
     weights: np.ndarray, total: np.ndarray, across: np.ndarray, parts: int, bound: int | None
 ) -> list[int] | None:
-    """Return the places of the least largest part or, with a bound for the parts, of the least that crosses."""
+    """Return the positions with the smallest largest part or, given a bound on parts, the least crossing."""
     count = len(total) - 1
-    # For each place the least cost of the parts before it, and where the last of them begins.
+    # For each position, the least cost of the parts before it, and the start of the last of them.
     best: list[dict[int, tuple[int, int]]] = [{0: (0, 0)}]
     for _ in range(parts):
         found: dict[int, tuple[int, int]] = {}

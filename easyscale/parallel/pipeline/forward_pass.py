@@ -1,4 +1,4 @@
-"""What one stage computes of a micro-batch, in the graph."""
+"""The computation of one stage for a micro-batch, in the graph."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,13 +11,13 @@ from easyscale.parallel.pipeline.cut import Cut
 __all__ = ["ForwardPass", "Loss", "StageLayers", "call", "outputs_of", "summed", "weight_losses"]
 
 # Takes the model's outputs in their structure, the flat list of labels, the numbers of the batch (a vector: the samples
-# of the micro-batch, and of the batches of all pipelines, then `Batch.totals`), and what layers of all stages add to
-# the loss; returns the loss, as a mean over the samples of the micro-batch.
+# of the micro-batch, those of the batches of all pipelines, then `Batch.totals`), and the losses added by layers of all
+# stages; returns the loss as a mean over the samples of the micro-batch.
 Loss = Callable[[Any, list, Any, list], Any]
 
 
 class StageLayers:
-    """The layers of one stage, called as the model calls them.
+    """The layers of one stage, called in the same way as by the model.
 
     Args:
         cut: The `Cut`.
@@ -26,8 +26,8 @@ class StageLayers:
     Attributes:
         inputs: List of the `KerasTensor`s that it takes.
         outputs: List of the `KerasTensor`s that other stages need.
-        problem: String. What is wrong with what a call has made, for an error on all stages; `""` if nothing is.
-        under_way: Int. How many calls of any stage go on in this process.
+        problem: String. An error in the results of a call, to be raised on all stages; `""` if there is none.
+        under_way: Int. The number of calls of stages in progress in this process.
     """
 
     under_way = 0
@@ -47,11 +47,11 @@ class StageLayers:
         self._crosses = {id(tensor) for tensor in [*self.inputs, *self.outputs, *keras.tree.flatten(cut.graph.outputs)]}
 
     def __call__(self, tensors: list, training: bool) -> tuple[dict[int, Any], list]:
-        """Return all tensors, by the identity of the `KerasTensor`s, and what the layers add to the loss.
+        """Return all tensors, by the identity of the `KerasTensor`s, and the losses that the layers add.
 
         Args:
             tensors: One for each of `inputs`.
-            training: Bool. Whether they are called as in training.
+            training: Bool. Whether the layers are called in training mode.
         """
         known, added = dict(zip(map(id, self.inputs), tensors, strict=True)), []
         for mask, tensor in self._masks_in:
@@ -65,13 +65,13 @@ class StageLayers:
         finally:
             StageLayers.under_way -= 1
         for number, tensor in self._masks_out.items():
-            if number not in known:  # what layers take as a mask is, also that of a tensor of another stage
+            if number not in known:  # a mask that is a layer's input is known, even for another stage's tensor
                 known[number] = _mask_of(known[id(tensor)], tensor)
         self._look_at_types(known)
         return known, added
 
     def _look_at_types(self, known: dict[int, Any]) -> None:
-        """Note as a `problem` that a tensor that crosses is of another type than its layer has said."""
+        """Set `problem` if a crossing tensor has another type than its layer has declared."""
         sent = set(map(id, self.outputs))
         for node in self._nodes:
             for tensor in [output for output in node.outputs if id(output) in sent]:
@@ -84,9 +84,9 @@ class StageLayers:
                     )
 
     def _check_masks(self, node: Any, known: dict[int, Any]) -> None:
-        """Raise `ValueError` if a layer keeps a mask that the graph does not know of, and another stage needs it.
+        """Raise `ValueError` if a layer keeps a mask that is missing in the graph, and another stage needs it.
 
-        A layer that does not support masks loses them, as Keras says; but not if it returns its input as it is.
+        According to Keras a layer that does not support masks drops them; but not if it returns its input unchanged.
         """
         for output in node.outputs:
             if keras_internals.mask_of(output) is not None:
@@ -102,19 +102,19 @@ class StageLayers:
 
 
 class ForwardPass:
-    """The layers of one stage, called as the model calls them in training, and on the last one the loss.
+    """The layers of one stage, called in the same way as by the model in training, and on the last stage the loss.
 
     Args:
         cut: The `Cut`.
         stage: Int. The number of the stage.
         loss: `Loss`, which the last stage calls.
-        labels: Int. The number of labels, which come to the last stage.
+        labels: Int. The number of labels, which the last stage receives.
 
     Attributes:
         inputs: List of the `KerasTensor`s that it takes.
         outputs: List of the `KerasTensor`s that other stages need; none of the last stage, which returns the loss.
         layers: `StageLayers`.
-        adds_loss: Bool. Whether its layers add to the loss, which a call has shown: then a number is its last output.
+        adds_loss: Bool. Whether its layers add to the loss, known after a call: if so, the last output is a number.
     """
 
     def __init__(self, cut: Cut, stage: int, loss: Loss, labels: int):
@@ -125,11 +125,11 @@ class ForwardPass:
         self.adds_loss = False
 
     def __call__(self, tensors: list) -> list:
-        """Return what other stages need, or the loss, for a micro-batch.
+        """Return the tensors that other stages need, or the loss, for a micro-batch.
 
         Args:
-            tensors: The inputs. On the last stage labels follow, what each of the other stages has that adds to the
-                loss, and the numbers of the batch.
+            tensors: The inputs. On the last stage these are followed by the labels, the losses added by each other
+                stage that has any, and the numbers of the batch.
         """
         own, others = tensors[: len(self.inputs)], tensors[len(self.inputs) :]
         of_weights = weight_losses(self._part.trainable_variables)
@@ -143,7 +143,7 @@ class ForwardPass:
 
 
 def _mask_of(value: Any, tensor: Any) -> Any:
-    """Return the mask of a tensor, in the type of the graph; if a layer of the user's own took it away, of all."""
+    """Return a tensor's mask in the graph's dtype; all ones if a custom layer has removed it."""
     found, said = keras_internals.mask_of(value), keras_internals.mask_of(tensor)
     if found is None:
         return keras.ops.ones(keras.ops.shape(value)[: len(said.shape)], said.dtype)
@@ -151,12 +151,12 @@ def _mask_of(value: Any, tensor: Any) -> Any:
 
 
 def weight_losses(variables: Sequence[keras.Variable]) -> list:
-    """Return what regularizers make of weights."""
+    """Return the regularization losses of weights."""
     return [variable.regularizer(variable) for variable in variables if variable.regularizer is not None]
 
 
 def summed(added: Sequence[Any]) -> list:
-    """Return what is added to a loss as numbers of the type that losses have."""
+    """Return added losses as scalars of the dtype of losses."""
     return [keras.ops.cast(keras.ops.sum(loss), keras.config.floatx()) for loss in added]
 
 
@@ -165,8 +165,8 @@ def call(node: Any, known: dict[int, Any], training: bool = True) -> None:
 
     Args:
         node: The call, of a `Graph`.
-        known: Dict. The tensors so far, by the identity of the `KerasTensor` that each stands for. It gets the results.
-        training: Bool. Whether it is called as in training. Defaults to `True`.
+        known: Dict. The tensors so far, by the identity of their `KerasTensor`s. The results are added to it.
+        training: Bool. Whether it is called in training mode. Defaults to `True`.
     """
     args, kwargs = node.arguments.fill_in(known)
     results = keras_internals.with_training(node.operation, training)(*args, **kwargs)

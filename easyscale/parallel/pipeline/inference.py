@@ -1,4 +1,4 @@
-"""Calls of a model that has one stage on each rank, where nothing is trained."""
+"""Calls of a model with one stage on each rank, without training."""
 
 import contextlib
 import functools
@@ -19,29 +19,29 @@ from easyscale.step.python_calls import PythonCalls
 
 __all__ = ["CALL", "Inference"]
 
-CALL = -3  # with `CALL - samples` the first stage says to the others that it calls the model; it may tell them others
+CALL = -3  # `CALL - samples` is the first stage's message that it calls the model; numbers above are other messages
 
 Spec = tuple[tuple[int | None, ...], np.dtype]
-_Sent = list[tuple[Request, np.ndarray]]  # what is sent stays in memory until it has arrived
+_Sent = list[tuple[Request, np.ndarray]]  # keeps messages in memory until they have arrived
 
 
 class Inference:
-    """Calls a model together with the ranks that have its other stages, which must call it for as many samples.
+    """Calls a model together with the ranks that have its other stages, which must pass equally many samples.
 
         stage 0                    stage 1                    stage 2
         inputs --> layers -- activations --> layers -- ... --> layers --> outputs
                labels ------------------------------------------------->
                                    outputs <-------------------    if all stages want them
 
-    The inputs and the labels are those of the first stage, which other ranks' need not be equal to. Each call sends
-    what crosses once, 8 bytes to each stage, and labels with 8 bytes from each, or outputs. A stage waits for what it
-    has sent in a call in the `S`-th one behind it, of `S` stages: while stage 2 has a batch, stage 0 is two ahead.
+    Inputs and labels are taken from the first stage; those of other ranks may differ. Each call sends every crossing
+    once, 8 bytes to each stage, and labels with 8 bytes from each, or outputs. With `S` stages, a stage waits for a
+    call's messages in the `S`-th call after it: while stage 2 has a batch, stage 0 is two ahead.
 
     Args:
         cut: The `Cut`.
         communicator: The `Communicator` of the pipeline's stages, of which this rank is one.
         backend: The `Backend`.
-        answer: Function. Is called with what the first stage says to the others that is no call.
+        answer: Function. Called with the first stage's messages other than calls.
 
     Attributes:
         is_last: Bool. Whether this rank has the last stage, which has the outputs.
@@ -52,17 +52,17 @@ class Inference:
         self._calls, self._layers = PythonCalls(backend), StageLayers(cut, communicator.rank)
         self._part, self._stages = cut.stages[communicator.rank], communicator.size
         self._is_first, self.is_last = communicator.rank == 0, communicator.rank == self._stages - 1
-        self._under_way: list[_Sent] = []  # of each call
+        self._under_way: list[_Sent] = []  # one list per call
         counted = {id(variable) for variable in cut.stages[-1].used} if not self.is_last else set()
         self._regularized = [one for one in self._part.trainable_variables if id(one) not in counted]
 
-    # What a graph does
+    # Called while a graph is traced
 
     def begin(self, inputs: Any, labels: Sequence[Any] = ()) -> list:
         """Have all stages call the model; return the labels, on the last stage those of the first one.
 
         Args:
-            inputs: Nested structure of tensors: the model's inputs, on each stage those of its own data.
+            inputs: Nested structure of tensors: the model's inputs, from each stage's own data.
             labels: List of tensors. Defaults to none.
         """
         samples = _samples(keras.tree.flatten(inputs))
@@ -75,12 +75,12 @@ class Inference:
         return list(labels)
 
     def forward(self, inputs: Any, training: bool, with_losses: bool) -> tuple[Any, Any]:
-        """Return the model's outputs on the last stage, `None` elsewhere, and what the other stages add to the loss.
+        """Return the model's outputs on the last stage, `None` elsewhere, and the losses added by the other stages.
 
         Args:
             inputs: Nested structure of tensors: the model's inputs.
-            training: Bool. Whether layers are called as in training.
-            with_losses: Bool. Whether losses of layers, and by regularizers, are wanted; else they are zero.
+            training: Bool. Whether layers are called in training mode.
+            with_losses: Bool. Whether losses of layers and regularizers are wanted; otherwise they are zero.
         """
         own = keras_internals.standardized(self._cut.graph, inputs)
         takes_losses = with_losses and self.is_last
@@ -102,7 +102,7 @@ class Inference:
         return None, 0.0
 
     def share(self, outputs: Any) -> Any:
-        """Return the model's outputs on all stages: those of the last one."""
+        """Return the last stage's outputs of the model on all stages."""
         wanted = self._cut.graph.outputs
         flat = keras.tree.flatten(wanted)
         if self.is_last:
@@ -114,17 +114,17 @@ class Inference:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Inside, what is wrong with a call is raised as it was, without the backend's wrapping."""
+        """Raise errors of calls within this context as they were, without the backend's wrapping."""
         with self._calls.explained():
             yield
         self.finish()
 
     def finish(self) -> None:
-        """Return when all that was sent has arrived."""
+        """Wait until everything that was sent has arrived."""
         while self._under_way:
             _wait(self._under_way.pop(0))
 
-    # What Python does in it
+    # Called by the graph, with arrays
 
     def _give_labels(self, samples: np.ndarray, *labels: np.ndarray) -> None:
         self._open()
@@ -167,7 +167,7 @@ class Inference:
     def _send(self, *arrays: np.ndarray) -> None:
         targets = [crossing.target for crossing in self._part.sends]
         for array, target in itertools.zip_longest(arrays, targets, fillvalue=self._stages - 1):
-            self._start(np.array(array), target)  # a loss behind what crosses
+            self._start(np.array(array), target)  # the loss comes after the crossings
 
     def _give_outputs(self, *outputs: np.ndarray) -> None:
         for output in outputs:
@@ -186,13 +186,13 @@ class Inference:
         return came
 
     def _open(self) -> None:
-        """Begin a call; wait for what was sent in one that is long over."""
+        """Begin a call; wait for the messages of an old one."""
         while len(self._under_way) >= self._stages:
             _wait(self._under_way.pop(0))
         self._under_way.append([])
 
     def _start(self, array: np.ndarray, to: int) -> None:
-        """Start to send an array, to which nobody writes."""
+        """Start sending an array, which must not be written to."""
         self._under_way[-1].append((self._communicator.isend(array, to), array))
 
     def _into(self, buffer: np.ndarray, source: int) -> Request:
@@ -209,5 +209,5 @@ def _samples(tensors: Sequence[Any]) -> Any:
 
 
 def _spec(tensor: Any) -> Spec:
-    """Shape and type of a tensor, whose first dimension may vary."""
+    """Return the shape, with a variable first dimension, and the dtype of a tensor."""
     return (None, *tensor.shape[1:]), np.dtype(keras.backend.standardize_dtype(tensor.dtype))

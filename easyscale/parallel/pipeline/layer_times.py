@@ -1,4 +1,4 @@
-"""How long each layer of a model takes, measured."""
+"""Measured times of a model's layers."""
 
 import time
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from easyscale.parallel.pipeline.forward_pass import call
 
 __all__ = ["layer_times"]
 
-_ROUNDS = 5  # of which the fastest counts, that was least disturbed, behind one that is not counted
-_LEAST = 1e-6  # seconds of what takes no longer than to call nothing
-_LENGTH = 16  # of rows whose length is not known
+_ROUNDS = 5  # after a warm-up; the fastest counts, as the least disturbed
+_LEAST = 1e-6  # seconds for a layer that takes no longer than an empty call
+_LENGTH = 16  # for dimensions of unknown length
 
 
 def layer_times(graph: keras_internals.Graph, backend: Backend, samples: int) -> list[float]:
-    """Return for each call of a graph the seconds of its forward and its backward pass for a batch of ones.
+    """Return the seconds of each call's forward and backward pass, for a batch of ones.
 
-    Each layer is traced by itself, which takes some 50 ms, and called six times; activations of the whole model are in
-    memory for one batch. What a call changes, such as moving statistics, is put back.
+    Each layer is traced separately, which takes some 50 ms, and called six times; activations of the whole model are in
+    memory for one batch. State that a call changes, such as moving statistics, is restored.
 
     Args:
         graph: The `Graph`.
         backend: The `Backend`.
-        samples: Int. The samples of the batch: those of a micro-batch.
+        samples: Int. The samples in the batch: those of a micro-batch.
     """
     known = {id(tensor): _ones(tensor, samples) for tensor in graph.inputs}
     nothing = _seconds(backend, lambda tensors: [tensors[0] + 1], [np.ones(1, "float32")], [])
@@ -40,7 +40,7 @@ def layer_times(graph: keras_internals.Graph, backend: Backend, samples: int) ->
 
 
 def _time_of(node: Any, known: dict[int, np.ndarray], backend: Backend) -> float:
-    """Return the seconds of both passes of a call, and add its outputs to what is known."""
+    """Return the seconds of a call's two passes, and add its outputs to `known`."""
     inputs = list({id(tensor): tensor for tensor in node.input_tensors}.values())
     layer = node.operation
     moving = [(variable, backend.view(variable).copy()) for variable in _of(layer, "non_trainable_variables")]
@@ -65,7 +65,7 @@ def _seconds(
     variables: list[keras.Variable],
     outputs: list[np.ndarray] | None = None,
 ) -> float:
-    """Return the seconds of both passes of a function; what it returns is added to `outputs`."""
+    """Return the seconds of a function's two passes; its results are added to `outputs`."""
     specs: list[tuple[tuple[int | None, ...], np.dtype]] = [((None, *one.shape[1:]), one.dtype) for one in arrays]
     watched = [number for number, one in enumerate(arrays) if _is_float(one)]
     passes = backend.stage_passes(run, specs, watched, variables)

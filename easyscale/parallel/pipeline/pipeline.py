@@ -1,4 +1,4 @@
-"""What a user says of a pipeline."""
+"""The user's description of a pipeline."""
 
 import contextlib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _WAYS = ("time", "weights")
 
 
 class Pipeline:
-    """Cut the model into stages, one on each of so many neighbouring ranks, and send micro-batches through them.
+    """Cut the model into stages, one on each of as many neighbouring ranks, and send micro-batches through them.
 
             rank 0          rank 1
             stage 0  --->   stage 1        data 0        2 stages on 4 ranks: each pipeline is one worker;
@@ -27,34 +27,34 @@ class Pipeline:
             stage 0  --->   stage 1        data 1
             rank 2          rank 3
 
-    A step of `M` micro-batches through `S` stages that take equally long is `(S - 1) / (M + S - 1)` idle. A stage
-    sends what crosses its cut, for each sample, and gets as much back.
+    In a step of `M` micro-batches through `S` equally fast stages, the idle fraction is `(S - 1) / (M + S - 1)`. For
+    each sample a stage sends the tensors that cross its cut, and receives gradients of the same size.
 
-    With `split`, each stage is on a group of `G` neighbouring ranks, which divide layers of it among themselves: a
-    worker is `S G` ranks, and each of them sends what crosses to the one with the same slices in the next stage.
+    With `split`, each stage is on a group of `G` neighbouring ranks, which divide some of its layers among themselves:
+    a worker is `S G` ranks, and each of them sends crossing tensors to the rank with the same slices in the next stage.
 
             rank 0 | rank 1         rank 2 | rank 3
             stage 0, slices  --->   stage 1, slices        2 stages of 2 ranks each, on 4 ranks
 
-    Within a group a rank sends, for the batch, what `easyscale.parallel.split.trip.within` says of each layer, in `M`
-    times as many messages.
+    Within a group a rank sends, per batch, the bytes stated in `easyscale.parallel.split.trip.within` for each layer,
+    in `M` times as many messages.
 
     Args:
         stages: Int. The number of stages. Defaults to `None`: one more than `cut` has names.
-        microbatches: Int. The parts that a worker's batch is divided into; a batch of fewer samples has as many parts
-            as samples. Defaults to `8`.
+        microbatches: Int. The number of parts of a worker's batch; a batch of fewer samples has as many parts as
+            samples. Defaults to `8`.
         schedule: String. `"1f1b"` or `"gpipe"`; see `easyscale.parallel.pipeline.schedules`. Defaults to `"1f1b"`.
-        cut: List of strings, or one. The names of layers, in any order, each the last one of its stage; `"time"`: cut
-            so that the slowest stage is as fast as possible, by measuring each layer once, some 50 ms; `"weights"`: so
-            that the largest has as few weights as possible. Defaults to `"time"`.
-        split: `Split` with a `group`: so many ranks have a stage, `"all"` that there are for one in a single pipeline.
-            Not by `"vocabulary"`. Defaults to `None`: one rank has all of a stage.
+        cut: List of strings, or one. The names of layers, in any order, each the last one of its stage; `"time"`:
+            minimizes the time of the slowest stage, measuring each layer once, some 50 ms; `"weights"`: minimizes the
+            weights of the largest stage. Defaults to `"time"`.
+        split: `Split` with a `group`: the number of ranks per stage; `"all"` puts all ranks into a single pipeline. Not
+            by `"vocabulary"`. Defaults to `None`: one rank has the whole stage.
 
     Attributes:
         names: List of the names; `None` if there are none.
 
     Raises:
-        ValueError: If an argument is none of those that it can be.
+        ValueError: If an argument is invalid.
 
     Example:
 
@@ -101,15 +101,15 @@ class Pipeline:
         self.cut = cut if self.names is None else self.names
 
     def scope(self, communicator: str | Communicator | None = None) -> contextlib.AbstractContextManager[None]:
-        """Return what a model is built in so that a rank never has weights of other stages.
+        """Return a context for building a model so that a rank never has weights of other stages.
 
-        Inside, layers get no weights. When `fit()` begins, and it is known which layers a rank has, these get theirs,
-        the same as in one process after `keras.utils.set_random_seed`. Behind `fit()` a rank has the weights of its
-        stage and the optimizer's state for these; all ranks call `save` for a file of everything. With one rank it
-        changes nothing.
+        Within it, layers get no weights. When `fit()` starts, and the layers are assigned to ranks, each rank's layers
+        get theirs, the same as in one process after `keras.utils.set_random_seed`. After `fit()` a rank has the weights
+        of its stage and their optimizer state; all ranks call `save` to write a complete file. With one rank it changes
+        nothing.
 
         Args:
-            communicator: What `easyscale.communicator.get` takes. Defaults to `None`.
+            communicator: See `easyscale.communicator.get`. Defaults to `None`.
 
         Example:
 
@@ -129,17 +129,17 @@ class Pipeline:
         return built_for(self, ranks)
 
     def ranks_of_stage(self, ranks: int) -> int:
-        """Return how many ranks have a stage together, of so many in all; 1 without `split`."""
+        """Return the number of ranks per stage, given the total number; 1 without `split`."""
         if self.split is None or self.split.group is None:
             return 1
         return max(1, ranks // self.stages) if isinstance(self.split.group, str) else self.split.group
 
     def ranks_of_worker(self, ranks: int) -> int:
-        """Return how many ranks are one pipeline, of so many in all."""
+        """Return the number of ranks per pipeline, given the total number."""
         return self.stages * self.ranks_of_stage(ranks)
 
     def check(self, ranks: int) -> None:
-        """Raise `ValueError` if so many ranks are no whole pipelines."""
+        """Raise `ValueError` if this number of ranks does not form whole pipelines."""
         count = self.ranks_of_worker(ranks)
         if ranks % count:
             below = ranks // count * count

@@ -1,4 +1,4 @@
-"""What one stage does in a step: its passes for each micro-batch, and what it sends and receives between them."""
+"""The actions of one stage in a step: its passes for each micro-batch, and the communication between them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,9 +26,9 @@ class Stage:
                labels ------------------------------------------------->
                             <-- gradients --        <-- ... --
 
-    Each step sends, for each micro-batch, what crosses between the stages, and its gradients back; the labels of the
-    batch go from the first stage, which is the only one that reads data, to the last, and from each stage a number if
-    its layers add to the loss, such as by regularizers: the last one says what the loss of the whole model is.
+    For each micro-batch, a step sends the tensors that cross between stages, and their gradients back. The first stage,
+    the only one that reads data, sends the labels to the last; each stage whose layers add to the loss, such as by
+    regularizers, sends it a number. The last stage computes the loss of the whole model.
 
     Args:
         cut: The `Cut`.
@@ -37,8 +37,8 @@ class Stage:
         backend: The `Backend`.
         loss: `Loss`, which the last stage calls in its graph.
         labels: The `Form` of each label, on the last stage.
-        totals: Int. How many numbers `Batch.totals` has. Defaults to `0`.
-        wrap: Function. Takes what computes a forward pass, and returns what is traced of it. Defaults to `None`: that.
+        totals: Int. The length of `Batch.totals`. Defaults to `0`.
+        wrap: Function. Takes the forward pass, and returns the function to trace. Defaults to `None`: no wrapping.
 
     Attributes:
         tied: The `TiedWeights`.
@@ -73,7 +73,7 @@ class Stage:
         if self._is_last:
             self._adding = [stage for stage, (adds, _) in enumerate(told) if adds]
             self._passes = self._make_passes()
-        self._under_way: list[tuple[Request, np.ndarray]] = []  # what is sent stays in memory until it has arrived
+        self._under_way: list[tuple[Request, np.ndarray]] = []  # keeps messages in memory until they have arrived
 
     def _make_passes(self) -> StagePasses:
         forms: list[Form] = [(tensor.shape[1:], _dtype(tensor)) for tensor in self._forward.inputs]
@@ -90,11 +90,11 @@ class Stage:
         return passes
 
     def step(self, batch: Batch, scale: float = 1.0) -> list:
-        """Make the passes of all micro-batches; return the gradient of each variable, by the mean over the batch.
+        """Run the passes of all micro-batches; return each variable's gradient of the mean loss over the batch.
 
         Args:
             batch: The `Batch`.
-            scale: Float. What the loss is multiplied by for gradients. Defaults to `1.0`.
+            scale: Float. A factor of the loss, for gradients. Defaults to `1.0`.
         """
         into: dict[tuple[Kind, int], list[tuple[Request, np.ndarray]]] = {}
         results: dict[tuple[Kind, int], list[np.ndarray]] = {}
@@ -133,7 +133,7 @@ class Stage:
             came.append(np.array([batch.sizes[number], batch.all_samples, *totals], keras.config.floatx()))
         return came
 
-    # What travels. Two stages send and receive in one order: `Cut` has the same for both.
+    # Communication. Two stages send and receive in the same order, given by `Cut`.
 
     def _receive(self, forms: Sequence[Form], source: int) -> list[tuple[Request, np.ndarray]]:
         buffers = [np.empty(shape, dtype) for shape, dtype in forms]
@@ -175,7 +175,7 @@ class Stage:
         return came
 
     def _by_outputs(self, came: list[np.ndarray], by_loss: float) -> list[np.ndarray | None]:
-        """Return the gradient by each output: the sum of those by the stages that it went to, or that by the loss."""
+        """Return the gradient of each output: the sum over the stages that received it, or that of the loss."""
         losses: list[np.ndarray | None] = [np.array(by_loss, keras.config.floatx())]
         if self._is_last:
             return losses

@@ -1,4 +1,4 @@
-"""Weights that layers of several stages use: the first of these trains them, and gives the others what they become."""
+"""Weights that layers of several stages use: the first of these trains them, and sends the others the new values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,18 +13,18 @@ from easyscale.parallel.pipeline.cut import Tied
 
 __all__ = ["TiedWeights"]
 
-_WHOLE = -1  # in the place of a number of rows
+_WHOLE = -1  # in place of a number of rows: the gradient is dense
 
-Sending = list[tuple[Request, np.ndarray]]  # what is sent stays in memory until it has arrived
+Sending = list[tuple[Request, np.ndarray]]  # keeps messages in memory until they have arrived
 
 
 class TiedWeights:
-    """What stages send each other for the weights that they have in common.
+    """Communication between stages for the weights that they share.
 
-    A step sends the gradient of each, and 8 bytes that say in what form it comes, from every other stage that uses it
-    to the one that trains it, and its new value back. A gradient that is some rows of an embedding travels as these
-    rows and their numbers, 8 bytes each. If it is rows on all of these stages it stays so: optimizers square, and clip,
-    each row that was looked up by itself.
+    In a step, every other stage that uses a weight sends its gradient, after 8 bytes that state its form, to the stage
+    that trains it, which sends the new value back. A row-sparse gradient of an embedding is sent as rows and their
+    indices, 8 bytes each. If it is row-sparse on all of these stages it stays so, because optimizers square and clip
+    each row that was looked up separately.
 
     Args:
         tied: List of the `Tied` weights of the model.
@@ -33,8 +33,8 @@ class TiedWeights:
         variables: The variables of this stage, in the order of their gradients.
 
     Attributes:
-        whole: Set. The numbers of the variables that this stage trains whose gradients are more than rows, because
-            those of another stage are. It is known behind the first step.
+        whole: Set. The numbers of the variables trained by this stage whose gradients are dense on this or another
+            stage. Known after the first step.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TiedWeights:
         self.whole: set[int] = set()
 
     def sum_up(self, gradients: list) -> None:
-        """Add to the gradients of weights that this stage trains those of the other stages. All of them call this."""
+        """Add the other stages' gradients to those of the weights that this stage trains. All stages call this."""
         sending: Sending = []
         for tied in self._borrowed:
             sending += self._send(gradients[self._numbers[id(tied.variable)]], tied.owner)
@@ -65,7 +65,7 @@ class TiedWeights:
         _finish(sending)
 
     def share(self) -> None:
-        """Give the other stages the values of weights that this one trains, and take those of others."""
+        """Send the other stages the values of weights that this one trains, and receive those of others."""
         sending: Sending = []
         for tied in self._owned:
             for user in tied.users:
@@ -87,7 +87,7 @@ class TiedWeights:
         return self._communicator.isend(array, to), array
 
     def _receive(self, variable: Variable, source: int) -> Any:
-        """Return the gradient by a variable of another stage."""
+        """Receive another stage's gradient of a variable."""
         shape, count = tuple(variable.shape), np.empty(1, int)
         self._communicator.receive(count, source)
         is_whole = count[0] == _WHOLE

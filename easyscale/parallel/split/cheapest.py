@@ -1,4 +1,4 @@
-"""Which layers send less when they are split, counted in bytes."""
+"""The choice of layers that send fewer bytes when they are split."""
 
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ class Offer(NamedTuple):
 
     Attributes:
         kind: `Kind`.
-        sent: Float. The bytes that a rank sends for the layer in a step if it is split so.
-        whole: Float. The same if it is not split.
+        sent: Float. The bytes that a rank sends for the layer in a step if it is split this way.
+        whole: Float. The bytes if it is not split.
     """
 
     kind: Kind
@@ -25,7 +25,7 @@ class Offer(NamedTuple):
 
 
 def cheapest(model: keras.Model, samples: int, ranks: int) -> list[Offer]:
-    """Return the cheapest way for each layer that can be split, in the order in which they are called.
+    """Return the cheapest way to split each layer that can be split, in the order of calls.
 
     Args:
         model: The model.
@@ -33,7 +33,7 @@ def cheapest(model: keras.Model, samples: int, ranks: int) -> list[Offer]:
         ranks: Int. The number of workers.
 
     Raises:
-        ValueError: If it is not known how the model calls its layers.
+        ValueError: If the graph of the model's layers is unknown.
     """
     graph = graph_of(model)
     if graph is None:
@@ -44,7 +44,7 @@ def cheapest(model: keras.Model, samples: int, ranks: int) -> list[Offer]:
     offers = []
     for layer, calls, has_gradient in _calls(graph):
         shapes = [shape for call in calls for shape in (*call.inputs, call.output)]
-        if any(None in shape[1:] for shape in shapes):  # how many rows there are is not known
+        if any(None in shape[1:] for shape in shapes):  # the number of rows is unknown
             continue
         ways = []
         for kind in (kind(layer) for kind in kinds_of(layer).values() if kind.is_automatic):
@@ -55,8 +55,8 @@ def cheapest(model: keras.Model, samples: int, ranks: int) -> list[Offer]:
 
 
 def _calls(graph: Graph) -> list[tuple[keras.layers.Layer, list[CallShapes], bool]]:
-    """Return each layer that can be split once, with its calls, and whether its inputs have a gradient."""
-    trained: set[int] = set()  # tensors that depend on a weight that is trained
+    """Return each layer that can be split, with its calls and whether its inputs have a gradient."""
+    trained: set[int] = set()  # tensors that depend on a trainable weight
     found: dict[int, tuple[Any, list[CallShapes], bool]] = {}
     for node in graph.nodes:
         layer = node.operation

@@ -22,18 +22,18 @@ __all__ = ["GroupLayer"]
 
 
 class GroupLayer:
-    """Computes what the layer does, with the slices of the ranks of a group, each of which has the whole batch.
+    """Computes a layer from the slices of a group's ranks, each of which has the whole batch.
 
-    Ranks of a group draw the same random numbers, but for those of this layer: they are of some heads only.
+    Ranks of a group draw the same random numbers, except in this layer, of which each computes only some heads.
 
     Args:
         kind: `Kind`, of the layer.
         group: The `Communicator` of the group.
         call: The `PythonCalls` of a step.
         backend: The `Backend`.
-        is_in_step: Function. Returns whether a step is being traced, and no loop of one.
+        is_in_step: Function. Returns whether a step is being traced, outside of any loop or branch in it.
         is_together: Function. Returns whether all ranks of the group are in the same step now.
-        pairs: List of `Pair`, in some of which the layer may be. Defaults to none.
+        pairs: List of `Pair`, some of which may contain the layer. Defaults to none.
 
     Attributes:
         variables: List of `SlicedVariable`.
@@ -59,15 +59,15 @@ class GroupLayer:
         ]
         bounds = bounds_of(kind.length, group.size)
         self._owned = range(bounds[group.rank], bounds[group.rank + 1])
-        self._seeds: list[tuple[keras.Variable, int]] = []  # of the group, while this rank has others
+        self._seeds: list[tuple[keras.Variable, int]] = []  # the group's, while this rank uses others
 
     def add_to(self, gradients: Gradients) -> None:
-        """Let an optimizer know of the slices."""
+        """Register the slices with an optimizer."""
         for part in self.variables:
             gradients.groups.add(part.variable, part.sliced)
 
     def begin(self) -> None:
-        """Let the layer be split. Its variables are slices."""
+        """Start computing with slices, which the layer's variables are now."""
         object.__setattr__(self._kind.layer, "call", self._call)
         if self._group.rank == 0 or self._seeds:
             return
@@ -78,7 +78,7 @@ class GroupLayer:
                 self._seeds.append((state, seed))
 
     def end(self) -> None:
-        """Let the layer be what it was."""
+        """Restore the layer's own computation."""
         vars(self._kind.layer).pop("call", None)
         for state, seed in self._seeds:
             state.assign([seed, value_of(state).tolist()[1]])
@@ -108,7 +108,7 @@ class _Passage:
         forward      rows   --to_owners-->  compute, at the owner  --to_workers-->  results
         backward     g      <-------------  compute's gradient     <-------------   g
 
-    Each rank has the gradient of the whole loss of its worker's batch by the results.
+    Each rank has the gradient of its worker's whole loss with respect to the results.
 
     Args:
         kind: `Kind`.
@@ -128,11 +128,11 @@ class _Passage:
         return self._back(self.compute(tensors, form), tensors if self._trip.needs_rows else [])
 
     def compute(self, tensors: list[Any], form: int = 0) -> Any:
-        """Return what this rank's slice makes of the tensors, in the graph. It stays here."""
+        """Return the output of this rank's slice, in the graph, without communicating it."""
         return self._kind.compute(self._there(tensors), form, self._owned)
 
     def finish(self, own: list[Any]) -> Any:
-        """Return the results, in the graph, of what this rank has of the tensors already."""
+        """Return the results, in the graph, from this rank's part of the tensors."""
         return self._back(self._kind.compute(own, 0, self._owned))
 
     def _there(self, tensors: list[Any]) -> list[Any]:
@@ -151,7 +151,7 @@ class _Passage:
 
             return self._to_owner(list(floats)), gradient
 
-        return [*there(*tensors[:count]), *tensors[count:]]  # what has no gradient is not moved beside what has
+        return [*there(*tensors[:count]), *tensors[count:]]  # next to floats, integers are not moved
 
     def _to_owner(self, tensors: list[Any]) -> list[Any]:
         if not self._trip.moves_rows:
@@ -169,7 +169,7 @@ class _Passage:
             def gradient(arrived: Any) -> Any:
                 if not trip.moves_gradients:
                     return arrived
-                to_owners = [arrived, *given]  # of this call, where micro-batches are alive beside
+                to_owners = [arrived, *given]  # `given` of this call: other micro-batches may be alive
                 return self._python(lambda *rows: [trip.gradients_to_owners(*rows)], to_owners, [at_owner])[0]
 
             return self._python(self._to_workers, [computed], [own])[0], gradient

@@ -1,4 +1,4 @@
-"""Two layers behind each other, of which nothing travels between: a product by columns, and one by rows."""
+"""Two consecutive layers with no communication in between: a product split by columns, then one split by rows."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from easyscale.parallel.split.kinds.matrix_product import MatrixColumns, MatrixR
 
 __all__ = ["Pair", "pairs_of"]
 
-# Of each number by itself, so that a rank can compute them for its columns.
+# Elementwise activations, which a rank can compute for its columns.
 _OF_EACH = tuple(
     getattr(keras.activations, name)
     for name in (
@@ -24,18 +24,18 @@ _OF_EACH = tuple(
 
 
 class Pair:
-    """The second layer goes on, on each rank of a group, with the columns that the first has computed there.
+    """Passes the columns that a rank computes of the first layer on to the second layer, on the same rank.
 
         rank 0  x ---> h0 = f(x w[:, :c]) ---> h0 v[:c] ---+---> y0 + y1
                                                            X
         rank 1  x ---> h1 = f(x w[:, c:]) ---> h1 v[c:] ---+---> y0 + y1
 
     With `G` ranks, `a` bytes into the first layer and `b` out of the second, a rank sends `2 (G - 1) / G (a + b)` bytes
-    in a step, in `4 (G - 1)` messages: one sum forward, one backward. The output of the first is NaN to anything else.
+    in a step, in `4 (G - 1)` messages: one sum forward, one backward. Other code sees NaN as the first layer's output.
 
     Args:
         first: `MatrixColumns`.
-        second: `MatrixRows`, which alone takes the first one's output.
+        second: `MatrixRows`, the only layer that takes the first one's output.
 
     Reference: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
     2019, section 3.
@@ -46,11 +46,11 @@ class Pair:
         self._kept: tuple[Any, Any] | None = None  # the output of the last call of the first layer, and its columns
 
     def keep(self, compute: Callable[[list[Any]], Any], inputs: Any) -> Any:
-        """Return what stands for the first layer's output, in the graph.
+        """Return a placeholder for the first layer's output, in the graph, and keep this rank's columns.
 
         Args:
             compute: Function. Returns this rank's columns for rows.
-            inputs: Tensor. What the layer is given.
+            inputs: Tensor. The layer's input.
         """
         columns = compute([keras.ops.reshape(inputs, (-1, *self.first.row_shape))])
         if self.first.layer.activation is not None:
@@ -61,13 +61,13 @@ class Pair:
         return output
 
     def take(self, inputs: Any) -> Any:
-        """Return this rank's columns of what the second layer is given."""
-        assert self._kept is not None and self._kept[0] is inputs  # as the model's graph says
+        """Return this rank's columns of the second layer's input."""
+        assert self._kept is not None and self._kept[0] is inputs  # guaranteed by the model's graph
         return self._kept[1]
 
 
 def pairs_of(model: keras.Model, kinds: Sequence[Kind]) -> list[Pair]:
-    """Return the pairs among the layers of a model that are split; none if it is not known how it calls them."""
+    """Return the pairs among a model's split layers; none if the graph of its layers is unknown."""
     graph = graph_of(model)
     if graph is None:
         return []
@@ -91,7 +91,7 @@ def pairs_of(model: keras.Model, kinds: Sequence[Kind]) -> list[Pair]:
 
 
 def _fits(first: MatrixColumns, second: MatrixRows) -> bool:
-    """Return whether a rank has all that it needs: the same columns of both, and nothing else of the first."""
+    """Return whether a rank has all it needs: the same columns of both layers, and complete first outputs."""
     layer = first.layer
     is_of_each = layer.activation is None or layer.activation in _OF_EACH
     is_complete = first.is_complete and is_of_each and layer.activity_regularizer is None

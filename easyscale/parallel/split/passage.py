@@ -1,4 +1,4 @@
-"""One call of a split layer in a step: what the graph of a worker that has a batch calls."""
+"""One call of a split layer in a step, on a worker that has a batch."""
 
 import enum
 from collections.abc import Callable
@@ -14,26 +14,26 @@ from easyscale.step.shared import Shared
 
 __all__ = ["CallPart", "Part", "Passage"]
 
-_CALLS = 1 << 16  # of a layer in a step, at most
+_CALLS = 1 << 16  # maximum per layer and step
 _FORMS = 1 << 10
 
 
 class Part(enum.IntEnum):
-    """What ranks do together in a passage, each behind a meeting."""
+    """The collective parts of a passage, each preceded by a meeting of the ranks."""
 
     FORWARD = 0  # rows to the owners, and results back
-    BACKWARD = 1  # gradients by the results to the owners
-    INPUTS = 2  # and those by the rows back, if something before the layer needs them
+    BACKWARD = 1  # gradients of the results to the owners
+    INPUTS = 2  # gradients of the rows back, if something before the layer needs them
 
 
 class CallPart(NamedTuple):
-    """Where in a step ranks meet, the same on all of them.
+    """The point in a step at which ranks meet, the same on all of them.
 
     Attributes:
         layer: Int. The number of a layer among those that are split.
         call: Int. The number of one of its calls in the step.
         part: `Part`.
-        form: Int. What else is to be known of the call; see `Kind.call`. Defaults to 0.
+        form: Int. A further description of the call; see `Kind.call`. Defaults to 0.
 
     Example:
 
@@ -48,32 +48,32 @@ class CallPart(NamedTuple):
 
     @property
     def detail(self) -> int:
-        """All of it as one number, which ranks tell each other: see `Agreed`."""
+        """All fields encoded as one number, which ranks send each other: see `Agreed`."""
         return ((self.layer * _CALLS + self.call) * _FORMS + self.form) * len(Part) + self.part
 
     @classmethod
     def of(cls, detail: int) -> "CallPart":
-        """Return the part of a call that a number stands for."""
+        """Decode a `detail`."""
         number, part = divmod(detail, len(Part))
         number, form = divmod(number, _FORMS)
         return cls(*divmod(number, _CALLS), Part(part), form)
 
 
 class Passage:
-    """Takes rows to the owners of a layer's slices, and results back, with the gradients of both.
+    """Moves rows to the owners of a layer's slices, and results back, with the gradients of both.
 
         forward      rows   --to_owners-->  compute, at the owner  --to_workers-->  results
         backward     g/s    <--INPUTS--     compute's gradient     <--BACKWARD--    s g
 
-    A gradient `g` of a worker's loss travels times `s = n_r / sum_r(n_r)`, its part of the step's samples. So an
-    owner's gradient by its slice is that of the loss of all samples, as the mean over workers is. On the way back the
-    factor is taken away.
+    A gradient `g` of a worker's loss is sent times `s = n_r / sum_r(n_r)`, its fraction of the step's samples. So an
+    owner's gradient of its slice is that of the loss over all samples, like the mean over workers. On the way back the
+    factor is divided out.
 
     Args:
         kind: `Kind`.
         trip: `Trip`, of this call.
         layer: Int. The number of the layer: see `CallPart`.
-        call: Int. That of the call.
+        call: Int. The number of the call.
         owned: Range. See `Kind.compute`.
         shared: The `Shared` of the communicator.
     """
@@ -88,7 +88,7 @@ class Passage:
 
         Args:
             weight: Scalar tensor or number. This worker's samples in the step.
-            tensors: List. What this worker gives to the owners; those that have gradients first.
+            tensors: List. The tensors for the owners; those with gradients come first.
             form: Int. See `Kind.call`.
         """
         self._form = form
@@ -128,7 +128,7 @@ class Passage:
 
         return back(computed)
 
-    # What the graph calls, with arrays
+    # Called by the graph, with arrays
 
     def _meet(self, part: Part, weight: float = 0.0) -> float:
         if not self._shared.together:

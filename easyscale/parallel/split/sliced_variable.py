@@ -1,4 +1,4 @@
-"""A weight that stands for this rank's slice of itself, as long as its layer is split."""
+"""A weight that is replaced by this rank's slice of it while its layer is split."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ __all__ = ["SlicedVariable"]
 
 
 class SlicedVariable:
-    """A variable of Keras that changes its value, and its shape, and stays the same object to model and optimizer.
+    """A Keras variable that changes its value and shape, but stays the same object to model and optimizer.
 
-    Graphs that were made while it was whole go on with the whole, those that were made meanwhile with the slice. The
-    memory of the one that is not used is free.
+    Graphs that were traced while it was whole keep using the whole value, those traced meanwhile the slice. The unused
+    one of the two takes no memory.
 
     Args:
         variable: The variable. It is whole.
         axis: Int. The axis along which it is divided.
-        unit: Int. So many indices of it stay together.
+        unit: Int. Number of consecutive indices that stay together.
         communicator: The `Communicator`.
         backend: The `Backend`.
 
@@ -36,10 +36,10 @@ class SlicedVariable:
         self.variable, self._backend = variable, backend
         self.sliced = Sliced(variable.shape, axis, communicator, unit)
         self._whole = native_of(variable)
-        self._slice: Any = None  # as `_whole`, a variable of the framework's own
+        self._slice: Any = None  # a native variable, like `_whole`
 
     def slice(self) -> None:
-        """Let the variable be this rank's slice of what it is."""
+        """Replace the variable's value by this rank's slice of it."""
         part = np.array(self.sliced.part(view_of(self.variable)))
         if self._slice is None:
             self._slice = native_of(keras.Variable(part, dtype=self.variable.dtype, name=self.variable.name))
@@ -48,30 +48,30 @@ class SlicedVariable:
         self.hide()
 
     def collect(self) -> np.ndarray:
-        """Return the whole. All ranks must call this while the variable is a slice."""
+        """Return the whole value. All ranks must call this while the variable is a slice."""
         return self.sliced.collect(view_of(self.variable))
 
     def show(self, whole: np.ndarray) -> None:
-        """Let the variable be a whole, on this rank, beside its slice."""
+        """Make the variable whole on this rank, and keep its slice."""
         self._backend.hold(self._whole, whole)
         set_native(self.variable, self._whole)
 
     def hide(self) -> None:
-        """Let the variable be its slice again; what it was has no memory any more."""
+        """Make the variable its slice again, and free the memory of its other value."""
         set_native(self.variable, self._slice)
         self._backend.hold(self._whole, None)
 
     def unite(self, whole: np.ndarray) -> None:
-        """Let the variable be a whole on all ranks, without a slice."""
+        """Make the variable whole on all ranks, and drop its slice."""
         self.show(whole)
         self.drop()
 
     def drop(self) -> None:
-        """Let there be no slice. The variable is a whole."""
+        """Free the slice's memory. The variable is whole."""
         self._backend.hold(self._slice, None)
 
     def unknown(self) -> np.ndarray:
-        """Return a whole of which this rank's slice is known, and all else is NaN."""
+        """Return a whole value with this rank's slice filled in, and NaN elsewhere."""
         part = view_of(self.variable)
         whole = np.full(self.sliced.shape, np.nan, part.dtype)
         self.sliced.part(whole)[...] = part

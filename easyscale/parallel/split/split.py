@@ -1,4 +1,4 @@
-"""What a user says of layers that are split."""
+"""The user's choice of layers to split."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -24,13 +24,13 @@ class Split:
             columns 0 to 2047 of fc1   <--->   columns 2048 to 4095     activations travel
                |                                  |
 
-    Each worker keeps its part of the batch. In a `fit()` it has its slice of such a layer, and optimizer state for that
-    only; the slice computes for the samples of all workers. What it costs, way by way, is said in
-    `easyscale.parallel.split.trip`. Before and behind `fit()` all workers have the whole weights.
+    Each worker keeps its part of the batch. During a `fit()` it has its slice of such a layer, and optimizer state for
+    that slice only; the slice computes for the samples of all workers. `easyscale.parallel.split.trip` states the cost
+    of each way. Before and after `fit()` all workers have the whole weights.
 
     With `group=G`, `G` neighbouring ranks are one worker: they have the same batch, and divide the layers among
     themselves, as in Megatron-LM (Shoeybi et al., 2019). Rows need not travel then, and weights are exchanged between
-    the ranks of different workers that have the same. Make `Distribute` before data are divided.
+    the ranks of different workers that hold the same slices. Create `Distribute` before sharding the data.
 
             rank 0                             rank 1
             the batch of worker 0              the same batch
@@ -43,16 +43,16 @@ class Split:
             the batch of worker 1              the same batch
 
     Args:
-        layers: Dict. From a regular expression, which is to match the whole name of a layer, to the way in which such
-            layers are split: `"columns"` or `"rows"` of their matrix, `"heads"` of a `MultiHeadAttention`, or
-            `"vocabulary"`: the columns of a last `Dense`, whose cross entropy is computed without whole logits. The
-            first that matches counts. Or `"auto"`: each layer that sends less bytes so in a step of this batch, by
-            columns, rows or heads, in the way in which it sends least.
-        group: Int, or `"all"`. So many neighbouring ranks are one worker, or all of them. Defaults to `None`: each rank
-            is a worker.
+        layers: Dict. Maps a regular expression, which must match a layer's whole name, to the way in which such layers
+            are split: `"columns"` or `"rows"` of their matrix, `"heads"` of a `MultiHeadAttention`, or `"vocabulary"`:
+            the columns of a last `Dense`, whose cross entropy is computed without the whole logits. The first match
+            counts. Or `"auto"`: splits each layer that then sends fewer bytes in a step of this batch, by columns, rows
+            or heads, whichever sends least.
+        group: Int, or `"all"`. Number of neighbouring ranks that form one worker; `"all"` for all ranks. Defaults to
+            `None`: each rank is a worker.
 
     Raises:
-        ValueError: If an argument is none of those that it can be.
+        ValueError: If an argument is invalid.
 
     Example:
 
@@ -98,10 +98,10 @@ class Split:
         )
 
     def ranks_of_worker(self, ranks: int) -> int:
-        """Return how many ranks are one worker, of so many in all.
+        """Return the number of ranks per worker, given the total number.
 
         Raises:
-            ValueError: If these are no whole groups.
+            ValueError: If the ranks do not form whole groups.
         """
         if self.group is None or ranks == 1:
             return 1
@@ -116,15 +116,16 @@ class Split:
         return count
 
     def kinds(self, model: keras.Model, ranks: int, samples: int | None) -> list[Kind]:
-        """Return what is split of a model's layers, in their order, before anything is.
+        """Return the `Kind` of each layer of a model to be split, in order, before any is.
 
         Args:
             model: The model.
-            ranks: Int. The number of ranks over which they are divided: workers, or those of a group.
-            samples: Int. The samples in a worker's batch; `None` if that is not known.
+            ranks: Int. The number of ranks that divide the layers: workers, or the ranks of a group.
+            samples: Int. The samples in a worker's batch; `None` if unknown.
 
         Raises:
-            ValueError: If a pattern matches no layer, or one that cannot be split so; or if bytes cannot be counted.
+            ValueError: If a pattern matches no layer, or one that cannot be split this way; or if bytes cannot be
+                counted.
         """
         if self.is_auto:
             return _cheaper(model, ranks, samples)
@@ -132,7 +133,7 @@ class Split:
         chosen: dict[int, tuple[keras.layers.Layer, str]] = {}
         for pattern, way in self.layers.items():
             named = [layer for layer in layers if layer.weights and re.fullmatch(pattern, layer.name)]
-            found = _meant(named, way) or named  # which are refused
+            found = _meant(named, way) or named  # if none is meant, report an error for those named
             if not found:
                 names = ", ".join(f"'{layer.name}'" for layer in layers if way in kinds_of(layer))
                 raise ValueError(
@@ -151,9 +152,9 @@ def _parts(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def _meant(layers: list[keras.layers.Layer], way: str) -> list[keras.layers.Layer]:
-    """Return those of the layers of a name that a way means: not layers with others in them, nor what is in attention.
+    """Return the named layers to which a way applies: not those that contain layers, nor those inside of attention.
 
-    But attention itself is, if it is split by heads.
+    Attention itself is included if it is split by heads.
     """
     found = [layer for layer in layers if way in kinds_of(layer) or not _parts(layer)]
     inside = {id(part) for layer in found for part in _parts(layer)}
@@ -204,7 +205,7 @@ def _kind(layer: keras.layers.Layer, way: str, ranks: int) -> Kind:
 
 
 def _refusals(kind: Kind, ranks: int) -> Iterator[tuple[str, str, str]]:
-    """Yield rule, what came and remedy for what a layer has that slices do not know."""
+    """Yield rule, received value and remedy for each property of a layer that slices do not support."""
     layer = kind.layer
     if kind.length < ranks:
         rule = f"a layer that is split by {kind.way} must have one for each rank, or more"

@@ -1,4 +1,4 @@
-"""A layer whose weights are divided over ranks."""
+"""A layer whose weights are divided over workers."""
 
 import functools
 import operator
@@ -23,17 +23,18 @@ __all__ = ["SplitLayer"]
 
 
 class SplitLayer:
-    """Computes what the layer does, with the slices of all ranks.
+    """Computes a layer from the slices of all ranks.
 
-    A rank without a batch, or behind the end of its data, takes part by `join`: its slice serves the others.
+    A rank without a batch, such as one at the end of its data, takes part by `join`: its slice serves the others.
 
     Args:
         kind: `Kind`, of the layer.
-        number: Int. It tells the layer from others, the same on all ranks.
+        number: Int. Identifies the layer, the same on all ranks.
         communicator: The `Communicator`.
         shared: Its `Shared`.
         backend: The `Backend`.
-        step: Function. Returns the workers whose step is being traced; `None` beside steps, and in a loop of one.
+        step: Function. Returns the workers whose step is being traced; `None` outside of steps, and in a loop or branch
+            of one.
 
     Attributes:
         variables: List of `SlicedVariable`.
@@ -58,23 +59,23 @@ class SplitLayer:
         self._owned = range(bounds[communicator.rank], bounds[communicator.rank + 1])
         self._context: StepContext | None = None  # of the step that calls the layer
         self._calls = 0  # of the layer in this step
-        self._passes: dict[int, StagePasses] = {}  # of calls that others make, by form
-        self._joined: dict[int, _Joined] = {}  # these calls, by number
+        self._passes: dict[int, StagePasses] = {}  # for calls by other ranks, by form
+        self._joined: dict[int, _Joined] = {}  # calls by other ranks, by number
         self._gradients: list[Any] = []
 
     def add_to(self, gradients: Gradients) -> None:
-        """Let an optimizer know of the slices."""
+        """Register the slices with an optimizer."""
         for index, part in enumerate(self.variables):
             gradients.slices.add(part.variable, part.sliced, functools.partial(self.take, index))
 
-    # A worker that has a batch
+    # A worker with a batch
 
     def begin(self) -> None:
-        """Let the layer be split. Its variables are slices."""
+        """Start computing with slices, which the layer's variables are now."""
         object.__setattr__(self._kind.layer, "call", self._call)
 
     def end(self) -> None:
-        """Let the layer be what it was."""
+        """Restore the layer's own computation."""
         vars(self._kind.layer).pop("call", None)
         self._context, self._gradients = None, []
         self._passes.clear()
@@ -95,13 +96,13 @@ class SplitLayer:
         self._calls += 1
         return self._kind.call(functools.partial(passage, workers.context.weight), *args, **kwargs)
 
-    # A worker that has none
+    # A worker without a batch
 
     def join(self, call_part: CallPart) -> None:
-        """Take part in a call of the layer that other ranks make in a step. All that have no batch do this.
+        """Take part in a call of the layer by other ranks in a step. All ranks without a batch do this.
 
         Args:
-            call_part: `CallPart`. What they do now.
+            call_part: `CallPart`. The current part.
         """
         call, part = call_part.call, call_part.part
         if part is Part.FORWARD:
@@ -137,8 +138,8 @@ class SplitLayer:
         )
 
     def take(self, index: int) -> Any:
-        """Return the gradient of a variable, of those that have come by `join` since the last step."""
-        assert self._passes  # others have come to the update by way of this layer
+        """Return a variable's gradient, summed over the calls joined since the last step."""
+        assert self._passes  # others have called this layer before the update
         if not self._gradients:
             of_forms = [passes.take() for passes in self._passes.values()]
             self._gradients = [functools.reduce(operator.add, of_form) for of_form in zip(*of_forms, strict=True)]
@@ -146,13 +147,13 @@ class SplitLayer:
 
 
 class _Joined(NamedTuple):
-    """A call that others make.
+    """A call by other ranks.
 
     Attributes:
         trip: Its `Trip`.
         form: Int. Its form.
-        result: Array without a row. What has come to this worker.
-        by_rows: List of arrays. The gradients by what has come to this owner.
+        result: Array without rows. The result for this worker.
+        by_rows: List of arrays. The gradients of the rows that this owner received.
     """
 
     trip: Trip

@@ -16,7 +16,7 @@ __all__ = ["BatchOfReplicas"]
 
 
 class BatchOfReplicas(BatchOfWorkers):
-    """The batches of all replicas together: of the devices of this process, and of the others.
+    """The batches of all replicas together, on the devices of this process and of the others.
 
     Args:
         communicator: The `Communicator`.
@@ -68,7 +68,7 @@ class BatchOfReplicas(BatchOfWorkers):
             share = tf.cast(wide / all_data, mean.dtype)
 
             def gradient(by_mean: tf.Tensor, by_variance: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-                # The loss is the workers' mean by samples, and each worker's batch moves everybody's moments.
+                # The loss is the workers' sample-weighted mean, and each worker's batch affects the moments of all.
                 sums = self.total(tf.math.multiply_no_nan(tf.concat([by_mean, by_variance], 0), weight))
                 by_mean, by_variance = tf.split(sums * tf.math.divide_no_nan(share, weight), 2)
                 return by_mean + 2 * (mean - joint_mean) * by_variance, by_variance

@@ -1,4 +1,4 @@
-"""The base class of the exchanges between the devices of one process, which are operations of its graph."""
+"""The base class of exchanges between the devices of one process, as operations of its graph."""
 
 import abc
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ __all__ = ["DeviceExchange", "joined"]
 
 
 class DeviceExchange(abc.ABC):
-    """How a vector is summed over the devices of one process.
+    """An algorithm that sums a vector over the devices of one process.
 
     Every element of the vector has one owner, as between processes. `reduce` brings each owner its part of the sum,
     `gather` brings the parts to every device.
 
     Args:
         devices: List of names of devices.
-        between: The `Exchange` between processes, which may have options that concern devices. Defaults to `None`.
+        between: The `Exchange` between processes, which may have options for devices. Defaults to `None`.
 
     Attributes:
         devices: List of names of devices.
-        owners: List of names of those that own a part, in the order of the parts.
+        owners: List of names of the devices that own a part, in the order of the parts.
         only_on_gpus: Bool. Whether all devices must be GPUs.
     """
 
@@ -34,23 +34,23 @@ class DeviceExchange(abc.ABC):
     @staticmethod
     @abc.abstractmethod
     def cost(devices: int, nbytes: int) -> Cost:
-        """Return what an `allreduce` costs the busiest device.
+        """Return the cost of an `allreduce` for the busiest device.
 
         Args:
-            devices: Int. Their number.
-            nbytes: Int. The size of the vector, which `devices` divides.
+            devices: Int. Number of devices.
+            nbytes: Int. The size of the vector, a multiple of `devices`.
         """
 
     @abc.abstractmethod
     def reduce(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return each owner's part of the sum of `vectors`, of which each device has one."""
+        """Return each owner's part of the sum of `vectors`, one from each device."""
 
     @abc.abstractmethod
     def gather(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return, for each device, the vector of which each owner has a part."""
+        """Return, for each device, the vector made of the owners' parts."""
 
     def allreduce(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return, for each device, the sum of `vectors`, of which each device has one."""
+        """Return, for each device, the sum of `vectors`, one from each device."""
         return self.gather(self.reduce(vectors))
 
     def sum(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -59,7 +59,7 @@ class DeviceExchange(abc.ABC):
             return joined(self.reduce(vectors))
 
     def _parts(self, vectors: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
-        """Return, for each device, its vector cut into as many parts as there are owners, of equal length or nearly."""
+        """Return each device's vector, split into one part per owner, of nearly equal length."""
         count, length = len(self.owners), vectors[0].shape[0]
         edges = [length * owner // count for owner in range(count + 1)]
         sizes = [stop - start for start, stop in zip(edges, edges[1:], strict=False)]
@@ -71,5 +71,5 @@ class DeviceExchange(abc.ABC):
 
 
 def joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the vector that consists of `parts`."""
+    """Return the concatenation of `parts`."""
     return tf.concat(parts, 0) if len(parts) > 1 else tf.identity(parts[0])

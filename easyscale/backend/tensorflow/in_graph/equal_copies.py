@@ -1,4 +1,4 @@
-"""Whether the copies of variables on the devices of a process are equal."""
+"""A check that the copies of variables on a process's devices are equal."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ __all__ = ["check_equal_copies"]
 
 
 def check_equal_copies(variables: Sequence[Variable], devices: Sequence[str], step: int) -> None:
-    """Raise `DesyncError` if some device's copy of a variable differs from the first one's after a step."""
+    """Raise `DesyncError` if a device's copy of a variable differs from the first device's after a step."""
 
     def fingerprint(copy: Variable) -> int:
         return int(equality.fingerprint(backends.get(), [copy])[0])

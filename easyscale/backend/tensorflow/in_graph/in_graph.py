@@ -1,9 +1,9 @@
 """In-graph replication: one process whose graph holds a replica of the model on each of several devices.
 
-The replicas' gradients are summed inside the process first. What follows happens once for all of them, outside of
-TensorFlow's strategy: the exchange between processes, if there are several, and the update, in which Keras sees an
-optimizer of one device. So clipping, loss scaling and accumulation mean what they mean there. The update writes to the
-first device's copies of the weights, from which all others are updated.
+The replicas' gradients are summed inside the process first. The rest happens once for all replicas, outside of
+TensorFlow's strategy: the exchange between processes, if there are several, and the update, for which Keras sees a
+single-device optimizer. So clipping, loss scaling and accumulation work as on a single device. The update writes to
+the first device's copies of the weights, from which all others are updated.
 """
 
 import concurrent.futures
@@ -41,10 +41,10 @@ T = TypeVar("T")
 
 
 class InGraph(BetweenGraph):
-    """The devices of one process as workers, and the other processes beside them.
+    """The devices of one process as workers, together with the other processes.
 
     Args:
-        exchange: A connected `Exchange`, between processes. That between devices is the one of the same name.
+        exchange: A connected `Exchange` between processes. The one between devices has the same name.
         step: `CurrentStep`.
         backend: The `Backend`.
         asked: String. See `OneReplica`. Defaults to `None`.
@@ -79,7 +79,7 @@ class InGraph(BetweenGraph):
 
     @staticmethod
     def apart(function: Callable[[], T]) -> T:
-        with concurrent.futures.ThreadPoolExecutor(1) as another_thread:  # which is in no strategy's scope, nor graph
+        with concurrent.futures.ThreadPoolExecutor(1) as another_thread:  # outside of any strategy's scope or graph
             return another_thread.submit(function).result()
 
     @staticmethod
@@ -107,7 +107,7 @@ class InGraph(BetweenGraph):
     # A replica's part of a step
 
     def run(self, step: Callable[[Any], T], data: Any, samples: tf.Tensor, model: Model) -> T:
-        """Return `step(data)` of one replica. One without data computes with zeros, which change no metric."""
+        """Return `step(data)` of one replica. One without data computes with zeros, which do not change metrics."""
         if self.strategy.replica is None:
             return step(data)
         hold_losses(model, functools.partial(LossesOfReplicas, self.strategy))
@@ -127,7 +127,7 @@ class InGraph(BetweenGraph):
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         """Call `apply(context, gradients, variables)` once for all replicas, with the mean of their gradients.
 
-        Called by each replica, with its own gradients, which have the weight that its step's context says.
+        Each replica calls it with its own gradients, which are weighted by its step's context.
         """
         replica, context = self.strategy.replica, self._step.context
         if replica is None:
@@ -175,7 +175,7 @@ class InGraph(BetweenGraph):
         super().rehearse(lambda data: self.strategy.run(step, args=(data,)), iterator, variables)
 
     def copies_of(self, variable: Variable) -> list[tuple[int, Variable]]:
-        """Return a variable's copies, each with the number of its replica among those of all processes."""
+        """Return a variable's copies, each with its replica's number among those of all processes."""
         first = self.communicator.rank * len(self.devices.devices)
         return list(enumerate(strategies.copies_of(variable), first))
 
@@ -189,14 +189,14 @@ class InGraph(BetweenGraph):
                     variable.assign(tf.convert_to_tensor(variable))
 
     def check_equal(self, variables: Sequence[Variable], step: int) -> np.ndarray:
-        """Return the fingerprint of `variables`, or raise `DesyncError` if devices or processes differ."""
+        """Return the fingerprint of `variables`; raise `DesyncError` if devices or processes differ."""
 
         check_equal_copies(variables, self.devices.devices, step)
         return super().check_equal(variables, step)
 
 
 def _fill(tensor: Any) -> Any:
-    """Return a tensor with one sample of zeros if it has none."""
+    """Return the tensor, with one sample of zeros if it is empty."""
     if not isinstance(tensor, tf.Tensor) or not tensor.shape.rank:
         return tensor
     missing = tf.maximum(1 - tf.shape(tensor)[:1], 0)
@@ -208,13 +208,13 @@ def _shaped(tensor: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
 
 
 def _weighted(rows: tf.IndexedSlices, weight: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return values, times `weight`, and indices."""
+    """Return the values, times `weight`, and the indices."""
     values = tf.math.multiply_no_nan(rows.values, tf.cast(weight, rows.values.dtype))
     return values, tf.cast(rows.indices, tf.int64)
 
 
 def _pack(tensors: Sequence[tf.Tensor], weight: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return one flat vector for each dtype, times `weight`; half types in float32. A weight of 0 makes zeros."""
+    """Return one flat vector for each dtype, times `weight`; half types in float32. Weight 0 gives zeros."""
     flat: dict[str, list] = {}
     for tensor in tensors:
         dtype = _wide(tensor.dtype)
@@ -226,7 +226,7 @@ def _pack(tensors: Sequence[tf.Tensor], weight: tf.Tensor) -> dict[str, tf.Tenso
 
 
 def _unpack(flat: dict[str, tf.Tensor], scale: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return tensors `like` those that were packed, times `scale`."""
+    """Return tensors shaped `like` those that were packed, times `scale`."""
     like = [(tuple(gradient.shape), tf.as_dtype(gradient.dtype)) for gradient in like]
     parts = {}
     for name, vector in flat.items():

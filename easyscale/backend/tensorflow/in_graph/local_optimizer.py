@@ -1,4 +1,4 @@
-"""Optimizers of one device, which train variables that have copies on others."""
+"""Single-device optimizers, for variables that have copies on other devices."""
 
 import keras
 import numpy as np
@@ -13,10 +13,10 @@ __all__ = ["make_local"]
 
 
 def make_local(optimizer: keras.optimizers.Optimizer) -> None:
-    """Make an optimizer one of a single device, which may train variables that have copies on others.
+    """Turn an optimizer into a single-device one, which may train variables that have copies on other devices.
 
-    Its own variables are made again, with the same values, and it takes Keras's steps for all backends, which write to
-    a variable: TensorFlow's are for each copy by itself.
+    Its own variables are recreated with the same values. It uses Keras's backend-independent steps, which write to one
+    variable; TensorFlow's update each copy separately.
     """
     values = [np.array(view_of(variable)) for variable in all_variables(optimizer)]
     new = make_anew(optimizer)

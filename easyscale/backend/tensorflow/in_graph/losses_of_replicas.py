@@ -1,4 +1,4 @@
-"""What layers add to the loss, in each replica's step by itself."""
+"""Losses added by layers, kept separately for each replica's step."""
 
 import collections
 from collections.abc import Iterable, Iterator
@@ -10,10 +10,10 @@ __all__ = ["LossesOfReplicas"]
 
 
 class LossesOfReplicas(list):
-    """The list of what one layer has added to the loss: of the replica whose step is being traced.
+    """The losses that one layer has added, for the replica whose step is being traced.
 
-    Replicas are traced in turns, from where they meet to where they meet again. With `BatchNormalization(synchronized=
-    True)` that is in the midst of the forward pass, where the next replica's begin would clear a list that all have.
+    Replicas are traced in turns, from one merge call to the next. With `BatchNormalization(synchronized=True)` a turn
+    ends in the middle of the forward pass, and the start of the next replica's would clear a list shared by all.
 
     Args:
         strategy: The `Replicas`.

@@ -26,7 +26,7 @@ __all__ = ["Everywhere", "Replicas", "copies_of", "get", "on_first_device"]
 
 
 class CrossDevice(tf.distribute.ReductionToOneDevice):
-    """Lets TensorFlow sum over devices by one of EasyScale's exchanges.
+    """Makes TensorFlow sum over devices with one of EasyScale's exchanges.
 
     Attributes:
         exchange: The `DeviceExchange`.
@@ -54,12 +54,12 @@ class CrossDevice(tf.distribute.ReductionToOneDevice):
 
 
 class Replicas(tf.distribute.MirroredStrategy):
-    """`tf.distribute.MirroredStrategy` whose replicas get equal parts of each batch, to within a sample.
+    """A `tf.distribute.MirroredStrategy` that gives replicas equal parts of each batch, to within a sample.
 
-    TensorFlow's own fills one replica after the other, or does not keep batches apart where their size is not known.
-    Its threads, which bring each device its part, now and then read on from a dataset that is gone when an epoch ends,
-    and the process with it (signal 11; `MultiDeviceIterator` of 2.21). Here a dataset stays one, and each of its
-    elements has the parts of all replicas: an epoch of few small steps takes a quarter of the processor time.
+    TensorFlow's own fills one replica after the other, or mixes batches if their size is unknown. Its threads, which
+    bring each device its part, occasionally read from a dataset that was deleted at the end of an epoch, and crash the
+    process (signal 11; `MultiDeviceIterator` of 2.21). Here there is a single dataset, whose elements contain the parts
+    of all replicas: an epoch of few small steps takes a quarter of the processor time.
 
     Args:
         devices: List of names of devices.
@@ -82,7 +82,7 @@ class Replicas(tf.distribute.MirroredStrategy):
         if count == 1:
             return dataset
 
-        @tf.autograph.experimental.do_not_convert  # or TensorFlow warns of what it calls
+        @tf.autograph.experimental.do_not_convert  # or TensorFlow warns about functions that it calls
         def divide(*elements: Any) -> Any:
             batch = elements[0] if len(elements) == 1 and not isinstance(dataset.element_spec, tuple) else elements
             return tf.nest.map_structure(
@@ -94,7 +94,7 @@ class Replicas(tf.distribute.MirroredStrategy):
         return dataset.map(divide).with_options(options)
 
     def run(self, fn: Callable, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        if not tf.executing_eagerly():  # and traced for the lengths of one batch, as Keras does for `predict()`
+        if not tf.executing_eagerly():  # may be traced for the lengths of one batch, as by Keras for `predict()`
             args = tf.nest.map_structure(_of_any_length, args, expand_composites=True)
         return super().run(fn, args, kwargs, options)
 
@@ -102,7 +102,7 @@ class Replicas(tf.distribute.MirroredStrategy):
         parts = list(self.experimental_local_results(value))
         shapes = [[getattr(element, "shape", None) for element in tf.nest.flatten(part)] for part in parts]
         if axis is None and any(shape != shapes[0] for shape in shapes):
-            return parts[-1]  # of a batch that does not divide, the longest: Keras wants to know its form
+            return parts[-1]  # the longest, if the batch does not divide evenly: Keras needs its shape
         return super().reduce(reduce_op, value, axis)
 
 
@@ -120,14 +120,14 @@ def _cut(tensor: Any, part: int, count: int) -> Any:
 
 
 def _of_any_length(tensor: Any) -> Any:
-    """Return a tensor that is known to be empty, as one that may have samples: layers and losses count on some."""
+    """Return a tensor that is statically empty as one that may have samples, which layers and losses expect."""
     if not isinstance(tensor, tf.Tensor) or not tensor.shape.rank or tensor.shape[0] != 0:
         return tensor
     return tf.compat.v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
 
 
 class Everywhere:
-    """What callbacks of Keras that change weights find in an optimizer of one device: they change all copies.
+    """The strategy that weight-changing Keras callbacks see in a single-device optimizer: they change all copies.
 
     Args:
         strategy: The optimizer's own `tf.distribute.Strategy`.
@@ -141,26 +141,26 @@ class Everywhere:
         return getattr(self._own, name)
 
     def update(self, variable: tf.Variable, change: Callable, args: Sequence[Any] = (), group: bool = True) -> Any:
-        """Return `change(variable, *args)`, done to all copies of the variable.
+        """Return `change(variable, *args)`, applied to all copies of the variable.
 
-        `group` is TensorFlow's, for results of several devices: here is one.
+        `group` is part of TensorFlow's signature, for results of several devices: here there is one.
         """
         with outside():
             return change(variable, *args)
 
 
 def copies_of(variable: Variable) -> list[tf.Variable]:
-    """Return the copies of a variable of TensorFlow or Keras, one for each device that has one."""
+    """Return the copies of a TensorFlow or Keras variable, one for each device that has one."""
     native = native_of(variable)
     return list(getattr(native, "values", [native]))
 
 
 @contextlib.contextmanager
 def on_first_device(variables: Sequence[Any]) -> Iterator[None]:
-    """Inside, `variables` of Keras are their copies on the first device. Afterwards the other copies are like it.
+    """Replace Keras `variables` by their copies on the first device; afterwards, update the other copies from these.
 
-    So an update reads, computes and writes once, and may be compiled. TensorFlow's own way goes over all devices at
-    each assignment, which takes longer to trace than all the rest.
+    So an update reads, computes and writes once, and can be compiled. TensorFlow's own way visits all devices at each
+    assignment, which takes longer to trace than everything else.
     """
     mirrored = [(variable, variable.value) for variable in variables if len(copies_of(variable)) > 1]
     for variable, value in mirrored:
@@ -180,10 +180,10 @@ def on_first_device(variables: Sequence[Any]) -> Iterator[None]:
 
 @functools.cache
 def get() -> Replicas:
-    """Return the strategy of this process's devices. They are made the first time.
+    """Return the strategy for this process's devices, which the first call creates.
 
     Raises:
-        ValueError: If there are too few GPUs and they were asked for, or TensorFlow has started without the devices.
+        ValueError: If GPUs were requested and there are too few, or if TensorFlow has started without the devices.
     """
     internals.check()
     devices = _devices()
@@ -193,13 +193,13 @@ def get() -> Replicas:
 def exchange_for(
     name: str | None, devices: Sequence[str], between: Exchange | None = None, strict: bool = False
 ) -> DeviceExchange:
-    """Return the exchange between devices that suits the one between processes.
+    """Return the exchange between devices that matches the one between processes.
 
     Args:
-        name: The name of the exchange that was asked for, or `None`.
+        name: The name of the requested exchange, or `None`.
         devices: List of names of devices.
         between: The exchange between processes. Defaults to `None`.
-        strict: Bool. Whether what was asked for must have a form between devices. Defaults to `False`.
+        strict: Bool. Whether the requested exchange must exist between devices. Defaults to `False`.
     """
     name = name and name.partition(":")[0]
     cls = device_exchanges.get(name) if name else None

@@ -1,4 +1,4 @@
-"""The orders in which stages work: a file for each, found by its name."""
+"""The schedules of a pipeline: one file each, found by name."""
 
 from easyscale.parallel.pipeline.schedules.schedule import Action, Kind, Schedule, available, get, register
 

@@ -9,7 +9,7 @@ __all__ = ["GPipe"]
 
 @register("gpipe")
 class GPipe(Schedule):
-    """Let every micro-batch go forward through all stages, then every one back, the last one first.
+    """Send every micro-batch forward through all stages, then every one back, the last one first.
 
         stage 0   0  1  2  3  .  .  .  .  .  .  3' 3' 2' 2' 1' 1' 0' 0'
         stage 1   .  0  1  2  3  .  .  .  3' 3' 2' 2' 1' 1' 0' 0' .  .
@@ -18,7 +18,7 @@ class GPipe(Schedule):
         0  a forward pass of micro-batch 0       0' 0'  its backward pass, which takes twice as long
 
     With `S` stages and `M` micro-batches a stage waits for `(S - 1) / (M + S - 1)` of a step, and keeps the
-    activations of all `M` micro-batches. It sends `M` times what crosses its cut, each way.
+    activations of all `M` micro-batches. It sends `M` times the tensors that cross its cut, each way.
 
     Reference: Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019.
     """

@@ -1,4 +1,4 @@
-"""One forward pass, one backward pass, in turns."""
+"""One forward pass and one backward pass, alternating."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ __all__ = ["OneForwardOneBackward"]
 
 @register("1f1b")
 class OneForwardOneBackward(Schedule):
-    """Begin with as many forward passes as there are stages behind, then go back and forth in turns.
+    """Begin with as many forward passes as there are later stages, then alternate backward and forward passes.
 
         stage 0   0  1  2  .  .  .  .  0' 0' 3  1' 1' .  2' 2' .  3' 3'
         stage 1   .  0  1  .  .  0' 0' 2  1' 1' 3  2' 2' .  3' 3' .  .
@@ -20,12 +20,12 @@ class OneForwardOneBackward(Schedule):
     With `S` stages and `M` micro-batches a stage waits for `(S - 1) / (M + S - 1)` of a step, as with `gpipe`, but
     stage `s` keeps the activations of only `min(S - s, M)` micro-batches. It sends as much as with `gpipe`.
 
-    1. Stage `s` makes the forward passes of its first `S - 1 - s` micro-batches.
-    2. Then it makes one more, and one backward pass, the oldest; and again.
-    3. Behind the last forward pass it makes the backward passes that are left.
+    1. Stage `s` runs the forward passes of its first `S - 1 - s` micro-batches.
+    2. Then it repeats: one more forward pass, and the oldest backward pass.
+    3. After the last forward pass it runs the remaining backward passes.
 
-    Before a stage gives a gradient back it takes its next input. So two neighbours never both send: it would work
-    without any memory between them.
+    Before a stage sends a gradient back it receives its next input. So two neighbours never both send: it would work
+    without any buffer between them.
 
     Reference: Narayanan et al., "PipeDream: generalized pipeline parallelism for DNN training", 2019, with the
     flush of "Memory-efficient pipeline-parallel DNN training", 2021.

@@ -1,4 +1,4 @@
-"""In which order a stage of a pipeline does its part for each micro-batch, and which orders there are."""
+"""The base class of schedules, and their registry."""
 
 import abc
 import enum
@@ -11,7 +11,7 @@ __all__ = ["Action", "Kind", "Schedule", "available", "get", "register"]
 
 
 class Kind(enum.Enum):
-    """What a stage does for a micro-batch. The first stage has no `RECEIVE_FORWARD`, and so on at both ends."""
+    """A stage's actions for a micro-batch. The first stage has no `RECEIVE_FORWARD`, and so on at both ends."""
 
     RECEIVE_FORWARD = "receive forward"
     FORWARD = "forward"
@@ -22,7 +22,7 @@ class Kind(enum.Enum):
 
 
 class Action(NamedTuple):
-    """One thing that a stage does.
+    """A single action of a stage.
 
     Attributes:
         kind: `Kind`.
@@ -34,22 +34,22 @@ class Action(NamedTuple):
 
 
 class Schedule(abc.ABC):
-    """An order of the actions of each stage. It knows numbers only, nothing of tensors.
+    """An order of the actions of each stage. It knows only numbers, not tensors.
 
     Attributes:
-        name: String. By which users ask for it, as in `Pipeline(schedule="1f1b")`.
+        name: String. The name for users, as in `Pipeline(schedule="1f1b")`.
     """
 
     name: ClassVar[str]
 
     @abc.abstractmethod
     def order(self, stage: int, stages: int, microbatches: int) -> Iterator[Action]:
-        """Yield the actions of a stage as if it had one before and one behind it. See `actions`."""
+        """Yield the actions of a stage as if it had one before and one after it. See `actions`."""
 
     def actions(self, stage: int, stages: int, microbatches: int) -> Iterator[Action]:
         """Yield the actions of a stage, in order.
 
-        Between neighbours no order of a schedule deadlocks, even if a send only ends when the other side receives.
+        No schedule may deadlock between neighbours, even if a send only ends when the other side receives.
 
         Args:
             stage: Int, from 0.
@@ -65,10 +65,10 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def alive(self, stage: int, stages: int, microbatches: int) -> int:
-        """Return of how many micro-batches a stage keeps activations at once, at most."""
+        """Return the maximum number of micro-batches whose activations a stage keeps at once."""
 
     def bubble(self, stages: int, microbatches: int) -> float:
-        """Return the share of a step in which a stage waits, if all take equally long and sending takes no time."""
+        """Return the fraction of a step in which a stage waits, if all are equally fast and sending takes no time."""
         return (stages - 1) / (microbatches + stages - 1)
 
 
@@ -76,7 +76,7 @@ _registry: Registry[Schedule] = Registry("schedule", __name__.rpartition(".")[0]
 
 
 def register(name: str) -> Callable[[type[Schedule]], type[Schedule]]:
-    """Make a class known under `name`, to `get` and to the tests."""
+    """Register a class under `name`, for `get` and the tests."""
     return _registry.register(name)
 
 
@@ -95,9 +95,9 @@ def get(identifier: str | Schedule) -> Schedule:
     """Return a schedule.
 
     Args:
-        identifier: The name of one, or a `Schedule`.
+        identifier: A schedule's name, or a `Schedule`.
 
     Raises:
-        ValueError: If there is none of this name.
+        ValueError: If no schedule has this name.
     """
     return identifier if isinstance(identifier, Schedule) else _registry.find(identifier)()

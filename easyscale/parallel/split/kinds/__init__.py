@@ -1,4 +1,4 @@
-"""Which layers can be split, in which ways."""
+"""The layers that can be split, and the ways to split them."""
 
 import keras
 
@@ -18,6 +18,6 @@ WAYS = ("columns", "rows", "heads", "vocabulary")
 def kinds_of(layer: keras.layers.Layer) -> dict[str, type[Kind]]:
     """Return the ways in which a layer can be split, by name; none if it cannot be split.
 
-    A layer of a class of the user's own cannot: it may compute something else.
+    A layer of a user's own class cannot: it may compute something else.
     """
     return {kind.way: kind for kind in _KINDS if kind.suits(layer)}

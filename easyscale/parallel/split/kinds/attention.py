@@ -1,4 +1,4 @@
-"""Attention: some heads on each rank, which computes them for the samples of all workers."""
+"""Attention with some heads on each rank, which computes them for the samples of all workers."""
 
 import contextlib
 import math
@@ -14,16 +14,16 @@ from easyscale.parallel.split.trip import Summands
 
 __all__ = ["GroupedHeads", "Heads"]
 
-_MASKS = (2, 2, 2, 3)  # the axes of a mask of queries, values, keys, and of pairs of them, with that of samples
+_MASKS = (2, 2, 2, 3)  # the number of axes, samples included, of a mask of queries, values, keys, and pairs
 
 
 class _Form(NamedTuple):
-    """A call of attention, but for the numbers.
+    """The signature of a call of attention, without the data.
 
     Attributes:
         value: Int. Whether values are the queries, 0, or others, 1.
         key: Int. Whether keys are the queries, 0, the values, 1, or others, 2.
-        masks: Four of 0 and 1. Whether there are masks of queries, values, keys, and pairs of them.
+        masks: Four of 0 and 1. Whether there are masks of queries, values, keys, and pairs.
         is_causal, training: 0 or 1. As arguments of the layer.
     """
 
@@ -47,18 +47,18 @@ _SIZES = (2, 3, *[2] * len(_MASKS), 2, 2)
 
 
 class _OfAttention(Kind):
-    """Attention, each head of which is on one rank, with its rows of the last product. See `Summands`.
+    """Attention, each head of which is on one rank, with its rows of the output projection. See `Summands`.
 
-    Nothing of a head comes back between its inputs and its summand of the output. What travels are the inputs, each
-    tensor once though it may be queries, keys and values at a time; masks, as bytes; and summands.
+    No intermediate values of a head are sent. What is sent: the inputs, each tensor once even if it serves as queries,
+    keys and values; masks, as bytes; and each head's summand of the output.
 
-    Dropout of scores is drawn by the owner of a head, for all samples, from its own random numbers.
+    The owner of a head draws its dropout of scores, for all samples, from its own random numbers.
 
     Reference: Shoeybi et al., "Megatron-LM", 2019.
     """
 
     way, trip_class = "heads", Summands
-    _takes_masks_away = False  # from its inputs, and gives that of the queries to its output, without `compute_mask`
+    _takes_masks_away = False  # from its inputs; sets that of the queries on its output, without `compute_mask`
 
     def __init__(self, layer: keras.layers.Layer):
         super().__init__(layer)
@@ -82,7 +82,7 @@ class _OfAttention(Kind):
         return [*((layer.kernel, 1) for layer in dense), *biases, (self._output.kernel, 0)]
 
     def count_rows(self, shape: tuple[int, ...]) -> int:
-        return 1  # a sample, of which heads need all positions
+        return 1  # a whole sample: heads need all its positions
 
     def cost(self, samples: int, calls: Sequence[CallShapes], ranks: int, has_gradient: bool) -> float:
         into = sum(math.prod(shape[1:]) for call in calls for shape in call.inputs)
@@ -140,7 +140,7 @@ class _OfAttention(Kind):
         return output
 
     def _of_pairs(self, mask: Any) -> Any:
-        """Return a mask of pairs of positions with an axis of samples."""
+        """Return a mask of pairs of positions with an axis for samples."""
         if mask is None:
             return None
         if len(mask.shape) > 3:
@@ -176,7 +176,7 @@ class _OfAttention(Kind):
 
 
 class Heads(_OfAttention):
-    """Some heads of a `MultiHeadAttention` on each rank: their queries, keys, values, and rows of the last product.
+    """Some heads of a `MultiHeadAttention` on each rank: their queries, keys, values, and output projection's rows.
 
     y = softmax(x q0 (x k0)^T) x v0 o0 + softmax(x q1 (x k1)^T) x v1 o1 + b
     """
@@ -193,7 +193,7 @@ class Heads(_OfAttention):
 
 
 class GroupedHeads(_OfAttention):
-    """Some heads of keys and values of a `GroupQueryAttention` on each rank, and the heads of queries of these."""
+    """Some key and value heads of a `GroupQueryAttention` on each rank, and the query heads that use them."""
 
     def __init__(self, layer: keras.layers.GroupQueryAttention):
         super().__init__(layer)
@@ -209,13 +209,13 @@ class GroupedHeads(_OfAttention):
 
 
 def _of_each(mask: Any, query: Any) -> Any:
-    """Return a mask that each sample has, of one that may be the same for all of them."""
+    """Return a mask with a row for each sample, from one that may be shared by all."""
     return keras.ops.broadcast_to(mask, (keras.ops.shape(query)[0], *keras.ops.shape(mask)[1:]))
 
 
 @contextlib.contextmanager
 def _summand(dense: keras.layers.EinsumDense) -> Iterator[None]:
-    """Inside, a layer leaves its bias to whoever has all summands."""
+    """Make a layer leave out its bias within this context: it is added to the sum."""
     object.__setattr__(dense, "call", lambda inputs, **_: keras.ops.einsum(dense.equation, inputs, dense.kernel))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Embeddings: some rows of the table, or some columns, on each rank."""
+"""Embeddings: some rows or some columns of the table on each rank."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ __all__ = ["EmbeddingColumns", "EmbeddingRows"]
 
 
 class _OfTable(Kind):
-    """An `Embedding`, whose rows to the owners are numbers."""
+    """An `Embedding`, whose rows for the owners are numbers."""
 
     row_shape, row_dtype = (), "int32"
 
@@ -36,15 +36,15 @@ class _OfTable(Kind):
         return keras.ops.take(self.layer.embeddings, tensors[0], axis=0)
 
     def cost_whole(self, samples: int, calls: Sequence[CallShapes], ranks: int) -> float:
-        """A gradient travels as rows, where that is less; the sharded update gathers the whole table."""
-        dense, row = super().cost_whole(samples, calls, ranks), self.width * self._itemsize + 8  # with its number
+        """Return the bytes with gradients as rows, if that is less; the sharded update gathers the whole table."""
+        dense, row = super().cost_whole(samples, calls, ranks), self.width * self._itemsize + 8  # with its index
         return min(dense, dense / 2 + (ranks - 1) * self.count(samples, calls) * row)
 
 
 class EmbeddingColumns(_OfTable):
-    """Some columns of an `Embedding`'s table on each rank, which gets the numbers of all workers.
+    """Some columns of an `Embedding`'s table on each rank, which receives the numbers of all workers.
 
-    It sends what `Columns` does, where the rows are numbers, which have no gradient.
+    The cost is that of `Columns`, where the rows are numbers, which have no gradient.
     """
 
     way, trip_class = "columns", Columns
@@ -59,7 +59,7 @@ class EmbeddingColumns(_OfTable):
 
 
 class EmbeddingRows(_OfTable):
-    """Some rows of an `Embedding`'s table on each rank, which gets the numbers of these rows. See `Lookup`."""
+    """Some rows of an `Embedding`'s table on each rank, which receives the numbers of these rows. See `Lookup`."""
 
     way, trip_class = "rows", Lookup
 

@@ -1,4 +1,4 @@
-"""What is to be known of a kind of layer so that it can be split in one way."""
+"""The interface of a kind of layer that can be split in one way."""
 
 import abc
 import math
@@ -18,8 +18,8 @@ class CallShapes(NamedTuple):
     """The shapes of one call of a layer, each with the samples as first axis.
 
     Attributes:
-        inputs: Of all tensors that the layer is given, each once.
-        output: Of the layer's output.
+        inputs: The shapes of all input tensors, each once.
+        output: The shape of the layer's output.
     """
 
     inputs: Sequence[tuple[int, ...]]
@@ -27,7 +27,7 @@ class CallShapes(NamedTuple):
 
 
 class Kind(abc.ABC):
-    """One layer of a kind, split in one way. It is made while the layer's weights are whole.
+    """A layer of one kind, split in one way. Created while the layer's weights are whole.
 
         rows of this worker --> trip --> compute, of this rank's slice --> trip --> results of this worker
 
@@ -35,15 +35,15 @@ class Kind(abc.ABC):
         layer: The layer. It is built.
 
     Attributes:
-        way: String. How they are split: `"columns"` or `"rows"`, of the matrix that they have, ...
-        is_automatic: Bool. Whether `Split("auto")` may split a layer so.
-        trip_class: The class of `Trip` by which rows come to the owners.
+        way: String. The way of splitting: `"columns"` or `"rows"` of the layer's matrix, ...
+        is_automatic: Bool. Whether `Split("auto")` may split a layer this way.
+        trip_class: The class of `Trip` that moves rows to the owners.
         layer: The layer.
         row_shape: Tuple. The shape of a row that goes to the owners.
         row_dtype: String. Its dtype.
-        length: Int. Of the axis that is divided.
-        unit: Int. The columns of a row, or of what comes back, that belong to one index of it.
-        width: Int. How wide a row is that comes back.
+        length: Int. The length of the divided axis.
+        unit: Int. The columns of a row, or of a result, per index of that axis.
+        width: Int. The width of a row that comes back.
     """
 
     way: ClassVar[str]
@@ -61,32 +61,32 @@ class Kind(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def suits(cls, layer: keras.layers.Layer) -> bool:
-        """Return whether a layer can be split so."""
+        """Return whether a layer can be split this way."""
 
     @property
     def indices(self) -> str:
-        """What the indices of the axis are that is divided."""
+        """A noun for the indices of the divided axis."""
         return self.way
 
     def refusals(self) -> Iterator[tuple[str, str, str]]:
-        """Yield rule, what came and remedy for what slices of this kind of layer cannot do."""
+        """Yield rule, received value and remedy for each property that slices of this kind do not support."""
         yield from ()
 
     @abc.abstractmethod
     def count_rows(self, shape: tuple[int, ...]) -> int:
-        """Return how many rows there are for a sample, given the shape of the layer's output."""
+        """Return the number of rows per sample, given the shape of the layer's output."""
 
     @property
     @abc.abstractmethod
     def slices(self) -> list[tuple[keras.Variable, int]]:
-        """The weights that are divided, each with the axis along which it is: `length` indices, or a multiple."""
+        """The divided weights, each with the axis along which it is divided: `length` indices, or a multiple."""
 
     def trip(self, communicator: Communicator) -> Trip:
-        """Return the way of rows, for one call of the layer in a step."""
+        """Return the `Trip` for one call of the layer in a step."""
         return self.trip_class(communicator, self.length, self.unit)
 
     def trip_within(self, group: Communicator) -> WithinGroup:
-        """Return the same among ranks that have the same rows."""
+        """Return the `Trip` among ranks that have the same rows."""
         return within(self.trip_class)(group, self.length, self.unit)
 
     def cost(self, samples: int, calls: Sequence[CallShapes], ranks: int, has_gradient: bool) -> float:
@@ -100,7 +100,7 @@ class Kind(abc.ABC):
         return 2 * (ranks - 1) / ranks * self._itemsize * sum(math.prod(weight.shape) for weight in self.layer.weights)
 
     def count(self, samples: int, calls: Sequence[CallShapes]) -> int:
-        """Return how many rows there are in a worker's calls."""
+        """Return the number of rows in a worker's calls."""
         return samples * sum(self.count_rows(call.output) for call in calls)
 
     @property
@@ -108,9 +108,9 @@ class Kind(abc.ABC):
         return np.dtype(self.layer.compute_dtype).itemsize
 
     def rows(self, form: int) -> list[tuple[tuple[int | None, ...], str]]:
-        """Return the shape of a row, and its dtype, of each tensor that a call of a form gives to the owners.
+        """Return the row shape and dtype of each tensor that a call of this form sends to the owners.
 
-        Those that have gradients are before those that have none.
+        Tensors with gradients come before those without.
         """
         return [(self.row_shape, self.row_dtype)]
 
@@ -119,17 +119,17 @@ class Kind(abc.ABC):
         """Return the layer's output, in the graph.
 
         Args:
-            passage: Function. `passage(tensors, form)` gives tensors to the owners and returns what comes back. The
-                form is what else an owner must know of the call, as a number below `FORMS`; it defaults to 0.
-            args, kwargs: What the layer is called with.
+            passage: Function. `passage(tensors, form)` sends tensors to the owners and returns the results. The form is
+                a number below `_FORMS` in `passage.py` that describes the call to an owner; it defaults to 0.
+            args, kwargs: The arguments of the layer's call.
         """
 
     @abc.abstractmethod
     def compute(self, tensors: list[Any], form: int, owned: range) -> Any:
-        """Return what this rank's slice makes of the tensors that have come, in the graph.
+        """Return the output of this rank's slice for the tensors received, in the graph.
 
         Args:
-            tensors: List. What `call` has given to `passage`, of all workers.
-            form: Int. That of the call.
-            owned: Range. The indices of the axis that is divided which this rank has.
+            tensors: List. The arguments of `passage` in `call`, from all workers.
+            form: Int. The form of the call.
+            owned: Range. This rank's indices of the divided axis.
         """

@@ -1,4 +1,4 @@
-"""Layers that multiply by a matrix: some columns of it, or some rows, on each rank."""
+"""Layers that multiply by a matrix: some columns or some rows of it on each rank."""
 
 import math
 import re
@@ -14,10 +14,10 @@ __all__ = ["MatrixColumns", "MatrixRows"]
 
 
 def _axes(layer: keras.layers.Layer) -> tuple[int, int] | None:
-    """Return how many axes are summed over, and how many are new; `None` of a layer of another form.
+    """Return the numbers of summed axes and of new axes; `None` if the layer is not a matrix product.
 
-    The form is that of a matrix product: the summed axes are the last ones of the inputs and the first ones of the
-    kernel, and the new axes are the last ones of kernel and output.
+    In a matrix product, the summed axes are the last ones of the inputs and the first ones of the kernel, and the new
+    axes are the last ones of kernel and output.
 
     Example:
 
@@ -38,9 +38,9 @@ def _axes(layer: keras.layers.Layer) -> tuple[int, int] | None:
 
 
 class _MatrixProduct(Kind):
-    """A `Dense`, or an `EinsumDense` of that form, such as the projections of attention.
+    """A `Dense`, or an `EinsumDense` that is a matrix product, such as the projections of attention.
 
-    Biases that are as many as new axes have indices are divided with the columns. Others are on all ranks.
+    A bias in the shape of the new axes is divided with the columns. Any other bias is on all ranks.
     """
 
     _divides_bias = False
@@ -48,7 +48,7 @@ class _MatrixProduct(Kind):
     def __init__(self, layer: keras.layers.Layer):
         super().__init__(layer)
         axes = _axes(layer)
-        assert axes is not None  # it suits
+        assert axes is not None  # see `suits`
         self._summed, self._new = tuple(layer.kernel.shape[: axes[0]]), tuple(layer.kernel.shape[axes[0] :])
         self.width = math.prod(self._new)
         self.row_shape, self.row_dtype = (math.prod(self._summed),), layer.compute_dtype
@@ -61,7 +61,7 @@ class _MatrixProduct(Kind):
         return math.prod(shape[1 : len(shape) - len(self._new)])
 
     def whole_shape(self, inputs: Any) -> tuple[Any, ...]:
-        """Return the shape of the output for a tensor of inputs, in the graph."""
+        """Return the shape of the output for an input tensor, in the graph."""
         return (*keras.ops.shape(inputs)[: len(inputs.shape) - len(self._summed)], *self._new)
 
     def call(self, passage: Callable[..., Any], inputs: Any, *_: Any, **__: Any) -> Any:
@@ -92,7 +92,7 @@ class MatrixColumns(_MatrixProduct):
 
     @property
     def is_complete(self) -> bool:
-        """Whether its slice computes all of the product: there is no bias beside."""
+        """True if the slice computes the complete product: no bias is added afterwards."""
         return self.layer.bias is None or self._divides_bias
 
     @property

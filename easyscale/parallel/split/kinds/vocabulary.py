@@ -1,4 +1,4 @@
-"""A last layer as wide as a vocabulary: some columns on each rank, which makes of its logits what a loss needs."""
+"""A last layer as wide as a vocabulary: some columns on each rank, which reduces its logits to what a loss needs."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,16 +12,16 @@ from easyscale.parallel.split.trip import Columns, Trip, WithinGroup, within
 
 __all__ = ["Vocabulary"]
 
-_NUMBERS = 4  # that an owner returns for a row
-_LARGEST = 1 << 24  # whole numbers up to it are exact in float32
+_NUMBERS = 4  # returned by an owner for each row
+_LARGEST = 1 << 24  # integers up to this are exact in float32
 
 
 class _Call(NamedTuple):
-    """A call of the layer, of which nothing has travelled.
+    """A call of the layer, before any communication.
 
     Attributes:
-        output: Tensor. What stands for its output: NaN.
-        inputs: Tensor. What it was given.
+        output: Tensor. A placeholder for its output: NaN.
+        inputs: Tensor. Its input.
         passage: Function. See `Kind.call`.
     """
 
@@ -31,18 +31,18 @@ class _Call(NamedTuple):
 
 
 class Vocabulary(Kind):
-    """Some columns of the last `Dense` on each rank, and the cross entropy of their logits, which are never whole.
+    """Some columns of the last `Dense` on each rank, and the cross entropy of their logits, which are never gathered.
 
         l = log sum_c exp(z_c) - z_y,    where z = x w + b
 
-    The owner of some columns returns for each row, in place of logits: the logarithm of the sum of their exponentials,
-    the logit of the label if the column is one of them, or 0; and the largest logit with its column. With `P` ranks,
-    and `m` rows of `a` bytes together on each worker, a rank sends in a step
+    In place of logits, the owner of some columns returns for each row: the logarithm of the sum of their exponentials;
+    the logit of the label if its column is one of them, else 0; and the largest logit with its column. With `P` ranks,
+    and `m` rows of `a` bytes in total on each worker, a rank sends in a step
 
         (P - 1) (a + 4 m)    the rows, and their labels, to each other owner
         (P - 1) 16 m         four numbers for each row, to each other worker
-        (P - 1) 16 m         the gradients by them
-        (P - 1) a            the gradients by the rows, to each worker its own, where they are summed up
+        (P - 1) 16 m         their gradients
+        (P - 1) a            the gradients of the rows, to each worker its own, which sums them
 
     in `5 (P - 1)` messages, however large the vocabulary is.
 
@@ -99,7 +99,7 @@ class Vocabulary(Kind):
         return [(self.row_shape, self.row_dtype), ((), "int32")]
 
     def call(self, passage: Callable[..., Any], inputs: Any, *_: Any, **__: Any) -> Any:
-        """Return what nobody may compute with: the loss is of `losses`."""
+        """Return a placeholder that must not be used in computations: `losses` computes the loss."""
         shape = (*keras.ops.shape(inputs)[:-1], self.length)
         unknown = keras.ops.convert_to_tensor(float("nan"), self.layer.compute_dtype)
         self._call = _Call(keras.ops.broadcast_to(unknown, shape), inputs, passage)
@@ -109,8 +109,8 @@ class Vocabulary(Kind):
         """Return the cross entropy of each row, and the column of its largest logit, in the graph.
 
         Args:
-            labels: Tensor of int32. The column that is right, for each row. The loss is NaN if there is no such.
-            output: Tensor. What the last call of the layer has returned.
+            labels: Tensor of int32. The correct column for each row. The loss is NaN if there is no such column.
+            output: Tensor. The result of the layer's last call.
         """
         call = self._call
         if call is None or call.output is not output:
@@ -125,7 +125,7 @@ class Vocabulary(Kind):
         losses = keras.ops.logsumexp(sums, axis=-1) - keras.ops.sum(of_label, axis=-1)
         is_column = keras.ops.logical_and(flat >= 0, flat < self.length)
         losses = keras.ops.where(is_column, losses, float("nan"))
-        owner = keras.ops.argmax(largest, axis=-1)[:, None]  # the first, as of whole logits
+        owner = keras.ops.argmax(largest, axis=-1)[:, None]  # the first, as with whole logits
         best = keras.ops.cast(keras.ops.take_along_axis(columns, owner, axis=-1)[:, 0], "int32")
         shape = keras.ops.shape(labels)
         return keras.ops.reshape(losses, shape), keras.ops.reshape(best, shape)

@@ -1,12 +1,12 @@
-"""How the rows of all workers come to the owners of a layer's slices, and results back. NumPy only.
+"""Communication of a split layer: the rows of all workers to the owners of slices, and results back. NumPy only.
 
-trip       what each of these does
+trip       the base class
 columns    all rows to all owners; some columns of the results back
 rows       some columns of the rows to each owner; summands of the results back
 summands   all inputs to all owners; summands of the results back
 lookup     numbers to the owners of the rows of a table; these rows back
 within     the same within a group of ranks that share a batch, where rows need not travel
-moves      what they are made of
+moves      the building blocks
 """
 
 from easyscale.parallel.split.trip.columns import Columns

@@ -9,7 +9,7 @@ __all__ = ["Columns"]
 
 
 class Columns(Trip):
-    """Every owner has some columns of the result, for the rows of all workers.
+    """Send the rows of all workers to every owner, which computes some columns of the results.
 
         worker 0  x0 ---+---> owner 0  [x0; x1] w[:, :c]  --+---> worker 0  [y0 | y0]
                          X                                   X
@@ -19,10 +19,10 @@ class Columns(Trip):
 
         (P - 1) a          the rows, to each other owner
         (P - 1) b / P      some columns of the results, to each other worker
-        (P - 1) b / P      the gradients by them
-        (P - 1) a          the gradients by the rows, to each worker its own, where they are summed up
+        (P - 1) b / P      their gradients
+        (P - 1) a          the gradients of the rows, to each worker its own, which sums them
 
-    in `4 (P - 1)` messages: less than the `2 (P - 1) / P W` of `W` bytes of weights, if `P a + b < W`. Gradients by
+    in `4 (P - 1)` messages: less than the `2 (P - 1) / P W` of `W` bytes of weights, if `P a + b < W`. Gradients of
     rows that nothing before the layer needs, as in the first layer, are not sent.
 
     Reference: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014.

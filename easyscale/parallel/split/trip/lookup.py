@@ -9,7 +9,7 @@ __all__ = ["Lookup"]
 
 
 class Lookup(Trip):
-    """Every owner has some rows of a table; a number comes to the owner of its row, and the row goes back.
+    """Send each number to the owner of its row of a table, which sends the row back.
 
         worker 0  [7 1] ---+---> owner 0  rows 0 to 4:  1 2  --+---> worker 0  [row 7, row 1]
                             X                                   X
@@ -17,7 +17,7 @@ class Lookup(Trip):
 
     With `k` bytes of numbers and `b` bytes of rows on each worker, spread evenly over the table, a rank sends
     `(P - 1) / P (k + 2 b)` bytes in a step, in `3 (P - 1)` messages, and to each other the count of numbers for each
-    owner. A worker's rows that are owned by itself are not sent.
+    owner. Rows that a worker owns itself are not sent.
     """
 
     @staticmethod
@@ -59,7 +59,7 @@ class Lookup(Trip):
         raise AssertionError("numbers have no gradient")
 
     def _move(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Send rows to each rank in turn, as many as `counts` has, by sender and receiver; return those that come."""
+        """Send rows to each rank, and return those received; `counts` has their number by sender and receiver."""
         rank = self._communicator.rank
         starts, ends = ranges(counts[rank].tolist()), ranges(counts[:, rank].tolist())
         result = np.empty((ends[-1].stop, *rows.shape[1:]), rows.dtype)

@@ -1,4 +1,4 @@
-"""What trips are made of: each moves arrays between all ranks at once."""
+"""The building blocks of trips: collective moves of arrays between all ranks."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ Bounds = Sequence[int]
 
 
 def ranges(counts: Sequence[int]) -> list[slice]:
-    """Return the rows of each rank among those of all, given how many each has."""
+    """Return each rank's span among the rows of all, given the number that each has."""
     ends = np.cumsum(counts).tolist()
     return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
@@ -23,7 +23,7 @@ def columns_of(bounds: Bounds) -> list[slice]:
 
 
 def transfer(communicator: Communicator, sent: dict[int, np.ndarray], received: dict[int, np.ndarray]) -> None:
-    """Send each other rank an array, and receive one from each; empty ones do not travel."""
+    """Send an array to each other rank, and receive one from each; empty ones are not sent."""
     requests: list[Request] = [communicator.ireceive(array, rank) for rank, array in received.items() if array.size]
     requests += [communicator.isend(np.ascontiguousarray(array), rank) for rank, array in sent.items() if array.size]
     for request in requests:
@@ -36,7 +36,7 @@ def others_of(communicator: Communicator) -> list[int]:
 
 
 def gather(communicator: Communicator, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Return the rows of all ranks, one below the other."""
+    """Return the rows of all ranks, concatenated."""
     own, spans = communicator.rank, ranges(counts)
     whole = np.empty((sum(counts), *rows.shape[1:]), rows.dtype)
     whole[spans[own]] = rows
@@ -46,7 +46,7 @@ def gather(communicator: Communicator, rows: np.ndarray, counts: Sequence[int]) 
 
 
 def sum_rows(communicator: Communicator, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Return the sum of what all ranks have of this rank's rows, added in the order of ranks."""
+    """Return the sum of all ranks' values for this rank's rows, added in rank order."""
     own, spans, others = communicator.rank, ranges(counts), others_of(communicator)
     arrived = {rank: np.empty((counts[own], *rows.shape[1:]), rows.dtype) for rank in others}
     transfer(communicator, {rank: rows[spans[rank]] for rank in others}, arrived)
@@ -58,7 +58,7 @@ def sum_rows(communicator: Communicator, rows: np.ndarray, counts: Sequence[int]
 
 
 def part_columns(communicator: Communicator, rows: np.ndarray, counts: Sequence[int], bounds: Bounds) -> np.ndarray:
-    """Give each rank its columns of this rank's rows; return this rank's columns of the rows of all."""
+    """Send each rank its columns of this rank's rows; return this rank's columns of the rows of all."""
     own, spans, columns = communicator.rank, ranges(counts), columns_of(bounds)
     others = others_of(communicator)
     result = np.empty((sum(counts), bounds[own + 1] - bounds[own]), rows.dtype)
@@ -69,7 +69,7 @@ def part_columns(communicator: Communicator, rows: np.ndarray, counts: Sequence[
 
 
 def join_columns(communicator: Communicator, rows: np.ndarray, counts: Sequence[int], bounds: Bounds) -> np.ndarray:
-    """Give each rank its rows of this rank's columns; return all columns of this rank's rows."""
+    """Send each rank its rows of this rank's columns; return all columns of this rank's rows."""
     own, spans, others = communicator.rank, ranges(counts), others_of(communicator)
     arrived = {rank: np.empty((counts[own], bounds[rank + 1] - bounds[rank]), rows.dtype) for rank in others}
     transfer(communicator, {rank: rows[spans[rank]] for rank in others}, arrived)

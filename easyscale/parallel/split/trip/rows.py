@@ -9,14 +9,14 @@ __all__ = ["Rows"]
 
 
 class Rows(Trip):
-    """Every owner computes of some columns of the input a summand of the result, for the rows of all workers.
+    """Send some columns of all workers' rows to each owner, which computes a summand of the results.
 
         worker 0  [x0 | x0] ---+---> owner 0  [x0; x1][:, :c] w[:c]  --+---> worker 0  y0 + y0
                                 X                                       X
         worker 1  [x1 | x1] ---+---> owner 1  [x0; x1][:, c:] w[c:]  --+---> worker 1  y1 + y1
 
-    What `Columns` does, the other way round: a rank sends `2 (P - 1) (a / P + b)` bytes in a step, in `4 (P - 1)`
-    messages; without the gradients by the rows `(P - 1) a / P` less.
+    The reverse of `Columns`: a rank sends `2 (P - 1) (a / P + b)` bytes in a step, in `4 (P - 1)` messages; without the
+    gradients of the rows `(P - 1) a / P` less.
     """
 
     @staticmethod

@@ -9,25 +9,25 @@ __all__ = ["Summands"]
 
 
 class Summands(Trip):
-    """Every owner has the inputs of all workers, and computes a summand of each result.
+    """Send the inputs of all workers to every owner, which computes a summand of each result.
 
         worker 0  x0 ---+---> owner 0  f0([x0; x1])  --+---> worker 0  y0 + y0
                          X                              X
         worker 1  x1 ---+---> owner 1  f1([x0; x1])  --+---> worker 1  y1 + y1
 
-    What lies between the inputs and the summands stays at its owner, such as heads of attention. With inputs of `a`
-    bytes and results of `b` on each worker, a rank sends in a step
+    Intermediate values between the inputs and the summands, such as heads of attention, stay at their owner. With
+    inputs of `a` bytes and results of `b` on each worker, a rank sends in a step
 
         (P - 1) a          the inputs, to each other owner
         (P - 1) b          summands of the results, to each other worker its own
-        (P - 1) b          the gradients by the results, to each other owner
-        (P - 1) a          the gradients by the inputs, to each worker its own, where they are summed up
+        (P - 1) b          the gradients of the results, to each other owner
+        (P - 1) a          the gradients of the inputs, to each worker its own, which sums them
 
     in `4 (P - 1)` messages, if the inputs are one array; `2 (P - 1)` more for each further one. The shapes of arrays
     may differ between steps, but not between workers.
 
     Reference: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
-    2019, whose ranks have all of the batch, and so neither bring inputs to the owners nor keep less than all results.
+    2019, whose ranks have the whole batch: there inputs are not sent to owners, and every rank keeps all results.
     """
 
     @staticmethod
@@ -50,7 +50,7 @@ class Summands(Trip):
                 f"number of samples. Received: {[tuple(shape) for shape in shapes.tolist()]} on ranks 0 to "
                 f"{len(shapes) - 1}. Pad all batches to one length"
             )
-        if not len(rows) and len(tails):  # whose shape only those know who have samples
+        if not len(rows) and len(tails):  # only ranks with samples know the shape
             rows = np.empty((0, *tails[0].tolist()), rows.dtype)
         return gather(self._communicator, rows, self._counts)
 

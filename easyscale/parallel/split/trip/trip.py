@@ -1,6 +1,6 @@
-"""What a way of rows to the owners of slices, and back, does.
+"""The base class of the ways to move rows to the owners of slices, and results back.
 
-A row is what a layer computes something of: a sample, or a position in a sequence. Worker `r` has `m_r` of them.
+A row is a layer's unit of computation: a sample, or a position in a sequence. Worker `r` has `m_r` rows.
 """
 
 import abc
@@ -15,21 +15,21 @@ __all__ = ["Trip"]
 
 
 class Trip(abc.ABC):
-    """One way to the owners and back, and that of its gradients, in this order.
+    """Moves the rows of one call to the owners, the results back, and then the gradients of both, in this order.
 
-    If a call of a layer has several arrays for the owners, `give` takes all of them, and `gradients_to_workers` one
-    after the other.
+    If a call has several arrays for the owners, `give` takes all of them, and `gradients_to_workers` one after the
+    other.
 
     Args:
-        communicator: The `Communicator`. All ranks call each method alike.
-        length: Int. Of the axis that is divided over ranks.
-        unit: Int. The columns of rows that belong to one index of it. Defaults to `1`.
+        communicator: The `Communicator`. All ranks call each method together.
+        length: Int. The length of the axis that is divided over ranks.
+        unit: Int. The columns of rows per index of that axis. Defaults to `1`.
     """
 
     def __init__(self, communicator: Communicator, length: int, unit: int = 1):
         self._communicator = communicator
         self._bounds = bounds_of(length, communicator.size, unit)
-        self._counts: list[int] = []  # the rows of each rank
+        self._counts: list[int] = []  # rows per rank
 
     @staticmethod
     @abc.abstractmethod
@@ -38,42 +38,42 @@ class Trip(abc.ABC):
 
         Args:
             into: Number. The bytes of a worker's rows.
-            out: Number. The bytes of what comes back for them.
+            out: Number. The bytes of their results.
             ranks: Int. The number of ranks.
-            has_gradient: Bool. Whether something before the layer needs the gradient by the rows. Defaults to `True`.
+            has_gradient: Bool. Whether something before the layer needs the gradients of the rows. Defaults to `True`.
         """
 
     @abc.abstractmethod
     def width_at_owner(self, width: int) -> int:
-        """Return how wide the rows are that come to this owner, of workers' rows of a width."""
+        """Return the width of the rows that this owner receives, given the width of workers' rows."""
 
     @abc.abstractmethod
     def width_at_worker(self, width: int) -> int:
-        """Return how wide the rows are that come back to a worker, of this owner's rows of a width."""
+        """Return the width of the rows that a worker gets back, given the width of this owner's rows."""
 
     def give(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Give the owners all arrays of a call, which have as many rows; return what comes to this owner."""
+        """Send the owners all arrays of a call, which have equally many rows; return those that this owner receives."""
         self._counts = []
         return [self.to_owners(rows) for rows in arrays]
 
     @abc.abstractmethod
     def to_owners(self, rows: np.ndarray) -> np.ndarray:
-        """Give this worker's rows to the owners; return what comes to this owner."""
+        """Send this worker's rows to the owners; return those that this owner receives."""
 
     @abc.abstractmethod
     def to_workers(self, rows: np.ndarray) -> np.ndarray:
-        """Give what this owner has computed to the workers; return what comes to this worker, a row for each."""
+        """Send the results of this owner to the workers; return those for this worker, one per row."""
 
     @abc.abstractmethod
     def gradients_to_owners(self, rows: np.ndarray) -> np.ndarray:
-        """Give the owners the gradients by what `to_workers` has returned; return those by what it was given."""
+        """Send the owners the gradients of `to_workers`' results; return those of its arguments."""
 
     @abc.abstractmethod
     def gradients_to_workers(self, rows: np.ndarray) -> np.ndarray:
-        """Give the workers the gradients by what `to_owners` has returned; return those by what it was given."""
+        """Send the workers the gradients of `to_owners`' results; return those of its arguments."""
 
     def _count(self, rows: np.ndarray) -> None:
-        """Take in how many rows each rank has, of each array that a call has for the owners."""
+        """Exchange the number of rows on each rank, for each array that a call sends to the owners."""
         self._set_counts(self._communicator.all_gather_rows(np.array([len(rows)]))[:, 0].tolist())
 
     def _set_counts(self, counts: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""What travels within a group of ranks that share a batch: each has all rows already."""
+"""Communication within a group of ranks that share a batch: each has all rows already."""
 
 from typing import ClassVar
 
@@ -15,12 +15,12 @@ __all__ = ["ColumnsWithin", "LookupWithin", "RowsWithin", "SummandsWithin", "Wit
 
 
 class WithinGroup(Trip):
-    """A way within a group: its ranks have the same rows, and get the same results, to the last bit.
+    """A `Trip` within a group: its ranks have the same rows, and get the same results, to the last bit.
 
     Attributes:
-        moves_rows: Bool. Whether `to_owners` does anything: else an owner takes the rows as they are.
-        moves_gradients: Bool. Whether `gradients_to_owners` does.
-        needs_rows: Bool. Whether that must be given the rows again where another call has come between.
+        moves_rows: Bool. Whether `to_owners` does anything: otherwise an owner takes the rows as they are.
+        moves_gradients: Bool. Whether `gradients_to_owners` does anything.
+        needs_rows: Bool. Whether `gradients_to_owners` needs the rows again if there was another call in between.
     """
 
     moves_rows: ClassVar[bool] = False
@@ -38,7 +38,7 @@ class WithinGroup(Trip):
         return np.ascontiguousarray(rows[:, columns_of(self._bounds)[self._communicator.rank]])
 
     def _join(self, columns: np.ndarray) -> np.ndarray:
-        """Return the columns of all ranks, of which each sends its own to each other."""
+        """Return the columns of all ranks; each rank sends its own to each other."""
         own, spans, others = self._communicator.rank, columns_of(self._bounds), others_of(self._communicator)
         parts = {r: np.empty((len(columns), spans[r].stop - spans[r].start), columns.dtype) for r in others}
         transfer(self._communicator, dict.fromkeys(others, columns), parts)
@@ -53,7 +53,7 @@ class WithinGroup(Trip):
 
 
 class ColumnsWithin(WithinGroup, Columns):
-    """Every rank computes its columns of the result, of rows that it has; then all have all columns.
+    """Compute some columns of the result on each rank, which has all rows, then gather all columns.
 
         rank 0  x ---> x w[:, :c] ---+---> [y0 | y1]
                                      X
@@ -62,9 +62,9 @@ class ColumnsWithin(WithinGroup, Columns):
     With `G` ranks, rows of `a` bytes in and `b` bytes out, a rank sends in a step
 
         (G - 1) / G b        its columns of the results, to each other rank
-        2 (G - 1) / G a      the sum of the gradients by the rows
+        2 (G - 1) / G a      the sum of the gradients of the rows
 
-    in `3 (G - 1)` messages. Gradients by rows that nothing before the layer needs are not summed up.
+    in `3 (G - 1)` messages. Gradients of rows that nothing before the layer needs are not summed.
 
     Reference: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
     2019.
@@ -87,14 +87,14 @@ class ColumnsWithin(WithinGroup, Columns):
 
 
 class RowsWithin(WithinGroup, Rows):
-    """Every rank computes of its columns of the input a summand of the result; then all have the sum.
+    """Compute a summand of the result on each rank, from some columns of the input, then sum.
 
         rank 0  [x | .] ---> x[:, :c] w[:c] ---+---> y0 + y1
                                                X
         rank 1  [. | x] ---> x[:, c:] w[c:] ---+---> y0 + y1
 
-    What `ColumnsWithin` does, the other way round: a rank sends `(G - 1) / G (2 b + a)` bytes in a step, in
-    `3 (G - 1)` messages; without the gradients by the rows `(G - 1) / G a` less.
+    The reverse of `ColumnsWithin`: a rank sends `(G - 1) / G (2 b + a)` bytes in a step, in `3 (G - 1)` messages;
+    without the gradients of the rows `(G - 1) / G a` less.
     """
 
     moves_rows = True
@@ -114,10 +114,10 @@ class RowsWithin(WithinGroup, Rows):
 
 
 class SummandsWithin(WithinGroup, Summands):
-    """Every rank computes of rows that it has a summand of the result, such as by some heads; then all have the sum.
+    """Compute a summand of the result on each rank, such as some heads', from all rows, then sum.
 
-    What lies between stays at its owner. A rank sends one sum forward and one backward: `2 (G - 1) / G (a + b)` bytes
-    in a step, in `4 (G - 1)` messages, and `2 (G - 1)` messages more for each further array with a gradient.
+    Intermediate values stay at their owner. A rank sends one sum forward and one backward: `2 (G - 1) / G (a + b)`
+    bytes in a step, in `4 (G - 1)` messages, and `2 (G - 1)` messages more for each further array with a gradient.
     """
 
     @staticmethod
@@ -132,7 +132,7 @@ class SummandsWithin(WithinGroup, Summands):
 
 
 class LookupWithin(WithinGroup, Lookup):
-    """Every rank looks its own numbers up; then all have the rows of all numbers, each of which one rank has found.
+    """Look up each number on the rank that owns its row, then sum, so that all ranks get all rows.
 
     A rank sends the sum of `b` bytes of rows, `2 (G - 1) / G b` bytes, in `2 (G - 1)` messages, and nothing backward.
     """
@@ -170,5 +170,5 @@ _WITHIN: dict[type[Trip], type[WithinGroup]] = {
 
 
 def within(trip: type[Trip]) -> type[WithinGroup]:
-    """Return the way within a group that corresponds to one across workers."""
+    """Return the class for a group that corresponds to one across workers."""
     return _WITHIN[trip]

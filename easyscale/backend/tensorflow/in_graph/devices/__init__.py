@@ -1,6 +1,6 @@
-"""The exchanges between the devices of one process, as operations of its graph. A new one is a new file here.
+"""The exchanges between the devices of one process, as operations of its graph. To add one, add a file here.
 
-Its file has the name of the exchange between processes that moves vectors in the same way, if there is one.
+A file is named after the exchange between processes that moves vectors the same way, if there is one.
 """
 
 import importlib

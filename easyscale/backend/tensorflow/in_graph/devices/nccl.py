@@ -1,4 +1,4 @@
-"""GPUs of one process, by NCCL."""
+"""NCCL between the GPUs of one process."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ __all__ = ["Nccl"]
 
 
 class Nccl(DeviceExchange):
-    """Let NVIDIA's library sum over GPUs, as TensorFlow calls it. All devices must be GPUs.
+    """Sum over GPUs with NVIDIA's library, called by TensorFlow. All devices must be GPUs.
 
-    It takes rings or trees, as it sees fit: about `2 * S * (D - 1) / D` bytes for each of `D` devices.
+    NCCL chooses rings or trees: about `2 * S * (D - 1) / D` bytes for each of `D` devices.
     """
 
     only_on_gpus = True

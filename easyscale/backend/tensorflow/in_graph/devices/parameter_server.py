@@ -16,7 +16,7 @@ class ParameterServer(DeviceExchange):
         0 --> 1    2 --> 1    3 --> 1        and so to each owner; each arrow carries S / D bytes
 
     With `D` devices and a vector of `S` bytes each device owns `1 / D` of it, and sends `2 * (D - 1)` parts of `S / D`
-    bytes. Those to different owners go at the same time. With `servers_device`, an option of the exchange between
+    bytes. Parts for different owners are sent concurrently. With `servers_device`, an option of the exchange between
     processes, such as `"/CPU:0"`, that device owns everything: each other sends `S` bytes, and it sends `S` to each.
 
     Reference: Li et al., "Scaling distributed machine learning with the parameter server", 2014.

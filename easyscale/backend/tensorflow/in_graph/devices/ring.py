@@ -33,7 +33,7 @@ class Ring(DeviceExchange):
         sums = []
         for owner in range(count):
             total = parts[(owner + 1) % count][owner]
-            for step in range(2, count + 1):  # from behind its owner once around to it
+            for step in range(2, count + 1):  # around the ring, ending at the owner
                 index = (owner + step) % count
                 with tf.device(self.devices[index]):
                     total = total + parts[index][owner]

@@ -11,13 +11,13 @@ __all__ = ["Tree"]
 
 
 class Tree(DeviceExchange):
-    """Sum up a binomial tree to the first device, which owns everything, and send down again.
+    """Sum up a binomial tree to the first device, which owns everything, then send back down.
 
         0 <-- 1     0 <------- 2          each arrow carries the whole vector, of S bytes
         2 <-- 3
 
-    With `D` devices `2 * ceil(log2 D)` vectors follow one another. The first device sends `ceil(log2 D) * S` bytes, on
-    the way down; no other sends as much.
+    With `D` devices `2 * ceil(log2 D)` vectors are sent one after another. The first device sends `ceil(log2 D) * S`
+    bytes, on the way down; no other sends as much.
 
     Reference: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005.
     """
