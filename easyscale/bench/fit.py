@@ -117,7 +117,9 @@ def _measure(communicator: Communicator, wanted: dict, batch: int) -> tuple[dict
     means = {name: communicator.all_gather_rows(np.array(taken)).mean(axis=0).tolist() for name, taken in times.items()}
     if in_graph:
         means = {name if name == bound else f"{name}, in-graph": taken for name, taken in means.items()}
-    return means | {ALONE: alone}, models["auto"].optimizer.workers.gradients.way.choice if "auto" in models else None
+    return means | {ALONE: alone}, models[
+        "auto"
+    ].optimizer.workers.gradients.config.choice if "auto" in models else None
 
 
 def _machine(communicator: Communicator) -> dict:

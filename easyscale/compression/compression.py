@@ -9,7 +9,7 @@ import numpy as np
 
 from easyscale.communicator import Communicator
 
-__all__ = ["Compression", "Span", "StepOfForm", "Way"]
+__all__ = ["Compression", "Span", "StepOfForm", "SupportsReduce"]
 
 
 class Span(NamedTuple):
@@ -52,10 +52,10 @@ class StepOfForm(NamedTuple):
     factors: MutableMapping[int, np.ndarray]
 
 
-class Way(Protocol):
+class SupportsReduce(Protocol):
     """The methods of an `Exchange` that a compression uses."""
 
-    def over(self, wrap: Callable[[Communicator], Communicator]) -> "Way": ...
+    def over(self, wrap: Callable[[Communicator], Communicator]) -> "SupportsReduce": ...
 
     def lend(self, length: int, dtype: str | np.dtype = "float32", common: bool = False) -> np.ndarray: ...
 
@@ -93,7 +93,7 @@ class Compression(abc.ABC):
         """The compression itself, without `ErrorFeedback` around it."""
         return self
 
-    def why_not(self, way: Any) -> str | None:
+    def why_not(self, exchange: Any) -> str | None:
         """Return the reason why this compression does not work with an `Exchange`, or `None` if it does."""
         return None
 
@@ -103,12 +103,17 @@ class Compression(abc.ABC):
 
     @abc.abstractmethod
     def sum(
-        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+        self,
+        exchange: SupportsReduce,
+        vector: np.ndarray,
+        step: StepOfForm,
+        left_out: np.ndarray | None = None,
+        gathers: bool = True,
     ) -> None:
         """Overwrite `vector` with its sum over ranks. Collective: all ranks must call this, and get the same bits.
 
         Args:
-            way: The connected `Exchange`.
+            exchange: The connected `Exchange`.
             vector: Vector of float32.
             step: The `StepOfForm`.
             left_out: Vector of zeros, of the same length. The part of this rank's input that is not in the sum is added

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from easyscale.compression.compression import Compression, StepOfForm, Way
+from easyscale.compression.compression import Compression, StepOfForm, SupportsReduce
 
 __all__ = ["ErrorFeedback"]
 
@@ -56,13 +56,18 @@ class ErrorFeedback(Compression):
     def plain(self) -> Compression:
         return self.form
 
-    def why_not(self, way: Any) -> str | None:
-        return self.form.why_not(way)
+    def why_not(self, exchange: Any) -> str | None:
+        return self.form.why_not(exchange)
 
     def shortens(self, shape: tuple[int, ...]) -> bool:
         return self.form.shortens(shape)
 
     def sum(
-        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+        self,
+        exchange: SupportsReduce,
+        vector: np.ndarray,
+        step: StepOfForm,
+        left_out: np.ndarray | None = None,
+        gathers: bool = True,
     ) -> None:
-        self.form.sum(way, vector, step, left_out, gathers)
+        self.form.sum(exchange, vector, step, left_out, gathers)

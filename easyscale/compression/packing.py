@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from easyscale.compression.compression import Compression, StepOfForm, Way
+from easyscale.compression.compression import Compression, StepOfForm, SupportsReduce
 from easyscale.compression.packed_messages import LeftOut, PackedMessages
 
 __all__ = ["Packing"]
@@ -57,24 +57,33 @@ class Packing(Compression):
     def unpack(self, message: np.ndarray, vector: np.ndarray) -> None:
         """Decode a message into a float32 vector."""
 
-    def why_not(self, way: Any) -> str | None:
+    def why_not(self, exchange: Any) -> str | None:
         return (
-            "its sums are the MPI library's, which takes numbers as they are" if way.travels_by == "library" else None
+            "its sums are the MPI library's, which takes numbers as they are"
+            if exchange.travels_by == "library"
+            else None
         )
 
     def sum(
-        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+        self,
+        exchange: SupportsReduce,
+        vector: np.ndarray,
+        step: StepOfForm,
+        left_out: np.ndarray | None = None,
+        gathers: bool = True,
     ) -> None:
-        self.reduce(way, vector, left_out)
+        self.reduce(exchange, vector, left_out)
         if gathers:
-            self.gather(way, vector, left_out)
+            self.gather(exchange, vector, left_out)
 
-    def reduce(self, way: Way, vector: np.ndarray, left_out: np.ndarray | None = None) -> None:
+    def reduce(self, exchange: SupportsReduce, vector: np.ndarray, left_out: np.ndarray | None = None) -> None:
         """Do `Exchange.reduce` with packed messages; for `left_out` see `sum`."""
         kept = None if left_out is None else LeftOut(vector, left_out)
-        way.over(lambda communicator: PackedMessages(communicator, self, left_out=kept)).reduce(vector)
+        exchange.over(lambda communicator: PackedMessages(communicator, self, left_out=kept)).reduce(vector)
 
-    def gather(self, way: Way, vector: np.ndarray, left_out: np.ndarray | None = None) -> None:
+    def gather(self, exchange: SupportsReduce, vector: np.ndarray, left_out: np.ndarray | None = None) -> None:
         """Do `Exchange.gather` with packed messages; owners keep what the others unpack. For `left_out` see `sum`."""
         kept = None if left_out is None else LeftOut(vector, left_out)
-        way.over(lambda communicator: PackedMessages(communicator, self, rounds=True, left_out=kept)).gather(vector)
+        exchange.over(lambda communicator: PackedMessages(communicator, self, rounds=True, left_out=kept)).gather(
+            vector
+        )

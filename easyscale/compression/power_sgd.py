@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from easyscale.compression.compression import Compression, Span, StepOfForm, Way
+from easyscale.compression.compression import Compression, Span, StepOfForm, SupportsReduce
 from easyscale.errors import is_number
 
 __all__ = ["PowerSGD"]
@@ -67,20 +67,25 @@ class PowerSGD(Compression):
         return self.rank * (rows + columns) < rows * columns
 
     def sum(
-        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+        self,
+        exchange: SupportsReduce,
+        vector: np.ndarray,
+        step: StepOfForm,
+        left_out: np.ndarray | None = None,
+        gathers: bool = True,
     ) -> None:
         if step.number < self.start_step:
-            (way.allreduce if gathers else way.reduce)(vector)
+            (exchange.allreduce if gathers else exchange.reduce)(vector)
         else:
             with np.errstate(over="ignore", invalid="ignore"):  # from numbers that are not finite
-                self._sum(way, vector, step, left_out)
+                self._sum(exchange, vector, step, left_out)
 
-    def _sum(self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None) -> None:
+    def _sum(self, exchange: SupportsReduce, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None) -> None:
         matrices = [span for span in step.spans if self.shortens(span.shape)]
         wholes = [span for span in step.spans if span not in matrices]
         lefts, rights = ([shape[side] for shape in map(self._shapes, matrices)] for side in (0, 1))
-        first, (*left, rest) = _lend(way, [*lefts, (sum(span.stop - span.start for span in wholes),)])
-        second, right = _lend(way, rights)
+        first, (*left, rest) = _lend(exchange, [*lefts, (sum(span.stop - span.start for span in wholes),)])
+        second, right = _lend(exchange, rights)
 
         gradients = [vector[span.start : span.stop].reshape(len(p), -1) for span, p in zip(matrices, left, strict=True)]
         for span, gradient, p in zip(matrices, gradients, left, strict=True):
@@ -88,7 +93,7 @@ class PowerSGD(Compression):
             for rows in _parts(gradient):
                 np.matmul(gradient[rows], factor, out=p[rows])
         _copy(wholes, vector, rest, to_rest=True)
-        way.allreduce(first)
+        exchange.allreduce(first)
         for span, gradient, p, q in zip(matrices, gradients, left, right, strict=True):
             p[:] = _orthogonal(p)
             q[:] = 0
@@ -98,7 +103,7 @@ class PowerSGD(Compression):
                 own = left_out[span.start : span.stop].reshape(gradient.shape)
                 for rows in _parts(gradient):
                     np.subtract(gradient[rows], np.matmul(p[rows], q.T), out=own[rows])
-        way.allreduce(second)
+        exchange.allreduce(second)
         for span, gradient, p, q in zip(matrices, gradients, left, right, strict=True):
             for rows in _parts(gradient):
                 np.matmul(p[rows], q.T, out=gradient[rows])
@@ -129,10 +134,10 @@ def _parts(matrix: np.ndarray) -> Iterator[slice]:
         yield slice(start, start + count)
 
 
-def _lend(way: Way, shapes: Sequence[tuple[int, ...]]) -> tuple[np.ndarray, list[np.ndarray]]:
+def _lend(exchange: SupportsReduce, shapes: Sequence[tuple[int, ...]]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return a vector that an exchange lends, and its pieces, of these shapes."""
     sizes = [math.prod(shape) for shape in shapes]
-    vector = way.lend(sum(sizes), "float32")
+    vector = exchange.lend(sum(sizes), "float32")
     pieces = np.split(vector, np.cumsum(sizes)[:-1]) if sizes else []
     return vector, [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from easyscale.compression.compression import Compression, StepOfForm, Way
+from easyscale.compression.compression import Compression, StepOfForm, SupportsReduce
 from easyscale.compression.share import check_share, count_of
 
 __all__ = ["RandomK"]
@@ -43,10 +43,15 @@ class RandomK(Compression):
         self.share, self.seed = check_share(share), seed
 
     def sum(
-        self, way: Way, vector: np.ndarray, step: StepOfForm, left_out: np.ndarray | None = None, gathers: bool = True
+        self,
+        exchange: SupportsReduce,
+        vector: np.ndarray,
+        step: StepOfForm,
+        left_out: np.ndarray | None = None,
+        gathers: bool = True,
     ) -> None:
         chosen = self._draw(vector.size, step)
-        numbers = way.lend(chosen.size, "float32")
+        numbers = exchange.lend(chosen.size, "float32")
         np.take(vector, chosen, out=numbers, mode="clip")  # the default mode would copy `out`
         with np.errstate(over="ignore", invalid="ignore"):
             if not np.isfinite(vector.sum()):  # perhaps at a position that is not drawn
@@ -54,7 +59,7 @@ class RandomK(Compression):
         if left_out is not None:
             vector[chosen] = 0
             left_out += vector
-        way.allreduce(numbers)
+        exchange.allreduce(numbers)
         vector[:] = 0
         vector[chosen] = numbers
 

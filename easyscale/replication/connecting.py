@@ -22,9 +22,9 @@ from easyscale.step.agreement import Purpose
 from easyscale.step.compressed_sums import CompressedSums
 from easyscale.step.context import CurrentStep
 from easyscale.step.gradients import Gradients
+from easyscale.step.reduce_config import FormToChoose, ReduceConfig
 from easyscale.step.shared import Shared
 from easyscale.step.steps import Steps
-from easyscale.step.way import FormToChoose, Way
 
 __all__ = ["connect"]
 
@@ -156,6 +156,6 @@ def _assemble(
         sums = sums_in(compression)
     # "auto" times uncompressed gradients, which says nothing about compressed ones.
     fixed = asked is not None or sums is not None or exchange.on_gpus
-    gradients = Gradients(Way(exchange, bucket_bytes, fixed, sums, forms), shared, densify, compiled)
+    gradients = Gradients(ReduceConfig(exchange, bucket_bytes, fixed, sums, forms), shared, densify, compiled)
     steps = Steps(communicator, shared, gradients)
     return Replication(communicator, gradients, replicas.batch(shared), steps, replicas, step)

@@ -4,7 +4,7 @@ context          the context of a step, and the types used in steps
 plan             the arrays that a step exchanges, the vectors that carry them, and a hash of the arrays
 reducer          averages the arrays of one plan, during or after the backward pass
 gradients        the three operations of a step, called from its graph: reduce, update, gather
-way              the exchange, bucket size and compression of gradients
+reduce_config    the exchange, bucket size and compression of gradients
 steps            coordinates collective calls and failure handling across workers
 agreement        a row of 48 bytes from each rank before each collective call
 served           weights owned by servers, which may change them at any time

@@ -16,10 +16,10 @@ from easyscale.step.context import Accumulation, Apply, ApplyInStep, Gradient, S
 from easyscale.step.late_gather import LateGather
 from easyscale.step.plan import Entry, Kind, Plan, StepArrays
 from easyscale.step.ready_buckets import EarlyGradients
+from easyscale.step.reduce_config import ReduceConfig
 from easyscale.step.reducer import Reducer
 from easyscale.step.shared import Shared
 from easyscale.step.slices import Slices
-from easyscale.step.way import Way
 from easyscale.timeline import Part
 
 __all__ = ["Gradients"]
@@ -29,46 +29,46 @@ class Gradients:
     """Averages the gradients of one optimizer over all workers, and distributes the new weights.
 
     Args:
-        way: The `Way`: exchange, bucket size and compression.
+        config: The `ReduceConfig`: exchange, bucket size and compression.
         shared: The `Shared` of its communicator.
         densify: Bool. Whether sparse gradients may be sent as dense ones where that is fewer bytes.
         compiled: The backend's `CompiledUpdate`.
 
     Attributes:
-        way: The same.
+        config: The same.
         communicator: The `Communicator` between processes.
         slices: The `Slices` of variables that are currently divided over workers.
         groups: The `Slices` of variables that are currently divided over the ranks of each worker.
         early: The `EarlyGradients`, which sends gradients during the backward pass.
     """
 
-    def __init__(self, way: Way, shared: Shared, densify: bool, compiled: CompiledUpdate):
-        self.way, self.slices, self.groups = way, Slices(), Slices()
-        self.communicator, self._shared, self._tensors = way.exchange.communicator, shared, shared.backend.tensors
+    def __init__(self, config: ReduceConfig, shared: Shared, densify: bool, compiled: CompiledUpdate):
+        self.config, self.slices, self.groups = config, Slices(), Slices()
+        self.communicator, self._shared, self._tensors = config.exchange.communicator, shared, shared.backend.tensors
         self._densify, self._compiled, self._number = densify, compiled, shared.new_number()
         self._reducers: dict[Plan, Reducer] = {}
         self._numbers: dict[int, tuple[int, Variable]] = {}  # by `id()`, which is unique while the variable is kept
-        self.early = EarlyGradients(way, shared, self.reducer_of)
+        self.early = EarlyGradients(config, shared, self.reducer_of)
 
     @property
     def exchange(self) -> Exchange:
         """The connected `Exchange` in use."""
-        return self.way.exchange
+        return self.config.exchange
 
     @property
     def bucket_bytes(self) -> int | None:
         """The approximate size of a bucket of gradients; `None`: one bucket per dtype."""
-        return self.way.bucket_bytes
+        return self.config.bucket_bytes
 
     @property
     def sums(self) -> CompressedSums | None:
         """The `CompressedSums`; `None` if gradients are not compressed."""
-        return self.way.sums
+        return self.config.sums
 
     def choose(self, variables: Sequence[Variable]) -> None:
-        """Choose, on the first call, what `way` has left open. All workers must call this the same way."""
-        if self.way.choice is None:
-            self.way.choose(specs_of([variable for variable in variables if variable not in self.slices]))
+        """Choose, on the first call, what the configuration leaves open. Collective: all workers must call this."""
+        if self.config.choice is None:
+            self.config.choose(specs_of([variable for variable in variables if variable not in self.slices]))
 
     def shard(self, variables: Sequence[Variable], whole: bool = False) -> Shards:
         """Divide `variables` among workers, in parts or as `whole` ones. All workers must call this the same way."""
@@ -179,7 +179,7 @@ class Gradients:
         plan = Plan(entries, accumulates, shards is not None, self._number)
         if plan not in self._reducers:
             of_step = [variables[entry.position] for entry in plan.gradients], context.moving
-            self._reducers[plan] = Reducer(plan, *of_step, self.way, self._shared, self._densify, shards)
+            self._reducers[plan] = Reducer(plan, *of_step, self.config, self._shared, self._densify, shards)
         return self._reducers[plan]
 
     def _kind_of(self, gradient: Gradient, variable: Variable, accumulates: bool) -> Kind:

@@ -9,9 +9,9 @@ from easyscale.layout.shards import Shards
 from easyscale.layout.specs import Variable
 from easyscale.step.context import Gradient, StepContext, Tensor
 from easyscale.step.plan import Kind, Reduced, StepArrays, flat, like
+from easyscale.step.reduce_config import ReduceConfig
 from easyscale.step.reducer import Reducer
 from easyscale.step.shared import Shared
-from easyscale.step.way import Way
 
 __all__ = ["EarlyGradients", "ReadyBuckets"]
 
@@ -22,13 +22,13 @@ class EarlyGradients:
     Such a step must make the same update as the previous one.
 
     Args:
-        way: The `Way`: exchange, bucket size and compression.
+        config: The `ReduceConfig`: exchange, bucket size and compression.
         shared: The `Shared` of its communicator.
         reducer_of: Function. See `Gradients.reducer_of`.
     """
 
-    def __init__(self, way: Way, shared: Shared, reducer_of: Callable[..., Reducer]):
-        self._way, self._shared, self._reducer_of = way, shared, reducer_of
+    def __init__(self, config: ReduceConfig, shared: Shared, reducer_of: Callable[..., Reducer]):
+        self._config, self._shared, self._reducer_of = config, shared, reducer_of
         self._update: tuple[Sequence[Variable], Shards | None] | None = None
         self._ready: ReadyBuckets | None = None
 
@@ -43,9 +43,9 @@ class EarlyGradients:
     def expect(self, context: StepContext, loss: Tensor) -> None:
         """Prepare to send the gradients of `loss`, whose backward pass is next, as they become ready."""
         self.expect_none()
-        backward, exchange = self._shared.backend.backward_pass, self._way.exchange
+        backward, exchange = self._shared.backend.backward_pass, self._config.exchange
         is_alone = everyone_of(exchange.communicator).size == 1
-        in_one = self._way.choice is None or self._way.bucket_bytes is None or exchange.on_gpus
+        in_one = self._config.choice is None or self._config.bucket_bytes is None or exchange.on_gpus
         if backward is None or self._update is None or is_alone or in_one or self._shared.call.rehearses:
             return
         variables, shards = self._update

@@ -20,9 +20,9 @@ from easyscale.layout.specs import Variable
 from easyscale.step.agreement import Agreed, Purpose
 from easyscale.step.background import Background
 from easyscale.step.plan import Kind, Plan, Reduced, StepArrays, Vector, flat, like
+from easyscale.step.reduce_config import ReduceConfig
 from easyscale.step.shared import Shared
 from easyscale.step.statistics import describe
-from easyscale.step.way import Way
 from easyscale.timeline import Part
 
 __all__ = ["Reducer"]
@@ -38,7 +38,7 @@ class Reducer:
         plan: The `Plan`.
         variables: The variables of the plan's gradients.
         moving: The variables of the moving statistics.
-        way: The `Way`: exchange, bucket size and compression.
+        config: The `ReduceConfig`: exchange, bucket size and compression.
         shared: The `Shared` of its communicator.
         densify: Bool. Whether rows may be sent as a whole matrix where that is fewer bytes.
         shards: The `Shards`, if the plan is sharded; else `None`.
@@ -59,14 +59,14 @@ class Reducer:
         plan: Plan,
         variables: Sequence[Variable],
         moving: Sequence[Variable],
-        way: Way,
+        config: ReduceConfig,
         shared: Shared,
         densify: bool,
         shards: Shards | None,
     ):
         self.plan, self.variables, self.moving = plan, variables, moving
-        self._exchange, self._bucket_bytes = way.exchange, way.bucket_bytes
-        self._sums = None if way.exchange.travels_by == "memory" else way.sums
+        self._exchange, self._bucket_bytes = config.exchange, config.bucket_bytes
+        self._sums = None if config.exchange.travels_by == "memory" else config.sums
         self._shared, self._timeline, self._densify = shared, shared.timeline, densify
         self._joined: Agreed | None = None
         if self._sums is not None:

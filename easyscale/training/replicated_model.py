@@ -71,7 +71,7 @@ class ReplicatedModel:
         """Use the exchanges, and sizes of buckets, that other workers have chosen before: one for each optimizer."""
         for optimizer, choice in zip(self.optimizers, choices, strict=False):
             if choice is not None:
-                optimizer.workers.gradients.way.take(*choice)
+                optimizer.workers.gradients.config.take(*choice)
 
     def begin(self) -> None:
         """Make all workers' copies equal, as far as they are built. All workers call this together."""
@@ -125,10 +125,10 @@ class ReplicatedModel:
         for optimizer in self.optimizers:
             if not optimizer.is_sharded:
                 self._shard(optimizer)
-            way = optimizer.workers.gradients.way
-            for line in way.reasons if self._console.is_verbose else ():
-                if (way, line) not in self._said:
-                    self._said.append((way, line))
+            config = optimizer.workers.gradients.config
+            for line in config.reasons if self._console.is_verbose else ():
+                if (config, line) not in self._said:
+                    self._said.append((config, line))
                     self._console.say(line)
 
     def _shard(self, optimizer: DistributedOptimizer) -> None:

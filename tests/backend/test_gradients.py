@@ -9,14 +9,14 @@ import tensorflow as tf
 from easyscale import backend, exchange
 from easyscale.step.context import Accumulation, StepContext
 from easyscale.step.gradients import Gradients
+from easyscale.step.reduce_config import ReduceConfig
 from easyscale.step.shared import Shared
-from easyscale.step.way import Way
 
 
 def _gradients(comm, densify=False, bucket_bytes=None):
     compiled = backend.get().compiled_update(comm, has_copies=False)
     shared = Shared(comm, backend.get())
-    return Gradients(Way(exchange.get("ring", comm), bucket_bytes, fixed=True), shared, densify, compiled)
+    return Gradients(ReduceConfig(exchange.get("ring", comm), bucket_bytes, fixed=True), shared, densify, compiled)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -6,14 +6,14 @@ from easyscale import backend, exchange
 from easyscale.progress import Activity
 from easyscale.step.agreement import Purpose
 from easyscale.step.gradients import Gradients
+from easyscale.step.reduce_config import ReduceConfig
 from easyscale.step.shared import Shared
 from easyscale.step.steps import Steps
-from easyscale.step.way import Way
 
 
 def _steps(comm):
     shared, compiled = Shared(comm, backend.get()), backend.get().compiled_update(comm, has_copies=False)
-    gradients = Gradients(Way(exchange.get("ring", comm), None, fixed=True), shared, False, compiled)
+    gradients = Gradients(ReduceConfig(exchange.get("ring", comm), None, fixed=True), shared, False, compiled)
     return Steps(comm, shared, gradients), shared
 
 

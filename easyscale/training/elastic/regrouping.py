@@ -157,7 +157,7 @@ class Regrouping:
         communicator = self._communicator
         if not communicator.membership.respawns or communicator.rank > 0:
             return False
-        choices = [optimizer.workers.gradients.way.chosen() for optimizer in self._optimizers]
+        choices = [optimizer.workers.gradients.config.chosen() for optimizer in self._optimizers]
         wrong = communicator.membership.replace_lost({"fit": self._progress.number, "choices": choices})
         if wrong:
             self._console.say(wrong)

@@ -24,8 +24,8 @@ from easyscale.communicator import run_ranks
 from easyscale.layout.specs import specs_of
 from easyscale.step.context import Accumulation, StepContext
 from easyscale.step.gradients import Gradients
+from easyscale.step.reduce_config import ReduceConfig
 from easyscale.step.shared import Shared
-from easyscale.step.way import Way
 
 FLOAT32 = np.dtype("float32")
 
@@ -116,7 +116,7 @@ def check_what_a_step_asks_is_asked_before_it_is_made():
 def _gradients(comm, bucket_bytes=None):
     compiled = backend.get().compiled_update(comm, has_copies=False)
     return Gradients(
-        Way(exchange.get("ring", comm), bucket_bytes, fixed=True), Shared(comm, backend.get()), False, compiled
+        ReduceConfig(exchange.get("ring", comm), bucket_bytes, fixed=True), Shared(comm, backend.get()), False, compiled
     )
 
 

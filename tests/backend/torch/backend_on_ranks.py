@@ -25,8 +25,8 @@ from easyscale.layout.specs import specs_of
 from easyscale.step.context import Accumulation, StepContext
 from easyscale.step.gradients import Gradients
 from easyscale.step.random_state import get_random_state, set_random_state
+from easyscale.step.reduce_config import ReduceConfig
 from easyscale.step.shared import Shared
-from easyscale.step.way import Way
 
 FLOAT32 = np.dtype("float32")
 
@@ -98,7 +98,7 @@ def check_random_numbers_go_on_where_they_were():
 def _gradients(comm, bucket_bytes=None):
     compiled = backend.get().compiled_update(comm, has_copies=False)
     return Gradients(
-        Way(exchange.get("ring", comm), bucket_bytes, fixed=True), Shared(comm, backend.get()), False, compiled
+        ReduceConfig(exchange.get("ring", comm), bucket_bytes, fixed=True), Shared(comm, backend.get()), False, compiled
     )
 
 

@@ -10,7 +10,7 @@ from easyscale.exchange import Exchange
 from easyscale.layout.specs import Spec
 from easyscale.step.compressed_sums import CompressedSums
 
-__all__ = ["FormToChoose", "Way"]
+__all__ = ["FormToChoose", "ReduceConfig"]
 
 
 class FormToChoose(NamedTuple):
@@ -25,7 +25,7 @@ class FormToChoose(NamedTuple):
     gathers: bool
 
 
-class Way:
+class ReduceConfig:
     """The exchange, bucket size and compression of one optimizer's gradients.
 
     Args:
