@@ -1,1 +1,1 @@
-"""The session of a `fit()`: what a model does differently when it is trained by many workers."""
+"""Distributed training: the parts of a `fit()` that involve all workers."""

@@ -1,4 +1,4 @@
-"""Arrays of one rank, given to all."""
+"""Broadcast of arrays from one rank to all."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ __all__ = ["broadcast_arrays", "dtype_name"]
 
 
 def broadcast_arrays(communicator: Communicator, arrays: Mapping[str, np.ndarray], root: int) -> dict[str, np.ndarray]:
-    """Return the arrays of the rank `root` on all ranks. They must all call this."""
+    """Return the arrays of rank `root` on all ranks. All ranks must call this."""
     own = {name: [dtype_name(array.dtype), list(array.shape)] for name, array in arrays.items()}
     specs = communicator.all_gather_object(own)[root]
     found = {}
@@ -22,5 +22,5 @@ def broadcast_arrays(communicator: Communicator, arrays: Mapping[str, np.ndarray
 
 
 def dtype_name(dtype: np.dtype) -> str:
-    """What `np.dtype` makes a type of, also if that is text, or none of NumPy's own."""
+    """Return a name from which `np.dtype` makes this type, also for strings and for types that are not NumPy's own."""
     return dtype.name if dtype.kind == "V" else dtype.str

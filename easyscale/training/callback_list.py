@@ -1,8 +1,8 @@
-"""What the list of callbacks does differently when it has `Distribute` in it.
+"""Extends the `CallbackList` of a `fit()` with `Distribute`.
 
-Keras tells a callback nothing of the others, and calls them in the order of the list. But what all workers do together
-has to come before all of them, or after; and some must not run on every worker. So the list of a `fit()` with
-`Distribute`, a `keras.callbacks.CallbackList`, gets a few methods of its own.
+Keras calls callbacks in the order of the list, and none of them knows the others. But collective operations must come
+before or after all callbacks, and some callbacks must not run on every worker. So a few methods of the list, a
+`keras.callbacks.CallbackList`, are replaced.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from easyscale.training.end_signal import held_back
 
 __all__ = ["WRITERS", "attach", "deciding_hooks", "on_set_model"]
 
-# Only the chief has these: they show or write what is the same on all workers, and decide nothing.
+# Only the chief runs these: they display or write what is the same on all workers, and decide nothing.
 WRITERS = tuple(
     getattr(keras.callbacks, name)
     for name in (
@@ -35,7 +35,7 @@ WRITERS = tuple(
     if hasattr(keras.callbacks, name)
 )
 
-# These look inside the model's optimizer, for what is in a `LossScaleOptimizer` or a `MultiOptimizer`.
+# These look for optimizers inside a `LossScaleOptimizer` or a `MultiOptimizer`, so they get the unwrapped one.
 _LOOKING_INSIDE = (
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
@@ -51,12 +51,12 @@ _HOOKS = (
     "on_train_end",
 )
 
-# After these two hooks workers decide, if a callback has such a hook, by its name or by its older one.
+# Workers agree on decisions after these two hooks if a callback has such a hook, by its name or its older name.
 _STEP_HOOKS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 
 
 def on_set_model(act: Callable[[keras.callbacks.CallbackList, keras.Model], None]) -> None:
-    """Call `act(callbacks, model)` whenever a list of callbacks gets its model, before its callbacks do."""
+    """Call `act(callbacks, model)` whenever a `CallbackList` receives its model, before its callbacks do."""
     original = keras.callbacks.CallbackList.set_model
 
     @functools.wraps(original)
@@ -73,11 +73,11 @@ def on_set_model(act: Callable[[keras.callbacks.CallbackList, keras.Model], None
 
 
 class Together(Protocol):
-    """What all ranks of a `fit()` do together beside the callbacks of each.
+    """The collective operations of a `fit()`, around the callbacks of each rank.
 
     Attributes:
-        hook: String. The hook whose callbacks run now; `None` outside of them, and in the hooks of a callback that only
-            the chief has.
+        hook: String. The hook whose callbacks are running; `None` outside of hooks, and in those of callbacks that only
+            the chief runs.
     """
 
     hook: str | None
@@ -113,7 +113,7 @@ class Together(Protocol):
 
 
 class _Unwrapped:
-    """A model as it is without the `DistributedOptimizer` around its optimizer."""
+    """A view of a model without the `DistributedOptimizer` around its optimizer."""
 
     def __init__(self, model: keras.Model):
         self._model = model
@@ -129,20 +129,21 @@ def attach(
     timeline: Timeline | None = None,
     has_checkpoints: bool = False,
 ) -> None:
-    """Make of a worker's list of callbacks one that acts with those of the other workers.
+    """Make a worker's list of callbacks act together with those of the other workers.
 
-    - On other workers than the chief, callbacks that only show or write are left out, until it becomes the chief.
-    - Of a step that was made before a checkpoint, and is skipped as training goes on from it, none hears again: what is
-      written behind a step would have other weights. Nor of the end of one for which there were no data.
-    - What callbacks decide (to stop, another learning rate) holds on all workers: at the begin and end of an epoch,
-      and before or after each step if one of them may decide something then.
+    - On workers other than the chief, callbacks that only display or write are left out, until the worker becomes the
+      chief.
+    - Steps made before the checkpoint from which training resumes are skipped without callbacks: anything they write
+      after a step would have other weights. The end of a step that found no data is skipped as well.
+    - Decisions of callbacks (to stop, another learning rate) apply to all workers: at the start and end of an epoch,
+      and before or after each step if a callback may decide something then.
 
     Args:
         callbacks: The list.
         distribution: The model's `Distribution`, or `PipelineDistribution`, of two ranks or more.
-        timeline: `Timeline`. It is told when steps and their callbacks begin. Defaults to `None`: nobody is.
-        has_checkpoints: Bool. Whether a SIGTERM that comes while `fit()` begins is for its checkpoints. Defaults to
-            `False`: it ends this process.
+        timeline: `Timeline` on which to record when steps and their callbacks begin. Defaults to `None`: none.
+        has_checkpoints: Bool. Whether a SIGTERM that arrives while `fit()` starts is left to its checkpointing.
+            Defaults to `False`: it ends this process.
     """
     timeline = timeline or Timeline()
     act_as_chief = None
@@ -168,7 +169,7 @@ def attach(
         if isinstance(callback, WRITERS):
             for name in _HOOKS:
                 method = getattr(callback, name)
-                own = hooked(None, getattr(method, "_easyscale_original", method))  # of an earlier fit(), perhaps
+                own = hooked(None, getattr(method, "_easyscale_original", method))  # maybe wrapped by an earlier fit()
                 own._easyscale_original = getattr(method, "_easyscale_original", method)  # type: ignore[attr-defined]
                 setattr(callback, name, own)
 
@@ -265,24 +266,24 @@ def _act_as_chief(
     epoch: int | None,
     validates: bool,
 ) -> list[keras.callbacks.Callback]:
-    """Have this worker, the chief from now on, show and write what the one before it did; return all callbacks.
+    """Reinsert the callbacks that display and write, because this worker is the new chief; return all callbacks.
 
     Args:
         callbacks: The list.
-        left_out: What is left out of it, each with its index.
+        left_out: The callbacks that were left out of it, each with its index.
         past: Dict of lists. The logs of each epoch so far.
         steps: Int. The steps so far.
-        epoch: Int. The epoch that has begun; `None` if none has.
+        epoch: Int. The epoch in progress; `None` if there is none.
         validates: Bool. Whether its validation has begun.
     """
-    everything = list(callbacks.callbacks)  # Keras may be going through the other list
+    everything = list(callbacks.callbacks)  # Keras may be iterating over the other list
     for index, callback in left_out:
         everything.insert(index, callback)
         callback.set_params(callbacks.params)
         callback.set_model(callbacks.model)
         if isinstance(callback, keras.callbacks.CSVLogger):
             callback.append = True
-        if not isinstance(callback, keras.callbacks.BackupAndRestore):  # which would go back to what it has saved
+        if not isinstance(callback, keras.callbacks.BackupAndRestore):  # it would restore its backup
             callback.on_train_begin()
         if isinstance(callback, keras.callbacks.TensorBoard):
             set_step(callback, steps)
@@ -297,16 +298,16 @@ def _act_as_chief(
 
 
 def _look_back(checkpoint: keras.callbacks.ModelCheckpoint, history: dict[str, list]) -> None:
-    """Let a checkpoint of the best model know the best value so far."""
+    """Set the best value so far of a checkpoint of the best model."""
     for value in history.get(checkpoint.monitor, []):
         if improves(checkpoint, value):
             checkpoint.best = value
 
 
 def deciding_hooks(callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
-    """Return the hooks of a step in which a callback may decide or save: one of the user's own, or a few of Keras's.
+    """Return the step hooks in which a callback may decide or save: a custom one, or one of a few of Keras's.
 
-    While one worker saves, the others must be where they can give it their parts of the optimizer's state.
+    While one worker saves, the others must be able to send it their parts of the optimizer's state.
     """
     deciding = (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallback)
     callbacks = [

@@ -1,9 +1,9 @@
-"""What callbacks remember: the plain attributes that have changed since `fit()` began.
+"""State of callbacks: the plain attributes that have changed since `fit()` began.
 
-A checkpoint may come from somewhere else. So what is taken from it is numbers, arrays and containers of them, for
-attributes where the script has such things. A text could name a file that a callback writes: none is taken, unless the
-callback's class says in `easyscale_texts` which attributes have texts that name no file. What constructors of Keras's
-callbacks take is the script's.
+A checkpoint may come from anywhere. So only numbers, arrays and containers of them are restored, and only to attributes
+that hold such values in the script. A string could be the name of a file that a callback writes: no strings are
+restored, except in attributes that the callback's class lists in `easyscale_texts` as holding no file names. Attributes
+named like constructor arguments of Keras's or EasyScale's callbacks keep the script's values.
 """
 
 import collections
@@ -22,42 +22,42 @@ from easyscale.training.stateful import State
 
 __all__ = ["CallbackStates", "TrustedCallbackStates", "collect", "put_back", "remember"]
 
-# Keras's callbacks that monitor turn the sign of `min_delta` once in a process, when they first look at a metric.
+# Keras's monitoring callbacks flip the sign of `min_delta` once per process, when they first see a metric.
 _NOT_STATE = ("params", "model", "_model", "min_delta")
 _CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
 _PLAIN = (type(None), bool, int, float, np.generic, np.ndarray, dict, *_CONTAINERS.values())
-_DEEPEST = 30  # containers inside one another
+_DEEPEST = 30  # levels of nested containers
 
 
 class CallbackStates:
-    """What the callbacks of a `fit()` remember, as a part of the state of a training that may come from anywhere.
+    """The state of the callbacks of a `fit()`, as a part of a training state that may come from anywhere.
 
     Args:
         callbacks: List of the callbacks.
 
     Attributes:
-        callbacks: The same. Other ones, when this worker has become the chief.
+        callbacks: The same; replaced when this worker becomes the chief.
     """
 
     def __init__(self, callbacks: list[keras.callbacks.Callback]):
         self.callbacks = callbacks
 
     def change(self, callbacks: list[keras.callbacks.Callback]) -> None:
-        """Take in that the callbacks are these from now on."""
+        """Replace the callbacks."""
         self.callbacks = callbacks
 
     def state(self) -> State:
-        """Return what they remember, without texts."""
+        """Return their state, without strings that may be file names."""
         arrays: dict[str, np.ndarray] = {}
         return State(collect(self.callbacks, arrays), arrays)
 
     def load(self, state: State) -> None:
-        """Give them what `state` has returned."""
+        """Restore a state that `state` returned."""
         put_back(self.callbacks, state.about, state.arrays)
 
 
 class TrustedCallbackStates:
-    """What callbacks remember, texts as well, as it goes to another worker of the job. Each has a `History` of its own.
+    """The state of callbacks for another worker of the job: with strings, without each worker's own `History`.
 
     Args:
         states: The `CallbackStates`.
@@ -67,7 +67,7 @@ class TrustedCallbackStates:
         self._states = states
 
     def state(self) -> State:
-        """Return what they remember."""
+        """Return their state."""
         arrays: dict[str, np.ndarray] = {}
         callbacks = [
             callback for callback in self._states.callbacks if not isinstance(callback, keras.callbacks.History)
@@ -75,12 +75,12 @@ class TrustedCallbackStates:
         return State(collect(callbacks, arrays, texts=True), arrays)
 
     def load(self, state: State) -> None:
-        """Give them what `state` has returned."""
+        """Restore a state that `state` returned."""
         put_back(self._states.callbacks, state.about, state.arrays, texts=True)
 
 
 def remember(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Note what callbacks are set to before they begin: that stays the script's."""
+    """Record the attributes of callbacks before they start: those that do not change keep the script's values."""
     for callback in callbacks:
         vars(callback)["_easyscale_before"] = {
             name: json.dumps(value) for name, value in _plain(callback, None).items()
@@ -90,12 +90,12 @@ def remember(callbacks: Iterable[keras.callbacks.Callback]) -> None:
 def collect(
     callbacks: Iterable[keras.callbacks.Callback], arrays: dict[str, np.ndarray], texts: bool = False
 ) -> list[dict]:
-    """Return what callbacks remember, for JSON; arrays are added to `arrays`.
+    """Return the state of callbacks, for JSON; arrays are added to `arrays`.
 
     Args:
         callbacks: The callbacks.
-        arrays: Dict.
-        texts: Bool. Whether texts are among it, as for another worker of the same job. Defaults to `False`.
+        arrays: Dict to which arrays are added.
+        texts: Bool. Whether to include strings, as for another worker of the same job. Defaults to `False`.
     """
     found = []
     for number, callback in enumerate(callbacks):
@@ -115,16 +115,16 @@ def collect(
 def put_back(
     callbacks: Iterable[keras.callbacks.Callback], saved: list[dict], arrays: Mapping, texts: bool = False
 ) -> None:
-    """Give each callback what the one of its class, the first to the first, remembered.
+    """Restore the state of each callback; callbacks of the same class are matched in order.
 
     Args:
         callbacks: The callbacks.
-        saved: What `collect` has returned.
-        arrays: The arrays that it has added.
-        texts: Bool. Whether texts are taken as well, from another worker of the same job. Defaults to `False`.
+        saved: The result of `collect`.
+        arrays: The arrays that `collect` added.
+        texts: Bool. Whether to restore strings as well, from another worker of the same job. Defaults to `False`.
 
     Raises:
-        EasyScaleWarning: As a warning, if there were texts.
+        EasyScaleWarning: As a warning, if there were strings that are not restored.
     """
     remaining, lost = list(saved), []
     for callback in callbacks:
@@ -149,7 +149,7 @@ def _set(callback: keras.callbacks.Callback, name: str, value: Any) -> None:
     now = getattr(callback, name, None)
     if isinstance(now, collections.deque) and isinstance(value, collections.deque):
         now.clear()
-        now.extend(value)  # which keeps its longest length
+        now.extend(value)  # keeps its `maxlen`
     elif isinstance(now, dict) and isinstance(value, dict) and type(now) is not dict:  # such as a Counter
         now.clear()
         now.update(value)
@@ -158,7 +158,7 @@ def _set(callback: keras.callbacks.Callback, name: str, value: Any) -> None:
 
 
 def _may_set(callback: keras.callbacks.Callback, name: str) -> bool:
-    """Whether an attribute is one that a checkpoint may set: plain, and not among the settings of Keras's own."""
+    """Return whether a checkpoint may set an attribute: it is plain, and no constructor argument of a library class."""
     if not _is_state(name) or not name.isidentifier() or name.startswith("__"):
         return False
     if any(name in inspect.signature(cls).parameters for cls in type(callback).__mro__ if _is_library_class(cls)):
@@ -169,12 +169,12 @@ def _may_set(callback: keras.callbacks.Callback, name: str) -> bool:
 
 
 def _is_library_class(cls: type) -> bool:
-    """Whether a class is Keras's or EasyScale's own."""
+    """Return whether a class is Keras's or EasyScale's own."""
     return cls.__module__.partition(".")[0] in ("keras", __package__.partition(".")[0])
 
 
 def _texts_of(callback: keras.callbacks.Callback) -> tuple[str, ...]:
-    """The attributes whose texts name no file, as the callback's class says."""
+    """Return the attributes whose strings are not file names, as declared by the callback's class."""
     if isinstance(callback, keras.callbacks.History):
         return ("history",)
     names = getattr(type(callback), "easyscale_texts", ())
@@ -182,7 +182,7 @@ def _texts_of(callback: keras.callbacks.Callback) -> tuple[str, ...]:
 
 
 def _has_text(value: Any, allowed: tuple[str, ...], name: str) -> bool:
-    """Whether a value, as `_encode` returns it, has a text in it that is more than the name of something."""
+    """Return whether a value, encoded by `_encode`, has a string that may be a file name."""
     if isinstance(value, str):
         return name not in allowed
     if isinstance(value, dict):
@@ -205,13 +205,13 @@ def _class_of(callback: keras.callbacks.Callback) -> str:
 
 
 def _plain(callback: keras.callbacks.Callback, destination: tuple[str, dict] | None) -> dict:
-    """The attributes that are numbers, texts, arrays, and lists of them.
+    """Return the attributes that are numbers, strings, arrays, or containers of them.
 
     Arrays are added to `destination`, a prefix for their names and a dict; if it is `None`, attributes with arrays are
     left out.
     """
     found: dict[str, Any] = {}
-    if isinstance(callback, keras.callbacks.ProgbarLogger):  # what it shows is of this run
+    if isinstance(callback, keras.callbacks.ProgbarLogger):  # what it shows belongs to this run
         return found
     for name, value in vars(callback).items():
         if _is_state(name):
@@ -235,7 +235,7 @@ def _encode(value: Any, key: str | None, arrays: dict[str, np.ndarray]) -> Any:
         name = f"{key}/{len(arrays)}"
         arrays[name] = value.copy()
         return {"array": name}
-    if type(value) in _CONTAINERS.values():  # not what is derived from them, which is made in other ways
+    if type(value) in _CONTAINERS.values():  # not subclasses, whose constructors may differ
         ordered = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
         return {type(value).__name__: [_encode(item, key, arrays) for item in ordered]}
     if type(value) is dict and all(isinstance(name, str) for name in value):

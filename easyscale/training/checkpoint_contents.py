@@ -1,4 +1,4 @@
-"""What a checkpoint of a `fit()` says of it, and whether one that was found says that."""
+"""The content of a checkpoint of a `fit()`, and its validation."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,15 +8,15 @@ from easyscale.errors import EasyScaleError, is_number
 
 __all__ = ["VERSION", "check_contents"]
 
-VERSION = 1  # of what a checkpoint consists of
+VERSION = 1  # of the content of a checkpoint
 
 
 def check_contents(about: Any, folder: Path) -> None:
-    """Raise `EasyScaleError` if this is not what `WholeState.collect` returns. It may come from anywhere.
+    """Raise `EasyScaleError` unless this is a result of `WholeState.collect`. It may come from anywhere.
 
     Args:
-        about: What JSON has given.
-        folder: `Path`. Where it was.
+        about: The decoded JSON.
+        folder: `Path`. The folder that it is from.
     """
     version = about.get("version") if isinstance(about, dict) else None
     if is_number(version, above=VERSION, whole=True):

@@ -1,4 +1,4 @@
-"""When checkpoints are written: after so many steps, or so much time."""
+"""The schedule of checkpoints: an interval in steps, or in time."""
 
 import time
 
@@ -6,18 +6,18 @@ import numpy as np
 
 __all__ = ["CheckpointSchedule"]
 
-_LOOK_AFTER = 10  # steps after which the chief first knows how long a step takes
+_LOOK_AFTER = 10  # steps after which the chief first knows the time per step
 
 
 class CheckpointSchedule:
-    """Says at which step ranks meet for the next checkpoint.
+    """Determines the steps at which ranks meet for a checkpoint.
 
-    Clocks of ranks differ, and a step takes each its own time. So where time counts, ranks meet at a step that is known
-    to all: there the chief's clock says whether it is time, or after how many steps it will be.
+    Clocks differ between ranks, and so do step times. So with an interval in time, ranks meet at a step that all of
+    them know: there the chief's clock decides whether a checkpoint is due, or after how many steps it will be.
 
     Args:
-        steps: Int. After so many steps a checkpoint is written; 0 if time counts.
-        seconds: Float. After so many seconds.
+        steps: Int. The interval in steps; 0 if it is in time.
+        seconds: Float. The interval in seconds.
 
     Example:
 
@@ -36,15 +36,15 @@ class CheckpointSchedule:
         return f"{self._every} steps" if self._every else f"{self._seconds:g} s"
 
     def begin(self, steps: int) -> None:
-        """Begin, or go on, after so many steps."""
+        """Start, or resume, after `steps` steps."""
         self._due = steps + (self._every or _LOOK_AFTER)
 
     def is_due(self, steps: int) -> bool:
-        """Whether ranks meet after so many steps."""
+        """Return whether ranks meet after `steps` steps."""
         return steps >= self._due
 
     def meet_at(self, steps: int) -> None:
-        """Let ranks meet after so many steps."""
+        """Make ranks meet after `steps` steps."""
         self._due = steps
 
     def so_far(self, steps: int) -> np.ndarray:
@@ -52,21 +52,21 @@ class CheckpointSchedule:
         return np.array([time.monotonic() - self._last, steps - self._last_step])
 
     def is_time(self, elapsed: float) -> bool:
-        """Whether ranks that have met write a checkpoint, so many seconds after the last one."""
+        """Return whether ranks that have met write a checkpoint, `elapsed` seconds after the last one."""
         return self._every > 0 or elapsed >= self._seconds
 
     def plan(self, steps: int, elapsed: float, made: float, has_written: bool) -> None:
-        """Let ranks meet again when it will be time.
+        """Schedule the next meeting for when a checkpoint will be due.
 
         Args:
             steps: Int. The steps so far.
             elapsed: Float. The chief's seconds since the last checkpoint.
-            made: Float. Its steps in them.
+            made: Float. The chief's steps in that time.
             has_written: Bool. Whether one is written now.
         """
         rest = self._seconds if has_written else self._seconds - elapsed
         self._due = steps + (self._every or max(1, int(made / elapsed * rest)))
 
     def count_from(self, steps: int) -> None:
-        """Take in that there is a checkpoint of this step."""
+        """Record that there is a checkpoint of this step."""
         self._last, self._last_step = time.monotonic(), steps

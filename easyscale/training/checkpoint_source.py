@@ -1,4 +1,4 @@
-"""The folder that training goes on from: its last checkpoint that is whole, given to all ranks."""
+"""The checkpoint from which training resumes: the last undamaged one of a folder, sent to all ranks."""
 
 import warnings
 from pathlib import Path
@@ -15,15 +15,15 @@ __all__ = ["CheckpointSource"]
 
 
 class CheckpointSource:
-    """Finds a checkpoint. What is damaged on the way to it is said, and passed over.
+    """Finds the checkpoint to resume from. Reports damaged ones, and skips them.
 
     Args:
-        source: `Checkpoints` to go on from.
-        written: `Checkpoints` that are written, which may be others, or `None`. A later one among them, of this run
-            before it was started again, comes first.
-        required: Bool. Whether there must be one.
+        source: `Checkpoints` to resume from.
+        written: `Checkpoints` to write, possibly in another folder, or `None`. A later one there, written by this run
+            before a restart, takes precedence.
+        required: Bool. Whether there must be a checkpoint.
         communicator: The `Communicator`.
-        parts: `Parts`. Defaults to `None`: each rank gets all of the checkpoint.
+        parts: `Parts`. Defaults to `None`: each rank receives the whole checkpoint.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class CheckpointSource:
 
     @property
     def folder(self) -> Path:
-        """Where checkpoints are looked for."""
+        """The folder that is searched for checkpoints."""
         return self._source.folder
 
     def read(self) -> Checkpoint | None:
-        """Return the checkpoint that training goes on from, or `None`. All ranks must call this.
+        """Return the checkpoint to resume from, or `None`. All ranks must call this.
 
         Raises:
-            EasyScaleError: If there is none and must be one, or it is none of this EasyScale's.
+            EasyScaleError: If there is none although one is required, or it is not one of this EasyScale's.
         """
         found = self._find() if self._communicator.is_chief else None
         about = self._communicator.all_gather_object(found and found.about)[0]
@@ -77,7 +77,7 @@ class CheckpointSource:
         is_lost = self._required and found is None
         for number, path in enumerate(wrong, 1):
             if self._written is not None and path.parent == self._written.folder and not is_lost:
-                self._written.set_aside(path)  # else it would take the place of one that is written now
+                self._written.set_aside(path)  # else it would count as one of those to keep
             warnings.warn(
                 f"a checkpoint must be whole. Received: {wrong[path]}"
                 + f". {goes_on}" * (number == len(wrong) and not is_lost),

@@ -1,4 +1,4 @@
-"""What checkpoints of a `fit()` ask of it, whether each rank has the whole model or a stage."""
+"""Interfaces that checkpointing requires of a `fit()`, for whole models on each rank as well as stages."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -16,14 +16,14 @@ __all__ = ["CheckpointedModel", "CheckpointedState", "MeetingPlace", "Parts", "S
 
 
 class Steps(Protocol):
-    """The steps of all ranks, as far as one of them may be asked to end by a signal."""
+    """The steps of all ranks, which may be asked to end by a signal to one of them."""
 
     @property
     def asked_to_end(self) -> bool:
-        """Whether some rank was asked to end, as far as all know since they met the last time."""
+        """True if some rank was asked to end, as of the last meeting of all ranks."""
 
     def ask_to_end(self) -> None:
-        """Have all ranks end together."""
+        """Make all ranks end together."""
 
 
 class Workers(Protocol):
@@ -37,7 +37,7 @@ class Workers(Protocol):
 
 
 class CheckpointedModel(Protocol):
-    """A model that is trained."""
+    """A model in training."""
 
     @property
     def model(self) -> keras.Model: ...
@@ -47,14 +47,14 @@ class CheckpointedModel(Protocol):
 
     @property
     def optimizers(self) -> Sequence[DistributedOptimizer]:
-        """Those by which workers, which have other data than each other, train it."""
+        """The optimizers of the model, synchronized over the workers, each with its own data."""
 
     def build(self) -> None:
-        """Make what the first step would make."""
+        """Build everything that the first step would build."""
 
 
 class MeetingPlace(Protocol):
-    """Where ranks meet. See `Meetings`."""
+    """The synchronization points of ranks. See `Meetings`."""
 
     def register(self, purpose: Purpose, act: Callable[[int], None]) -> None: ...
 
@@ -62,47 +62,47 @@ class MeetingPlace(Protocol):
 
 
 class Described(Stateful, Protocol):
-    """A part of a state that says what it is of."""
+    """A part of a state, with a description of what it belongs to."""
 
     def describe(self) -> list:
-        """Return that, for JSON."""
+        """Return the description, for JSON."""
 
 
 class DescribedMetrics(Stateful, Protocol):
-    """States of metrics, which may be made by the first step: then what is loaded is kept until it is made."""
+    """States of metrics. If the first step creates the metrics, a state loaded before is kept until then."""
 
     def describe(self) -> list[list] | None: ...
 
 
 class DerivedSeeds(Stateful, Protocol):
-    """Random numbers of layers."""
+    """Random number generators of layers."""
 
     def derive(self, state: State) -> None:
-        """Make this worker's random numbers those that follow from another's."""
+        """Derive this worker's random numbers from another's."""
 
 
 class Parts(Protocol):
-    """The parts of a checkpoint that ranks have, where none has all of it at once."""
+    """The parts of a checkpoint on each rank, if no rank has the whole of it at once."""
 
     def answer(self) -> None:
-        """Let the chief have this rank's copies while it writes."""
+        """Serve this rank's copies to the chief while it writes."""
 
     def end(self) -> None:
-        """Say, on the chief, that it has no need of the others' copies any more."""
+        """Notify the other ranks, on the chief, that it no longer needs their copies."""
 
     def finish(self) -> None:
-        """Return when the chief needs none of this rank's copies any more."""
+        """Wait until the chief no longer needs this rank's copies."""
 
     def hand_out(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return what this rank needs of a file that the chief reads. All ranks must call this."""
+        """Return the arrays that this rank needs from a file that the chief reads. All ranks must call this."""
 
 
 class CheckpointedState(Protocol):
-    """What has state in a `fit()`. See `TrainingState`.
+    """The state of a `fit()`. See `TrainingState`.
 
     Attributes:
-        memory: `SnapshotMemory`. Where copies of what is large are.
-        parts: `Parts`. `None` if the chief has all of a checkpoint.
+        memory: `SnapshotMemory` for copies of large arrays.
+        parts: `Parts`. `None` if the chief has the whole checkpoint.
     """
 
     memory: SnapshotMemory

@@ -1,8 +1,8 @@
-"""Checkpoints of a `fit()`: how they are written while it is under way, and how training goes on from one.
+"""Checkpoints of a `fit()`: writing them during training, and resuming from one.
 
-State is taken before a step, and put back before the same step: so whatever callbacks do at the begin of a run or an
-epoch, or in the steps that are skipped on the way, is overwritten. Every rank takes part: optimizer state is divided
-over ranks, and each has metrics, random numbers and a position in its data of its own.
+State is saved before a step, and restored before the same step: so any effects of callbacks at the start of a run or an
+epoch are overwritten. Every rank takes part: optimizer state is divided over ranks, and each rank has its own metrics,
+random numbers and position in its data.
 """
 
 import os
@@ -27,11 +27,11 @@ from easyscale.training.whole_state import WholeState
 
 __all__ = ["Checkpointing"]
 
-_ended_here: set[str] = set()  # folders with the end of a `fit()` of this process
+_ended_here: set[str] = set()  # folders with the final checkpoint of a `fit()` of this process
 
 
 class Checkpointing:
-    """Writes checkpoints of one `fit()`, and goes on from the last one. All ranks call each method alike.
+    """Writes checkpoints of one `fit()`, and resumes from the last one. All methods are collective.
 
     Args:
         trained: The `ReplicatedModel`, or another `CheckpointedModel`.
@@ -41,10 +41,10 @@ class Checkpointing:
         data: The `DataPosition`.
         console: The `Console`.
         written: `Checkpoints` to write, or `None` to write none.
-        source: `Checkpoints` to go on from.
-        required: Bool. Whether there must be one to go on from.
-        steps: Int. After so many steps one is written; 0 if time counts.
-        seconds: Float. After so many seconds.
+        source: `Checkpoints` to resume from.
+        required: Bool. Whether there must be one to resume from.
+        steps: Int. The interval between checkpoints in steps; 0 if it is in time.
+        seconds: Float. The interval in seconds.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class Checkpointing:
         if written is not None:
             self._saving = Saving(written, self._state, self._schedule, self._workers, self._parts)
         self._has_trained = False
-        self._resumed: tuple[Checkpoint, Path] | None = None  # with its folder, until its state has been put back
+        self._resumed: tuple[Checkpoint, Path] | None = None  # with its folder, until its state is restored
         meetings.register(Purpose.CHECKPOINT, self.meet)
 
     @property
     def every(self) -> str:
-        """When they are written, in words."""
+        """The interval between checkpoints, in words."""
         return f"every {self._schedule}" if self._written is not None else "read only"
 
-    # The begin
+    # Start
 
     def begin(self) -> None:
-        """Look for a checkpoint, give it to all ranks, and let training begin in its epoch."""
+        """Find a checkpoint, send it to all ranks, and make training start in its epoch."""
         CheckpointWriter.finish_all()
         if self._saving is not None:
             self._saving.prepare()
@@ -99,7 +99,7 @@ class Checkpointing:
     def _find_source(self) -> CheckpointSource | None:
         source: Checkpoints | None = self._source
         required = self._required
-        if required and self._progress.number > 1:  # `--resume` is for the first
+        if required and self._progress.number > 1:  # `--resume` applies to the first `fit()`
             source, required = self._written, False
         if source is None:
             return None
@@ -116,7 +116,7 @@ class Checkpointing:
         self._progress.move_to(epoch)
         set_initial_epoch(self._model, epoch)
         self._tell_how_it_goes_on(about["steps"], folder)
-        if epoch >= self._progress.epochs:  # no step is left before which that would be done
+        if epoch >= self._progress.epochs:  # no step is left that would do this
             self._trained.build()
             self.put_back()
 
@@ -133,7 +133,7 @@ class Checkpointing:
             self._console.say(f"{goes_on}, from '{folder}', after {steps} steps")
 
     def put_back(self) -> None:
-        """Give model, optimizers, callbacks and random numbers the state of the checkpoint, if that was not done."""
+        """Restore model, optimizers, callbacks and random numbers from the checkpoint, unless that has been done."""
         if self._resumed is None:
             return
         (checkpoint, folder), self._resumed = self._resumed, None
@@ -143,41 +143,41 @@ class Checkpointing:
         self._schedule.count_from(steps)
         self._schedule.begin(steps)
 
-    # Other workers
+    # Changes of workers
 
     def take_over(self, steps: int) -> None:
-        """Write what is written from now on, in place of a chief that has failed, perhaps while it wrote."""
+        """Write checkpoints from now on, in place of a chief that has failed, perhaps while writing."""
         if self._saving is not None:
             self._saving.take_over(steps)
 
     def enter(self) -> None:
-        """Begin in the middle of the others' training."""
+        """Join the others in the middle of training."""
         if self._saving is not None:
             self._saving.listen()
 
     def meet_at(self, steps: int) -> None:
-        """Let ranks meet for a checkpoint at this step."""
+        """Make ranks meet for a checkpoint at this step."""
         self._schedule.meet_at(steps)
 
     # Steps
 
     @property
     def needs_metrics(self) -> bool:
-        """Whether the first step has to be traced before it is made, so that there are metrics to put back."""
+        """True if the first step must be traced before it is made, so that there are metrics to restore."""
         return self._resumed is not None
 
     def begin_epoch(self) -> None:
-        """Take in that an epoch begins."""
+        """Start an epoch."""
         self._has_trained = True
         self._data.begin_epoch()
 
     @property
     def skips(self) -> bool:
-        """Whether the next step had been made before, and is skipped: callbacks have seen it."""
+        """True if the next step was made before the checkpoint, and is skipped: callbacks have already seen it."""
         return self._resumed is not None and self._data.is_behind(self._model.steps_per_execution)
 
     def skip(self, iterator: Iterator) -> tuple[Iterator, bool]:
-        """Return what to take data from, and whether a step was skipped that had been made before."""
+        """Return the iterator to take data from, and whether a step made before the checkpoint was skipped."""
         iterator = self._data.follow(iterator)
         if self._resumed is None:
             return iterator, False
@@ -187,7 +187,7 @@ class Checkpointing:
         return iterator, False
 
     def end_data(self) -> None:
-        """Put state back on a worker that had no data left in the epoch of the checkpoint: others may make a step."""
+        """Restore the state on a worker without data left in the checkpoint's epoch: others may still make a step."""
         if self._resumed is not None and self._data.missing and self._communicator.is_chief:
             here, epoch, (_, folder) = self._data.calls, self._progress.epoch + 1, self._resumed
             warnings.warn(
@@ -200,7 +200,7 @@ class Checkpointing:
         self.put_back()
 
     def before_step(self, steps: int) -> None:
-        """Write a checkpoint if it is time, with all ranks, also those that have no data left.
+        """Write a checkpoint if one is due, with all ranks, including those without data.
 
         Args:
             steps: Int. The steps so far.
@@ -210,13 +210,13 @@ class Checkpointing:
             self.meet(steps)
 
     def count_step(self) -> None:
-        """Take in that a step was made."""
+        """Count a step that was made."""
         self._data.count(self._model.steps_per_execution)
 
     def meet(self, steps: int) -> None:
-        """Write a checkpoint with the other ranks, or find out when it will be time.
+        """Write a checkpoint with the other ranks, or determine when one will be due.
 
-        If some rank was asked to end, this ends all.
+        If some rank was asked to end, this ends all ranks.
         """
         asked = self._workers.steps.asked_to_end
         elapsed, made = self._communicator.all_gather_rows(self._schedule.so_far(steps))[0]
@@ -231,17 +231,17 @@ class Checkpointing:
             raise SystemExit(RESTART)
 
     def save(self, steps: int, ended: bool = False, is_last: bool = False) -> None:
-        """Take the state of all ranks; the chief writes it beside training. See `Saving.save`."""
+        """Collect the state of all ranks; the chief writes it in the background. See `Saving.save`."""
         if self._saving is not None:
             self._saving.save(steps, ended, is_last)
 
-    # The end
+    # End
 
     def end(self, together: Callable[[Callable[[], None]], None]) -> None:
-        """Write a checkpoint of the end, and be done.
+        """Write the final checkpoint, and finish.
 
         Args:
-            together: Function. Calls another, which all workers do together, if need be again.
+            together: Function. Calls another, which all workers perform together, repeatedly if necessary.
         """
         if self._saving is not None and self._has_trained:
             self._data.end()

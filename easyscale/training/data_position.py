@@ -1,4 +1,4 @@
-"""Where in its data a rank is: how many iterators it has seen, and how many batches it has taken from the last one."""
+"""A rank's position in its data: the number of iterators so far, and of batches taken from the last one."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,21 +12,21 @@ __all__ = ["DataPosition"]
 
 
 class DataPosition:
-    """Counts batches, and finds the position again.
+    """Counts batches, and seeks to a saved position.
 
-    Keras begins a resumed run with a new iterator. It is made to have the order of the one that was under way, as
-    `Backend.go_on` says. Then the batches that were taken are taken again, and dropped.
+    Keras starts a resumed run with a new iterator. It receives the order of the one that was interrupted, by
+    `Backend.go_on`. Then the batches that had been taken are taken again, and dropped.
 
     Args:
-        batch: Dict. What `whole_batches.local_batch` has returned. Defaults to `None`: it is not known.
+        batch: Dict. The result of `whole_batches.local_batch`. Defaults to `None`: it is not known.
         data_pass: `DataPass`. Defaults to `None`: each epoch goes through all data.
     """
 
     def __init__(self, batch: Mapping[str, int] | None = None, data_pass: DataPass | None = None) -> None:
         self.batch, self._pass = dict(batch or {}), data_pass
         self._iterators = self._batches = self._calls = 0  # calls: executions in this epoch
-        self._goal: dict[str, int] | None = None  # until this is there again
-        self._order: Any = None  # of the pass in which that is
+        self._goal: dict[str, int] | None = None  # the position to seek, until it is reached
+        self._order: Any = None  # the order of the pass with that position
         self._seen: Iterator | None = None
         self._instead: Iterator | None = None
 
@@ -45,10 +45,10 @@ class DataPosition:
         return State(counts if order is None else counts | {"order": {backend.name: order}})
 
     def load(self, state: State) -> None:
-        """Find this position again, from the begin.
+        """Seek to this position, from the start of the data.
 
         Args:
-            state: What `state` has returned, with `steps`: the batches of the worker that had most.
+            state: The result of `state`, with `steps`: the number of batches of the worker that had most.
         """
         self._goal = {name: state.about[name] for name in ("iterators", "batches", "calls", "steps")}
         self._order = state.about.get("order", {}).get(backends.get().name)
@@ -56,20 +56,20 @@ class DataPosition:
             self._pass.set_order(int(state.about["shuffling"]))
 
     def begin_epoch(self) -> None:
-        """Take in that an epoch begins."""
+        """Start an epoch."""
         self._calls = 0
 
     def end(self) -> None:
-        """Take in that a `fit()` ends: a longer one goes on in the next epoch."""
+        """Record the end of a `fit()`: a longer one resumes in the next epoch."""
         self._calls = 0
         if self._pass is None or self._pass.is_over:
             self._iterators, self._batches, self._seen = self._iterators + 1, 0, None
 
     def follow(self, iterator: Iterator) -> Iterator:
-        """Return the iterator to take data from: `iterator`, or what has to stand in for it.
+        """Return the iterator to take data from: `iterator` or its replacement.
 
         Raises:
-            EasyScaleError: If it cannot have the order that a checkpoint says.
+            EasyScaleError: If the data cannot have the order that a checkpoint specifies.
         """
         if iterator is not self._seen:
             self._seen, self._instead = iterator, None
@@ -86,14 +86,14 @@ class DataPosition:
         return iterator if self._instead is None else self._instead
 
     def is_behind(self, count: int) -> bool:
-        """Return whether the next execution, of so many batches, had been made before."""
+        """Return whether the next execution, of `count` batches, was made before the checkpoint."""
         goal = self._goal
         if goal is None or self._calls >= goal["calls"]:
             return False
         return self._batches + count <= goal["batches"]  # executions may have been shorter
 
     def skip(self, iterator: Iterator, count: int) -> bool:
-        """Drop the batches of one execution that had been made before; return whether there was one.
+        """Drop the batches of one execution made before the checkpoint; return whether there was one.
 
         Raises:
             StopIteration: If the data ends.
@@ -107,7 +107,7 @@ class DataPosition:
             self._drop(iterator, goal["batches"] - self._batches)
             self._goal = None
             return False
-        if self._calls == 0:  # of earlier epochs, where one iterator serves several
+        if self._calls == 0:  # batches of earlier epochs, if one iterator serves several
             self._drop(iterator, goal["batches"] - goal["calls"] * count)
         self._drop(iterator, count)
         self._calls += 1
@@ -115,12 +115,12 @@ class DataPosition:
 
     @property
     def calls(self) -> int:
-        """How many executions of this epoch there have been."""
+        """The number of executions so far in this epoch."""
         return self._calls
 
     @property
     def missing(self) -> int:
-        """How many executions are still to be skipped in this epoch."""
+        """The number of executions still to be skipped in this epoch."""
         goal = self._goal
         if goal is None or self._batches >= goal["batches"]:
             return 0
@@ -132,6 +132,6 @@ class DataPosition:
             self._batches += 1
 
     def count(self, batches: int) -> None:
-        """Take in that so many batches were taken, in one execution."""
+        """Count batches that were taken in one execution."""
         self._batches += batches
         self._calls += 1

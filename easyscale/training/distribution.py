@@ -1,9 +1,9 @@
-"""What a model does differently when it is trained by many workers.
+"""Distributed training of a model by many workers.
 
-Keras offers a callback no place inside a step. So a few of the model's methods are replaced on the instance, once, and
-do more than before while `Distribute` is at work: `train_step`, `make_train_function`, `test_step`, `evaluate`, `save`,
+Keras gives callbacks no access to the inside of a step. So a few of the model's methods are replaced on the instance,
+once, and extended while `Distribute` is active: `train_step`, `make_train_function`, `test_step`, `evaluate`, `save`,
 `save_weights`, `export`, `predict`, `compile`, `get_compile_config` and `get_state_tree`, which are public, and the
-method through which the logs of every epoch go on their way to the callbacks.
+method that passes the logs of every epoch to the callbacks.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Distribution:
         size: Int. The number of workers.
         is_chief: Bool. Whether this worker is the one that writes.
         is_elastic: Bool. Whether workers that fail are left out.
-        check_every: Int. After so many steps the workers' weights are compared.
+        check_every: Int. The number of steps between comparisons of the workers' weights.
     """
 
     def __init__(self, model: keras.Model):
@@ -63,31 +63,31 @@ class Distribution:
         losses.install()
         self._model = model
         self.optimizers: list[DistributedOptimizer] = []
-        self._made: list[DistributedOptimizer] = []  # those of them that were not wrapped by hand
+        self._made: list[DistributedOptimizer] = []  # those that were not wrapped by hand
         self._training = False  # inside a fit() that has the Distribute callback
-        self._evaluates_part = False  # what `shard` has returned
-        self._evaluations: list[bool] = []  # for each evaluate() under way: whether all workers are in it
-        self._unseen_evaluation = False  # the first was under way before this object was made
+        self._evaluates_part = False  # whether the current evaluate() has data divided by `shard`
+        self._evaluations: list[bool] = []  # for each evaluate() in progress: whether all workers take part
+        self._unseen_evaluation = False  # the first was in progress before this object was made
         self._epoch = 0  # from 1; 0 outside of fit()
         self._last_fit: Fit | None = None
         self._split: SplitModel | None = None
-        self._train_function: TrainFunction | None = None  # that of the last fit(); Keras has another meanwhile
+        self._train_function: TrainFunction | None = None  # of the last fit(); outside of fit() Keras has another
         self._test_function = TestFunction(model)
         self.hook: str | None = None  # see `callback_list.Together`
         self.check_every = 100
         self.checkpoint: dict[str, Any] | None = None  # arguments of `Checkpointing`
-        self._act_as_chief: Callable[..., list] | None = None  # lets this worker's callbacks do what the chief's did
-        model.test_function = None  # it may have been made with what is replaced here
+        self._act_as_chief: Callable[..., list] | None = None  # makes this worker's callbacks act as the chief's
+        model.test_function = None  # it may have been made from the original methods
         for name in (*_REPLACED, keras_internals.LOGS):
-            if hasattr(model, name):  # a layer that is a `Trainer`, and no `Model`, cannot be saved
+            if hasattr(model, name):  # a layer that is a `Trainer` but no `Model` cannot be saved
                 own = self._results if name == keras_internals.LOGS else getattr(self, name)
                 object.__setattr__(model, name, functools.partial(own, backends.get().steps.method_of(model, name)))
 
     @classmethod
     def of(cls, model: keras.Model) -> "Distribution":
-        """Return the model's distribution; make it the first time."""
+        """Return the model's distribution; create it the first time."""
         if "_easyscale" not in vars(model):
-            object.__setattr__(model, "_easyscale", cls(model))  # past Keras, which would track it
+            object.__setattr__(model, "_easyscale", cls(model))  # bypasses Keras, which would track it
         return model._easyscale
 
     @property
@@ -96,7 +96,7 @@ class Distribution:
 
     @property
     def _fit(self) -> Fit:
-        """The `fit()`, or `evaluate()`, of all workers that is under way."""
+        """The current `fit()`, or `evaluate()`, of all workers."""
         if self._last_fit is None:
             raise RuntimeError(f"no fit() of {type(self._model).__name__} '{self._model.name}' has begun")
         return self._last_fit
@@ -119,23 +119,23 @@ class Distribution:
 
     @property
     def ranks(self) -> int:
-        """The number of workers or, if each is several ranks, of these."""
+        """The number of workers; if each is several ranks, the number of ranks."""
         return max(self.size, everyone_of(self._replication.communicator).size) if self.optimizers else 1
 
     def wrap_optimizers(self, options: dict) -> None:
-        """Make every optimizer among the model's attributes a `DistributedOptimizer` with these options."""
+        """Wrap every optimizer among the model's attributes in a `DistributedOptimizer` with these options."""
         count = len(self._made)
         self.optimizers = wrap_all(self._model, options, self._made)
         if len(self._made) > count:
-            self._model.train_function = self._train_function = None  # they were made with the old ones
+            self._model.train_function = self._train_function = None  # they were made with the old optimizers
         for optimizer in self.optimizers:
-            optimizer.workers.replicas.check_model(self._model)  # all ranks connect now, in one order
-            optimizer.starts_equal = False  # `Fit` sees to it, for the whole model
+            optimizer.workers.replicas.check_model(self._model)  # all ranks connect now, in the same order
+            optimizer.starts_equal = False  # `Fit` makes the whole model start equal
 
     def split_by(self, split: Split | None) -> None:
-        """Take in which layers are split in the next `fit()`, if any are."""
+        """Set which layers are split in the next `fit()`, if any."""
         if self._split is not None and self._split.optimizer is not self.optimizers[0]:
-            self._split = None  # it went with the other optimizer
+            self._split = None  # it belongs to the old optimizer
         before = None if self._split is None else self._split.split
         if repr(before) == repr(split):
             return
@@ -147,7 +147,7 @@ class Distribution:
     # A fit() or evaluate() of two workers or more
 
     def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
-        """Start a `fit()`, after its callbacks have: equal workers, and errors that say what happened."""
+        """Start a `fit()`, after its callbacks: check the losses, and make the workers equal."""
         losses.check(self._model)
         self._last_fit = Fit(
             self._model,
@@ -180,7 +180,7 @@ class Distribution:
             return self._fit.step(train_function, iterator)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start the epoch number `epoch`, from 0."""
+        """Start epoch number `epoch`, from 0."""
         self._begin_phase(epoch + 1)
         self._fit.begin_epoch(epoch)
 
@@ -189,24 +189,24 @@ class Distribution:
         return self._act_as_chief(past, steps, epoch, validates) if self._act_as_chief is not None else None
 
     def end_epoch(self) -> None:
-        """Take in that an epoch is over, also for its callbacks."""
+        """End an epoch. Called after the epoch's callbacks."""
         self._fit.progress.end_epoch()
 
     def skips(self) -> bool:
-        """Return whether the step that begins was made before the checkpoint that training goes on from."""
+        """Return whether the step that begins was made before the checkpoint from which training resumes."""
         return self._fit.skips
 
     def has_ended(self, evaluates: bool) -> bool:
-        """Return whether the step that ends has found no more data, and was none."""
+        """Return whether the step that ends found no more data, so that none was made."""
         return self._fit.has_ended(evaluates)
 
     def settle(self, hook: str) -> None:
-        """Let the model have the weights of the last step if a callback of any worker may look at them in this hook."""
+        """Update the model to the weights of the last step if a callback of any worker may read them in this hook."""
         if self._fit.decides_in(hook):
             self._fit.settle()
 
     def decide(self, hook: str | None = None) -> None:
-        """Let what callbacks of any worker have decided hold on all; after a step's hook only if some may have."""
+        """Apply decisions of any worker's callbacks to all workers; after a step's hook only if there may be some."""
         if hook is None or self._fit.decides_in(hook):
             self._fit.decide(of_epoch=hook is None)
 
@@ -229,13 +229,13 @@ class Distribution:
         self._test_function.end()
 
     def end(self) -> None:
-        """End a `fit()`, after its callbacks have."""
+        """End a `fit()`, after its callbacks."""
         if not self._fit.passes:
             self._fit.end()
         self.stop()
 
     def meet_in_hook(self) -> None:
-        """Return when all workers have come to this, in a hook that all of them call; at once in another hook."""
+        """Wait for all workers in a hook that all of them call; return immediately in another hook."""
         if self._training and self.hook is not None and not any(self._evaluations):
             if self.hook in ("on_epoch_begin", "on_epoch_end", "on_train_end"):
                 self._fit.decide(of_epoch=True)
@@ -246,15 +246,15 @@ class Distribution:
         """Leave a `fit()` in which a callback has raised an exception, on this worker or on all.
 
         Workers meet as they would have at the end of the hook: the chief may be in a callback that saves, and need the
-        others' parts of the optimizer's state.
+        other workers' parts of the optimizer's state.
         """
         if self._training and (hook in ("on_epoch_begin", "on_epoch_end") or self._fit.decides_in(hook)):
-            with contextlib.suppress(Exception):  # the callback's exception is the one to be shown
+            with contextlib.suppress(Exception):  # the callback's exception is the one to report
                 self._fit.decide()
         self.stop()
 
     def stop(self) -> None:
-        """Leave a `fit()`; if it was not ended, without the other workers."""
+        """Leave a `fit()`; if it has not ended, without the other workers."""
         self._training = False
         if self._last_fit is not None:
             self._last_fit.stop()
@@ -263,22 +263,22 @@ class Distribution:
             self._split.end(complete=False)
         for optimizer in self.optimizers:
             optimizer.unshard(complete=False)
-        self._model.train_function = None  # what trains without the other workers is another function
+        self._model.train_function = None  # training without the other workers needs another function
 
     def _begin_phase(self, epoch: int, evaluates: bool | None = None) -> None:
         self._epoch = epoch
         evaluates = bool(self._evaluations) if evaluates is None else evaluates
         together = all(self._evaluations) and (evaluates or (self._training and self._is_synchronous))
         self._replication.steps.begin(2 * epoch + evaluates, together, evaluates and not self._evaluates_part)
-        if epoch and not evaluates and self._fit.progress.traces:  # Keras makes the function, and data is prepared
+        if epoch and not evaluates and self._fit.progress.traces:  # Keras makes the function and prepares data
             self._replication.communicator.progress.activity = Activity.FIRST_STEP
 
-    # What replaces the model's own methods; `original` is the one replaced.
+    # Replacements of the model's methods; `original` is the replaced method.
 
     def train_step(self, original: Callable, *data: Any) -> Any:
         if self._training and len(data) == 1:
             return self._step(original, data[0], self._fit.rounds.exchanges)
-        if self._replication.replicas.has_copies:  # the optimizer takes gradients of losses that are not divided
+        if self._replication.replicas.has_copies:  # the optimizer expects gradients of undivided losses
             return run_step(original, data[0], self._model, self.optimizers, is_alone=True)
         return run_alone(original, data, self._model, self.optimizers)
 
@@ -299,7 +299,7 @@ class Distribution:
         if self.ranks == 1:
             with division.explained():
                 return original(*args, **kwargs)
-        # All workers evaluate together only if the list of callbacks has Distribute in it, as that of fit() has.
+        # All workers evaluate together only if the callbacks include Distribute, as those of fit() do.
         self._evaluations.append(False)
         self._evaluates_part = division.is_part(kwargs.get("x", args[0] if args else None))
         self._replication.steps.begin(0, together=False)
@@ -315,7 +315,7 @@ class Distribution:
             self._begin_phase(self._epoch)
 
     def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:
-        if not self._training or self.is_chief:  # in fit() all workers come here, in callbacks of the user's own
+        if not self._training or self.is_chief:  # in fit(), custom callbacks call this on all workers
             with self._whole_layers():
                 original(*args, **kwargs)
 
@@ -326,7 +326,7 @@ class Distribution:
             return original(*args, **kwargs)
 
     def _whole_layers(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, this worker's layers are whole, also if split in this `fit()`, and as all workers have them."""
+        """Return a context in which this worker's layers are whole, even if split, with the weights that all share."""
         if self._split is not None:
             return self._split.whole()
         return self._fit.rounds.of_last() if self._training else contextlib.nullcontext()
@@ -340,7 +340,7 @@ class Distribution:
         config = original()
         optimizer = getattr(self._model, "optimizer", None)
         if "optimizer" in config and isinstance(optimizer, DistributedOptimizer):
-            # A saved model loads where EasyScale is not installed.
+            # A saved model must load where EasyScale is not installed.
             config["optimizer"] = keras.saving.serialize_keras_object(optimizer.inner_optimizer)
         return config
 

@@ -1,4 +1,4 @@
-"""SIGTERM, by which a cluster says that a job will be ended."""
+"""SIGTERM, by which a cluster announces that a job will be ended."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
 
 class _HeldBack:
-    """Takes a SIGTERM in the place of the handler `before`."""
+    """A handler that records a SIGTERM in place of the handler `before`."""
 
     def __init__(self) -> None:
         self.before: _Handler = signal.getsignal(signal.SIGTERM)
@@ -25,7 +25,7 @@ class _HeldBack:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """A context at whose end a SIGTERM arrives that was sent inside: at an `EndSignal` that listens by then, if any."""
+    """Return a context that defers a SIGTERM to its end: to an `EndSignal` that listens by then, if any."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -42,7 +42,7 @@ def held_back() -> Iterator[None]:
 
 
 class EndSignal:
-    """Calls a function when the process gets SIGTERM, and then what was called before.
+    """Calls a function when the process receives SIGTERM, and then the previous handler.
 
     Args:
         act: Function without arguments.
@@ -53,13 +53,13 @@ class EndSignal:
         self._before: _Handler = None
 
     def listen(self) -> None:
-        """Begin. Only a process's main thread can."""
+        """Start to listen. Has no effect outside of the main thread."""
         if threading.current_thread() is threading.main_thread():
             before: Any = signal.signal(signal.SIGTERM, self._on_signal)
             self._before = before.before if isinstance(before, _HeldBack) else before
 
     def stop(self) -> None:
-        """Leave the signal to whoever had it before."""
+        """Restore the previous handler."""
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
             self._before = None

@@ -1,4 +1,4 @@
-"""What the first step of a `fit()` shows: that gradients were exchanged, and that workers have data of their own."""
+"""Checks of the first step of a `fit()`: gradients were exchanged, and workers have different data."""
 
 import warnings
 
@@ -17,13 +17,13 @@ __all__ = ["FirstStep"]
 
 
 class FirstStep:
-    """Looks at the workers before and after the step. Each worker does.
+    """Checks that each worker makes before and after the step.
 
     Args:
         model: The model.
-        replication: The `Replication`, all workers as one of them sees them.
+        replication: The `Replication`, a worker's view of all workers.
         rounds: The `Rounds`.
-        is_verbose: Bool. Whether this worker says how large a step is. Defaults to `False`.
+        is_verbose: Bool. Whether this worker prints the size of a step. Defaults to `False`.
     """
 
     def __init__(self, model: keras.Model, replication: Replication, rounds: Rounds, is_verbose: bool = False):
@@ -38,14 +38,14 @@ class FirstStep:
         return bool((self._fingerprint() != self._weights).any())
 
     def check(self) -> None:
-        """Say how large a step is where that may not be what is meant.
+        """Print the size of a step if it may not be the intended one.
 
         Raises:
             DesyncError: If the step has changed weights without an exchange.
         """
         communicator = self._replication.communicator
         exchanged = communicator.size == 1 or self._replication.steps.exchanges > self._exchanges
-        exchanges = exchanged or (not self._rounds.exchanges and self._rounds.has_stepped)  # in the next round
+        exchanges = exchanged or (not self._rounds.exchanges and self._rounds.has_stepped)  # they do in the next round
         if not exchanges and self._has_moved:
             raise DesyncError(
                 f"a step must exchange its gradients. Received: a first step of {type(self._model).__name__} that has "
@@ -56,9 +56,9 @@ class FirstStep:
             self._say_batch(communicator.workers)
 
     def compare_batches(self) -> None:
-        """Warn, behind the first exchange, if all workers had the same data."""
+        """Warn, after the first exchange, if all workers had the same data."""
         communicator = self._replication.communicator
-        # In a round all have the same weights if they had the same data, or have not moved.
+        # A round compares weights: they are equal after training on the same data, or if none has moved.
         same = self._replication.steps.same_batch() and (self._rounds.exchanges or self._has_moved)
         if same and communicator.is_chief:
             warnings.warn(
@@ -69,7 +69,7 @@ class FirstStep:
             )
 
     def _say_batch(self, processes: int) -> None:
-        """Say how many samples are in a step, if the script has divided arrays, and called nothing that tells it."""
+        """Print the size of a step if the script divides arrays but calls nothing that would account for it."""
         given = locals_of_fit(self._model)
         is_known = hasattr(given.get("x"), "shape") and not {"local_batch", "scaled_lr"} & called.names
         if is_known and "shard" in called.names:

@@ -1,4 +1,4 @@
-"""One `fit()` as all workers do it: they start equal, step together, compare, decide, and end together."""
+"""One `fit()` of all workers: they start equal, step together, compare weights, decide, and end together."""
 
 import functools
 import warnings
@@ -43,25 +43,25 @@ __all__ = ["Fit"]
 
 
 class Fit:
-    """What the workers do together in one `fit()`, beside the exchanges of gradients.
+    """The collective operations of one `fit()`, except the exchange of gradients.
 
     Args:
         model: The model.
         optimizers: List of its `DistributedOptimizer`s.
-        check_every: Int. After so many steps the workers' weights are compared.
-        verbose: Bool. Whether the chief says which exchange has been chosen, and why. Defaults to `False`.
+        check_every: Int. The number of steps between comparisons of the workers' weights.
+        verbose: Bool. Whether the chief prints which exchange has been chosen, and why. Defaults to `False`.
         callbacks: List of the callbacks. Defaults to `None`: none.
-        checkpoint: Dict. Arguments of `Checkpointing`. Defaults to `None`: there are no checkpoints.
-        trace_anew: Function. Has the next step traced, instead of what was traced for other workers. Defaults to
-            `None`, where no steps are made.
-        take_over: Function. See `Regrouping`. Defaults to `None`, where no steps are made.
+        checkpoint: Dict. Arguments of `Checkpointing`. Defaults to `None`: no checkpoints.
+        trace_anew: Function. Forces a retrace of the next step, for other workers. Defaults to `None`, if no steps are
+            made.
+        take_over: Function. See `Regrouping`. Defaults to `None`, if no steps are made.
         split: The `SplitModel`, if layers are split. Defaults to `None`.
 
     Attributes:
         progress: The `FitProgress`.
         data: The `DividedData`.
         rounds: The `Rounds`.
-        passes: Bool. Whether this `fit()`, of a process that replaces a worker, is over for the others.
+        passes: Bool. Whether this `fit()`, of a replacement process, is over for the other workers.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Fit:
         replication = optimizers[0].workers
         self._model, self._communicator = model, replication.communicator
         self.passes, self._trace_anew = False, trace_anew
-        self._small_batches: list[division.SmallBatches] = []  # of the data that are trained on
+        self._small_batches: list[division.SmallBatches] = []  # of the training data
         self._train_function: TrainFunction | None = None  # since its first step
         self.data, self._pass = DividedData(model, self._communicator), DataPass(model, self._communicator)
         self.progress, console = FitProgress(replication), Console(self._communicator, verbose)
@@ -127,14 +127,14 @@ class Fit:
             console,
         )
 
-    # The begin
+    # Start
 
     def begin(self, epochs: int, deciding_hooks: list[str]) -> None:
         """Agree on the epochs, and make all workers' variables equal.
 
         Args:
             epochs: Int. The number of epochs of this worker's `fit()`.
-            deciding_hooks: The hooks of a step in which a callback of this worker may decide something.
+            deciding_hooks: The step hooks in which a callback of this worker may decide something.
         """
         backends.get().give_iterators(locals_of_fit(self._model).get("epoch_iterator"))
         self._small_batches = division.small_batches_of(locals_of_fit(self._model).get("x"))
@@ -168,7 +168,7 @@ class Fit:
         check_same_layers([other["layers"] for other in all_ranks])
         if start_with_equal_layers(self._model, everyone_of(self._communicator)) and self._trace_anew is not None:
             self._trace_anew()
-        set_initial_epoch(self._model, first["first"])  # which BackupAndRestore may have set, on the chief
+        set_initial_epoch(self._model, first["first"])  # BackupAndRestore may have set it on the chief
         given = locals_of_fit(self._model)
         if (
             given.get("steps_per_epoch") is None
@@ -184,7 +184,7 @@ class Fit:
         ends = given.get("steps_per_epoch") is None and any(
             division.is_finite(given.get(name)) for name in ("x", "val_x")
         )
-        if ends or self._communicator.is_server:  # whose data ends before the first step
+        if ends or self._communicator.is_server:  # a server's data ends before the first step
             warnings.filterwarnings("ignore", "Your input ran out of data")
         if self._served is None:  # else each worker decides for itself between steps
             self._decisions.begin(hook for other in all_ranks for hook in other["decides"])
@@ -197,7 +197,7 @@ class Fit:
         self.data.settle()
 
     def enter(self, train_function: TrainFunction) -> None:
-        """Join the others in this `fit()`, as one that replaces a worker; or pass it, if it is over for them."""
+        """Join the others in this `fit()` as a replacement; skip it if it is over for them."""
         if self._regrouping is None or not self._regrouping.enter(train_function.function):
             self.passes = True
             set_initial_epoch(self._model, self.progress.epochs)
@@ -205,7 +205,7 @@ class Fit:
     # Epochs
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start the epoch number `epoch`, from 0: take in those who replace workers and are ready."""
+        """Start epoch number `epoch`, from 0; admit replacements that are ready."""
         self.progress.move_to(epoch)
         if self._regrouping is not None:
             self._regrouping.begin_epoch()
@@ -216,11 +216,11 @@ class Fit:
 
     @property
     def skips(self) -> bool:
-        """Whether the next step was made before the checkpoint that training goes on from."""
+        """True if the next step was made before the checkpoint from which training resumes."""
         return self._served is None and self._checkpointing is not None and self._checkpointing.skips
 
     def step(self, train_function: TrainFunction, iterator: Iterator) -> Any:
-        """Do one step, or `steps_per_execution`, by `train_function.function(iterator)`."""
+        """Make one step, or `steps_per_execution`, by `train_function.function(iterator)`."""
         self._check_batches()
         if self._train_function is None:
             train_function.begin()
@@ -232,21 +232,21 @@ class Fit:
             small.check()
 
     def has_ended(self, evaluates: bool) -> bool:
-        """Return whether the step that ends, of training or an evaluation, has found no more data, and was none."""
+        """Return whether the step that ends, of training or evaluation, found no more data, so that none was made."""
         if evaluates:
             return self._communicator.is_server
         return self._train_function is not None and self._train_function.has_ended
 
     def settle(self) -> None:
-        """Return when the model has the weights of the last step; see `Meetings.settle`."""
+        """Update the model to the weights of the last step; see `Meetings.settle`."""
         self._meetings.settle()
 
     def decides_in(self, hook: str) -> bool:
-        """Whether a callback of any worker may decide something in this hook of a step, and all hear it."""
+        """Return whether a callback of any worker may decide something in this step hook, and all apply it."""
         return not self.rounds.are_apart and self._decisions.are_made_in(hook)
 
     def decide(self, of_epoch: bool = False) -> None:
-        """Stop if a callback of any worker has said so, and take the chief's learning rate.
+        """Stop if a callback of any worker has decided to, and use the chief's learning rate.
 
         Args:
             of_epoch: Bool. Whether an epoch begins or ends. Defaults to `False`: a step does.
@@ -254,11 +254,11 @@ class Fit:
         self._together(self._decisions.agree, of_epoch)
 
     def end_data(self, of_epoch: bool, logs: Mapping[str, Any], may_be_whole: bool = False) -> dict:
-        """Return when no worker has more data, and merge metrics; return the logs of all workers.
+        """Wait until no worker has more data, and merge metrics; return the logs of all workers.
 
         Args:
-            of_epoch: Bool. Whether it was the data of an epoch, and not that of a validation.
-            logs: What this worker's steps have returned.
+            of_epoch: Bool. Whether it was the data of an epoch, not of a validation.
+            logs: The logs of this worker's steps.
             may_be_whole: Bool. Whether each worker may have had all data. Defaults to `False`.
         """
         if of_epoch:
@@ -291,14 +291,14 @@ class Fit:
         return metrics.merge_logs(self._model, self._communicator, logs, may_be_whole)
 
     def logs(self) -> dict[str, float]:
-        """Return what is to be said of the epoch that has ended, beside metrics."""
+        """Return the logs of the last epoch besides metrics."""
         elastic = {"workers": float(self._communicator.workers)} if self._communicator.membership.is_elastic else {}
         return elastic if self._served is None else elastic | self._served.logs()
 
-    # The end
+    # End
 
     def end(self) -> None:
-        """Compare the weights once more, and make optimizers whole."""
+        """Compare the weights once more, and give optimizers their whole state."""
         self._together(self._end)
         if self._checkpointing is not None:
             self._checkpointing.end(self._together)
@@ -314,10 +314,10 @@ class Fit:
         act() if self._regrouping is None else self._regrouping.together(act, of_epoch)
 
     def stop(self) -> None:
-        """Leave this `fit()`, whether or not it has come to its end."""
+        """Leave this `fit()`, whether or not it has ended."""
         self.data.release()
         self._pass.release()
         backends.get().steps.release(self._model)
-        set_initial_epoch(self._model, None)  # Keras would begin the next `fit()` there
+        set_initial_epoch(self._model, None)  # else the next `fit()` would begin there
         if self._checkpointing is not None:
             self._checkpointing.stop()

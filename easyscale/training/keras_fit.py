@@ -1,7 +1,7 @@
-"""What is known of a Keras `fit()` only by looking into it, or into the model.
+"""Details of a Keras `fit()` that are visible only inside of it, or inside of the model.
 
-Keras tells callbacks neither the data nor how they are batched. They are found in the frame of `fit()`, by the names
-that its arguments have. What is known by their private names is in `easyscale.keras_internals`.
+Keras gives callbacks neither the data nor the batch size. They are read from the frame of `fit()`, by the names of its
+arguments. Details with private names are in `easyscale.keras_internals`.
 """
 
 import sys
@@ -16,12 +16,12 @@ KERAS_BATCH = 32  # the default of `fit()`
 
 
 def is_overridden(model: keras.Model, name: str) -> bool:
-    """Return whether the class of a model has a method of its own in place of Keras's."""
+    """Return whether a model's class overrides one of Keras's methods."""
     return getattr(type(model), name, None) is not getattr(keras.Model, name)
 
 
 def locals_of_fit(model: keras.Model) -> Mapping:
-    """Return the arguments and other local variables of the model's `fit()`, which has called this; or none."""
+    """Return the arguments and other local variables of the model's `fit()` that is calling; empty if there is none."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model and "epoch_iterator" in frame.f_locals:

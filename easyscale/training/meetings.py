@@ -1,4 +1,4 @@
-"""Where the workers of a `fit()` meet, also those that have no data left."""
+"""The synchronization points of the workers in a `fit()`, including those without data."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,9 +11,9 @@ __all__ = ["Meetings"]
 
 
 class Meetings:
-    """Lets workers wait for each other without hanging: one that has come early takes part in what the others do.
+    """Synchronizes workers without deadlocks: one that arrives early takes part in the operations of the others.
 
-    Whoever has the others meet for a `Purpose` registers what is done then.
+    Each component registers a handler for the `Purpose` for which it makes workers meet.
 
     Args:
         optimizers: List of the model's `DistributedOptimizer`s.
@@ -26,25 +26,25 @@ class Meetings:
         self._finishes: list[Callable[[], None]] = []
 
     def register(self, purpose: Purpose, act: Callable[[int], None]) -> None:
-        """Have a worker that has come for less do `act(detail)` when others have come for `purpose`."""
+        """Register `act(detail)`, called on workers that wait for a lower purpose when others come for `purpose`."""
         self._acts[purpose] = act
 
     def register_finish(self, finish: Callable[[], None]) -> None:
-        """Have a worker do `finish()` before it meets the others: something may go on beside its steps."""
+        """Register `finish()`, called before a worker meets the others: an operation may overlap with its steps."""
         self._finishes.append(finish)
 
     def begin(self) -> None:
-        """Return when all workers begin this `fit()`.
+        """Wait until all workers begin this `fit()`.
 
         Raises:
-            DesyncError: If one does while others are still in an earlier one, which has failed on that worker alone.
+            DesyncError: If a worker begins while others are still in an earlier one, which has failed on it alone.
         """
         self._replication.steps.meet(Purpose.BEGIN)
 
     def reach(self, purpose: Purpose, detail: int = 0) -> None:
-        """Return when all workers have come to `purpose`; until then take part in what those do who have more steps.
+        """Wait until all workers have come to `purpose`; until then take part in what those with more steps do.
 
-        The model has the weights of the last step then.
+        Before that, the model receives the weights of the last step.
         """
         self.settle()
         timeline = self._replication.communicator.timeline
@@ -54,7 +54,7 @@ class Meetings:
         timeline.to(before)
 
     def settle(self) -> None:
-        """Return when the model has what is on its way: weights of the last step, or what was registered."""
+        """Complete pending operations: receive the weights of the last step, and call registered functions."""
         for optimizer in self._optimizers:
             if optimizer.late is not None:
                 optimizer.late.settle()

@@ -1,4 +1,4 @@
-"""A step of a model, in which optimizers, losses and layers know what the batch is to all workers."""
+"""One step of a model, in which optimizers, losses and layers account for the batches of all workers."""
 
 import contextlib
 import dataclasses
@@ -26,8 +26,8 @@ def run_step(
 ) -> Any:
     """Return `step(data)`, where `step` is the model's own `train_step` or `test_step`.
 
-    With `is_alone` it is outside of a `fit()`, where all replicas of a process have its whole batch. Without
-    `exchanges` other workers are not in this step, and its batch stands for theirs.
+    With `is_alone` the step is outside of a `fit()`, where each replica of a process has its whole batch. Without
+    `exchanges` the other workers do not take part in this step, and its batch stands for theirs.
     """
     replication, tensors = optimizers[0].workers, keras.tree.flatten(data)
     batch = replication.batch if exchanges else OwnBatch(replication.batch, replication.communicator.workers)
@@ -51,16 +51,16 @@ def run_step(
 
 
 def _is_stock(step: Callable[[Any], Any]) -> bool:
-    """Whether a step is Keras's own for training."""
+    """Return whether a step is Keras's own training step."""
     return getattr(step, "__func__", None) is keras.Model.train_step
 
 
 def _reads_no_new_weights(
     step: Callable[[Any], Any], model: keras.Model, optimizers: Sequence[DistributedOptimizer]
 ) -> bool:
-    """Whether a step reads no weight behind its update, so that the new ones may come while the next one begins.
+    """Return whether a step reads no weight after its update, so that new ones may arrive while the next one begins.
 
-    Keras's own does not. What a model's own does is not known: it may clip weights, or update a second model by them.
+    Keras's own step reads none. A custom step may, for example to clip weights or to update a second model.
     """
     computes_stock = getattr(model.compute_metrics, "__func__", None) is keras.Model.compute_metrics
     is_one_graph = not (model.run_eagerly or optimizers[0].workers.replicas.has_copies)
@@ -70,7 +70,7 @@ def _reads_no_new_weights(
 def run_alone(
     step: Callable[..., Any], data: Sequence[Any], model: keras.Model, optimizers: Sequence[DistributedOptimizer]
 ) -> Any:
-    """Return `step(*data)` outside of a `fit()`, where nothing is known of the others' batches: all count the same."""
+    """Return `step(*data)` outside of a `fit()`, where the others' batches are unknown: all have equal weight."""
     moving = assigned.assigned_in_steps(model)
     with contextlib.ExitStack() as steps:
         for optimizer in optimizers:

@@ -1,4 +1,4 @@
-"""The logs of the epochs so far, also of those that a worker was not there for."""
+"""Logs of all epochs so far, including those before a worker joined."""
 
 import keras
 
@@ -9,18 +9,18 @@ __all__ = ["PastLogs"]
 
 
 class PastLogs:
-    """What the epochs of a `fit()` have given.
+    """The logs of the epochs of a `fit()`.
 
     Args:
-        model: The model, which has a `History` of its own epochs.
+        model: The model, whose `History` has this worker's own epochs.
     """
 
     def __init__(self, model: keras.Model):
         self._model = model
-        self._before: dict[str, list] = {}  # this worker has joined
+        self._before: dict[str, list] = {}  # logs from before this worker joined
 
     def so_far(self) -> dict[str, list]:
-        """Return the logs of each epoch that are numbers."""
+        """Return the logs of each epoch, if they are numbers."""
         own = self._model.history.history
         logs = {name: self._before.get(name, []) + list(own.get(name, [])) for name in {*self._before, *own}}
         return {name: list(map(float, found)) for name, found in logs.items() if all(map(is_number, found))}
@@ -30,5 +30,5 @@ class PastLogs:
         return State(self.so_far())
 
     def load(self, state: State) -> None:
-        """Take what another worker has seen before this one has joined."""
+        """Set the logs from before this worker joined, as seen by another worker."""
         self._before = state.about

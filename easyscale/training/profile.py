@@ -1,4 +1,4 @@
-"""What a `fit()` says of the time of its steps, if that is asked for: by `easyscale launch --profile` and `--trace`."""
+"""Profiling of the steps of a `fit()`, on request: `easyscale launch --profile` and `--trace`."""
 
 import warnings
 
@@ -12,7 +12,7 @@ __all__ = ["Profile", "warn_of_none"]
 
 
 class Profile:
-    """Has all ranks record the parts of their steps, and the chief say at the end where the time went.
+    """Makes all ranks record the parts of their steps, and the chief report at the end where the time went.
 
     Args:
         communicator: The `Communicator`, whose `timeline` records.
@@ -23,13 +23,13 @@ class Profile:
         self._offsets: list[float] = []
 
     def begin(self) -> None:
-        """Begin to count, and compare clocks. All ranks call this together."""
+        """Start to record, and compare clocks. All ranks must call this."""
         if self._timeline.is_on:
             self._offsets = clocks.offsets(self._ranks, lambda: 1e-9 * self._timeline.clock())
             self._timeline.begin()
 
     def end_data(self) -> None:
-        """Take in that the last step of this rank in an epoch is over."""
+        """Record the end of this rank's last step in an epoch."""
         self._timeline.end_step()
 
     @property
@@ -38,11 +38,11 @@ class Profile:
         return self._timeline.number
 
     def end_epoch(self, number: int) -> None:
-        """Take in that the epoch is over for all ranks, whose last step had this number at most."""
+        """Record the end of the epoch for all ranks, whose last step had this number at most."""
         self._timeline.settle(number)
 
     def end(self) -> None:
-        """Let the chief say what all ranks have recorded, and write the file. All ranks call this together."""
+        """On the chief, report what all ranks have recorded, and write the file. All ranks must call this."""
         if not self._timeline.is_on or not self._offsets:
             return
         told = Settings.read(names=["profile", "trace"])
@@ -56,7 +56,7 @@ class Profile:
                 if not any(rank.spans for rank in ranks):
                     made = self._timeline.number + 1
                     print(f"EasyScale: no step to trace has been made yet. There were {made}", flush=True)
-            except OSError as error:  # training is not lost for it
+            except OSError as error:  # it must not end training
                 warnings.warn(
                     f"the file of a trace must be in a folder that may be written. Received: '{told.trace}' "
                     f"({error.strerror}), and none was written",
@@ -66,7 +66,7 @@ class Profile:
 
 
 def warn_of_none(communicator: Communicator, what: str) -> None:
-    """Have the chief warn, if steps are to be recorded, that those of `what` are not."""
+    """Warn, on the chief, that the steps of `what` are not recorded, if recording was requested."""
     communicator.timeline.is_told = True
     if communicator.timeline.is_on and communicator.is_chief:
         warnings.warn(

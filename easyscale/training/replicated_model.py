@@ -1,4 +1,4 @@
-"""A model and its optimizers, of which each worker has a copy."""
+"""A model and its optimizers, replicated on each worker."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,14 +19,14 @@ __all__ = ["ReplicatedModel"]
 
 
 class ReplicatedModel:
-    """Builds the copies, makes them equal, divides optimizers' state over workers, and compares weights.
+    """Builds the replicas, makes them equal, shards optimizers' state over workers, and compares weights.
 
     Args:
         model: The model.
         optimizers: List of its `DistributedOptimizer`s.
         state: The `TrainingState`.
         meetings: The `Meetings`.
-        console: The `Console`, which is told which exchange has been chosen, and why.
+        console: The `Console` on which to report which exchange has been chosen, and why.
         split: The `SplitModel`, if layers are split. Defaults to `None`.
 
     Attributes:
@@ -53,28 +53,28 @@ class ReplicatedModel:
 
     @property
     def is_built(self) -> bool:
-        """Whether the model and its optimizers have all of their variables."""
+        """True if the model and its optimizers have all of their variables."""
         complete = self.model.built and all(layer.built for layer in layers_of(self.model, recursive=False))
         return complete and all(optimizer.built for optimizer in self.optimizers)
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each worker has only its part of some optimizer's state now."""
+        """True if each worker has only its part of some optimizer's state now."""
         return any(optimizer.is_sharded for optimizer in self.optimizers)
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the workers of an elastic job go on, from here, when one has failed."""
+        """True if the workers of an elastic job can go on from here when one has failed."""
         return self.is_built and all(optimizer.is_elastic for optimizer in self.optimizers)
 
     def take_choices(self, choices: Sequence) -> None:
-        """Use the exchanges, and sizes of buckets, that other workers have chosen before: one for each optimizer."""
+        """Use the exchanges and bucket sizes that other workers have chosen before, one choice for each optimizer."""
         for optimizer, choice in zip(self.optimizers, choices, strict=False):
             if choice is not None:
                 optimizer.workers.gradients.config.take(*choice)
 
     def begin(self) -> None:
-        """Make all workers' copies equal, as far as they are built. All workers call this together."""
+        """Make all workers' replicas equal, as far as they are built. All workers must call this."""
         optimizer = getattr(self.model, "optimizer", None)
         if self.model.built and optimizer is not None and not optimizer.built and self.model.trainable_variables:
             optimizer.build(self.model.trainable_variables)
@@ -87,11 +87,11 @@ class ReplicatedModel:
         batch_normalization.synchronize(self.model)
 
     def build(self, iterator: Iterator | None = None, traces: bool = False) -> None:
-        """Build what would otherwise be built by the first step: its variables have to be equal before.
+        """Build what the first step would otherwise build: its variables must be equal before.
 
         Args:
-            iterator: Over the batches of the first step. Defaults to `None`: over those of this `fit()`.
-            traces: Bool. Whether a step is traced even if all is built, so that there are metrics. Defaults to `False`.
+            iterator: Iterator over the batches of the first step. Defaults to `None`: those of this `fit()`.
+            traces: Bool. Whether to trace a step even if all is built, so that there are metrics. Defaults to `False`.
         """
         was_built = self.is_built
         if was_built and (not traces or self._traced):
@@ -101,13 +101,13 @@ class ReplicatedModel:
             if data is None:
                 return
             iterator = iter(data)
-        self._meetings.reach(Purpose.BUILD)  # a worker without data does not come here, and says so
+        self._meetings.reach(Purpose.BUILD)  # a worker without data does not get here, and raises an error
         self._traced = True
         self.rehearse(iterator)
         self._start_equal()
         self.shard()
         if traces and not was_built and self.is_sharded:
-            self.rehearse(iterator)  # a worker that has no data left has to know this step, too
+            self.rehearse(iterator)  # a worker that has no data left must know this step, too
 
     def rehearse(self, iterator: Iterator) -> None:
         """Trace a step without making it."""
@@ -115,9 +115,9 @@ class ReplicatedModel:
         self.workers.replicas.rehearse(self.model.train_step, iterator, variables)
 
     def shard(self) -> None:
-        """Begin the update of this `fit()`: each worker has its part of the optimizers' state, if that is divided.
+        """Start the update of this `fit()`: shard optimizers' state if it is to be divided.
 
-        Before, split the layers that are.
+        Before, split the layers that are to be split.
         """
         if self._split is not None and self.is_built:
             self._split.begin()
@@ -134,18 +134,18 @@ class ReplicatedModel:
     def _shard(self, optimizer: DistributedOptimizer) -> None:
         try:
             optimizer.shard()
-        except ValueError:  # it cannot be, on no worker
+        except ValueError:  # no worker can shard it
             if self._split is not None:
                 self._split.end(complete=True)
             raise
 
     def unshard(self, complete: bool) -> None:
-        """End the update: layers are whole, and optimizers have all state. See `DistributedOptimizer.unshard`."""
+        """End the update: make layers and optimizers' state whole. See `DistributedOptimizer.unshard`."""
         if self._split is not None:
             self._split.end(complete)
         for optimizer in self.optimizers:
             optimizer.unshard(complete)
 
     def compare(self, steps: int) -> None:
-        """Raise `DesyncError` if workers' weights differ, after so many steps. All workers call this together."""
+        """Raise `DesyncError` if workers' weights differ, after `steps` steps. All workers must call this."""
         self.workers.check_equal(self.model.trainable_variables, steps)

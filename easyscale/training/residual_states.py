@@ -1,4 +1,4 @@
-"""What forms have left out of gradients, as a part of the state of a training."""
+"""Residuals of compressed gradients, as a part of the training state."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ __all__ = ["ResidualStates"]
 
 
 class ResidualStates:
-    """The residuals of the gradients of all optimizers, on each worker, and what their forms keep beside them.
+    """The residuals of the gradients of all optimizers, on each worker, and other state of their compressions.
 
     Args:
         optimizers: The `DistributedOptimizer`s.
-        memory: `SnapshotMemory`. Where copies of it are.
+        memory: `SnapshotMemory` for copies of it.
     """
 
     def __init__(self, optimizers: Sequence[DistributedOptimizer], memory: SnapshotMemory):
@@ -24,11 +24,11 @@ class ResidualStates:
         self._memory = memory
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `state` finds memory for."""
+        """Return shape and dtype of each array for which `state` uses the memory."""
         return [spec for own in self._sums.values() for spec in own.specs()]
 
     def state(self) -> State:
-        """Return them, on the chief: a row of each worker. All call this together."""
+        """Return the residuals, on the chief: a row of each worker. All workers must call this."""
         arrays = {
             f"residual/{number}/{name}": array
             for number, own in self._sums.items()
@@ -37,7 +37,7 @@ class ResidualStates:
         return State({str(number): own.steps for number, own in self._sums.items()}, arrays)
 
     def load(self, state: State) -> None:
-        """Go on from what `state` has returned, on this or another number of workers."""
+        """Set the residuals that `state` returned, on this or another number of workers."""
         for number, own in self._sums.items():
             prefix = f"residual/{number}/"
             found = {name: array for name, array in state.arrays.items() if name.startswith(prefix)}

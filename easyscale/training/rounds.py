@@ -1,4 +1,4 @@
-"""The rounds of a `fit()` in which workers step alone: when they are, and who sees what between them."""
+"""The rounds of a `fit()` in which workers step alone: their schedule, and who sees which weights in between."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +23,11 @@ __all__ = ["Rounds"]
 
 
 class UnderWay(NamedTuple):
-    """A round that goes on while workers step.
+    """A round that overlaps with steps.
 
     Attributes:
-        until: Int. It ends behind this step.
-        moves: Bool. Whether moving statistics travel with it.
+        until: Int. The step after which it ends.
+        moves: Bool. Whether it includes moving statistics.
     """
 
     until: int
@@ -35,13 +35,13 @@ class UnderWay(NamedTuple):
 
 
 class Rounds:
-    """Has all workers meet after so many steps without an exchange, and at the end of each epoch.
+    """Makes all workers meet after a number of steps without an exchange, and at the end of each epoch.
 
-    Where weights take turns, workers meet for the next fragment, and for all at the end of an epoch. A round may go on
-    while they step; it ends so many steps later on all, or where they meet before.
+    If fragments of the weights take turns, workers meet for the next fragment, and for all at the end of an epoch. A
+    round may overlap with steps; it ends after the same number of steps on all workers, or earlier if they meet.
 
-    A worker without data takes part, by what it has changed before its data ended. Where each step exchanges gradients
-    there are no rounds, and nothing is done.
+    A worker without data takes part with the changes from before its data ended. If each step exchanges gradients there
+    are no rounds, and nothing is done.
 
     Args:
         model: The model.
@@ -49,10 +49,10 @@ class Rounds:
         progress: The `FitProgress`.
         meetings: The `Meetings`.
         compare: Function. Takes the number of steps; raises `DesyncError` if workers' weights differ.
-        trace_anew: Function. Has the next step traced. Defaults to `None`, where no steps are made.
+        trace_anew: Function. Forces a retrace of the next step. Defaults to `None`, if no steps are made.
 
     Attributes:
-        are_apart: Bool. Whether this worker has stepped alone since all met last, in a round of any weights.
+        are_apart: Bool. Whether this worker has stepped alone since the last round of any weights.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Rounds:
     ):
         self._model, self._optimizers, self._progress, self._meetings = model, optimizers, progress, meetings
         self._trace_anew, self._compare = trace_anew, compare
-        self._since, self._fragment = 0, 0  # the step behind which workers met last, and of what they do next
+        self._since, self._fragment = 0, 0  # the step after which workers met last; their next fragment
         self._under_way: UnderWay | None = None
         self._pairs: list[Pairs] = []  # of each optimizer, since the first step
         self.are_apart = False
@@ -81,21 +81,21 @@ class Rounds:
 
     @property
     def exchanges(self) -> bool:
-        """Whether the next step exchanges gradients."""
+        """True if the next step exchanges gradients."""
         return all(local.exchanges for local in self._local)
 
     @property
     def is_open(self) -> bool:
-        """Whether this worker has stepped alone since the last round of all weights: some are its own then."""
+        """True if this worker has stepped alone since the last round of all weights: then some are its own."""
         return any(local.is_open for local in self._local)
 
     @property
     def has_stepped(self) -> bool:
-        """Whether each optimizer has stepped since the last round, by some samples."""
+        """True if each optimizer has stepped since the last round, on some samples."""
         return all(local.has_stepped for local in self._local)
 
     def before_step(self, train_function: TrainFunction) -> TrainFunction:
-        """Return what makes the next step: another from the step on from which workers step alone."""
+        """Return the function that makes the next step: a retraced one when workers start to step alone."""
         if not self._local:
             return train_function
         if len(self._local) < len(self._optimizers):
@@ -116,7 +116,7 @@ class Rounds:
         return train_function
 
     def after_step(self) -> None:
-        """Make a round if it is time, with all workers, also those that have no data left."""
+        """Make a round if one is due, with all workers, including those without data."""
         if self.exchanges:
             return
         for local in self._local:
@@ -134,7 +134,7 @@ class Rounds:
                 self._make_next(steps)
 
     def end_data(self) -> None:
-        """Mix on, where weights mix in pairs, until no worker has more data. All call this, each when its own end."""
+        """Continue mixing, if weights mix in pairs, until no worker has data. Workers call this as their data ends."""
         while self._local and self._local[0].in_pairs and not self._mix(has_data=False):
             pass
 
@@ -149,7 +149,7 @@ class Rounds:
         return all(have_ended)
 
     def compare(self) -> None:
-        """Raise `DesyncError` if what workers have in common differs. All workers have just met."""
+        """Raise `DesyncError` if the weights that workers share differ. All workers have just met."""
         self._meetings.reach(Purpose.CHECK, self._progress.steps)
         self._compare_last(self._progress.steps)
 
@@ -158,7 +158,7 @@ class Rounds:
             self._compare(steps)
 
     def end_epoch(self, is_open: bool) -> None:
-        """Make a round at the end of an epoch. All workers call this together.
+        """Make a round at the end of an epoch. All workers must call this.
 
         Args:
             is_open: Bool. Whether some worker has stepped alone since the last one.
@@ -185,14 +185,14 @@ class Rounds:
         self._since, self.are_apart = steps, False
 
     def _start(self, steps: int, overlap: int) -> None:
-        """Begin a round that ends behind so many more steps, or where workers meet before."""
+        """Begin a round that ends after `overlap` more steps, or earlier if workers meet."""
         moving = [] if self._fragment else assigned_in_steps(self._model)
         for local, of_first, losses in self._shares(moving):
             local.start_round(of_first, losses, self._fragment)
         self._since, self._under_way, self.are_apart = steps, UnderWay(steps + overlap, bool(moving)), True
 
     def _finish(self) -> None:
-        """End the round that is under way, if one is."""
+        """End the round in progress, if there is one."""
         if self._under_way is None:
             return
         (_, moves), self._under_way = self._under_way, None
@@ -202,7 +202,7 @@ class Rounds:
             self._note_moving()
 
     def _shares(self, moving: list[keras.Variable]) -> Iterator[tuple[LocalUpdate, list, Sequence[keras.Variable]]]:
-        """Yield each optimizer's update, the moving statistics that travel with it, and what tells finite losses."""
+        """Yield each optimizer's update, the moving statistics sent with it, and variables that show finite losses."""
         for number, optimizer in enumerate(self._optimizers):
             is_scaled = isinstance(optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
             if (local := optimizer.updates.local) is not None:
@@ -213,7 +213,7 @@ class Rounds:
 
     @contextlib.contextmanager
     def of_last(self) -> Iterator[None]:
-        """Inside, the model has the weights of the last round, which all workers have in common."""
+        """Return a context in which the model has the weights of the last round, which all workers share."""
         last = [pair for local in self._local if local.is_open for pair in local.weights]
         last += self._moving if last else []
         own = [(variable, value_of(variable)) for variable, _ in last]

@@ -1,4 +1,4 @@
-"""What ranks tell each other of their models before they train: weights of one shape do not make one model."""
+"""Facts that ranks compare about their models before they train: weights of equal shapes may be of other models."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,12 +12,12 @@ __all__ = ["LayerFacts", "check_same_layers", "layer_facts"]
 
 
 class LayerFacts(NamedTuple):
-    """What the layers of all ranks' models have in common, beside their weights.
+    """Facts about a layer, besides its weights, that all ranks' models have in common.
 
     Attributes:
         kind: String. The class of the layer.
-        name: String. Its name, which is not compared: Keras numbers layers, and a rank may have made others before.
-        dtype: String. The type that it computes in.
+        name: String. Its name, which is not compared: Keras numbers layers, and a rank may have created others before.
+        dtype: String. The dtype of its computations.
         trainable: Bool. Whether it is trained.
     """
 
@@ -28,12 +28,12 @@ class LayerFacts(NamedTuple):
 
     @property
     def compared(self) -> dict[str, str]:
-        """What has to be the same, as text, by what it is called."""
+        """The facts that must be the same on all ranks, as strings, by name."""
         return {"class": self.kind, "compute_dtype": self.dtype, "trainable": str(self.trainable)}
 
 
 def layer_facts(model: keras.Model) -> list[LayerFacts]:
-    """Return what is told of each layer of a model."""
+    """Return the facts about each layer of a model."""
     return [
         LayerFacts(type(layer).__name__, layer.name, layer.compute_dtype, layer.trainable) for layer in layers_of(model)
     ]
@@ -42,14 +42,14 @@ def layer_facts(model: keras.Model) -> list[LayerFacts]:
 def check_same_layers(all_ranks: Sequence[Sequence[LayerFacts]]) -> None:
     """Raise `DesyncError` if a rank's layers differ from the chief's.
 
-    A rank with more or fewer layers has other weights as well, or builds them with its first batch: that is seen then.
+    A different number of layers shows in the weights, at the latest when the first batch builds them.
 
     Args:
-        all_ranks: For each rank what `layer_facts` has returned, also as plain lists.
+        all_ranks: For each rank the result of `layer_facts`, possibly as plain lists.
     """
     chief = [LayerFacts(*layer) for layer in all_ranks[0]]
     for rank, layers in enumerate(all_ranks):
-        if layers == all_ranks[0]:  # as a rule, and there may be many
+        if layers == all_ranks[0]:  # the usual case, and there may be many
             continue
         for own, other in zip(chief, (LayerFacts(*layer) for layer in layers), strict=False):
             for what, value in own.compared.items():

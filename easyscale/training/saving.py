@@ -1,4 +1,4 @@
-"""The checkpoints that a `fit()` writes: when, of what, and by whom."""
+"""The checkpoints that a `fit()` writes."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ from easyscale.training.whole_state import WholeState
 
 __all__ = ["Saving"]
 
-_PATIENCE = 10.0  # seconds in which another process, which may be about to end, may have the folder
+_PATIENCE = 10.0  # seconds to wait for another process, which may be about to end, to release the folder
 
 
 class Saving:
-    """Has the chief write the state of all ranks into a folder, beside training. All ranks call each method alike.
+    """Makes the chief write the state of all ranks to a folder, in the background. All methods are collective.
 
     Args:
         checkpoints: `Checkpoints` to write.
         state: `WholeState`.
         schedule: `CheckpointSchedule`.
         workers: `Workers`: all ranks.
-        parts: `Parts`. Defaults to `None`: the chief has all of a checkpoint when it begins to write it.
+        parts: `Parts`. Defaults to `None`: the chief has the whole checkpoint when it starts to write.
     """
 
     def __init__(
@@ -38,18 +38,18 @@ class Saving:
         self._parts = parts
         self._writer = CheckpointWriter(checkpoints) if parts is None else CheckpointWriter(checkpoints, parts.end)
         self._signal = EndSignal(workers.steps.ask_to_end)
-        self._has_prepared = False  # the folder, this rank
+        self._has_prepared = False  # whether this rank has prepared the folder
 
     @property
     def folder(self) -> Path:
-        """Where checkpoints are written."""
+        """The folder in which checkpoints are written."""
         return self._checkpoints.folder
 
     def prepare(self) -> None:
-        """Have the folder, on the chief.
+        """Create and lock the folder, on the chief.
 
         Raises:
-            EasyScaleError: If it cannot be written, or another process has it.
+            EasyScaleError: If it cannot be written, or another process has locked it.
         """
         if self._workers.communicator.is_chief and not self._has_prepared:
             try:
@@ -61,27 +61,27 @@ class Saving:
             self._has_prepared = True
 
     def take_over(self, steps: int) -> None:
-        """Write what is written from now on, in place of a chief that has failed, perhaps while it wrote."""
+        """Write checkpoints from now on, in place of a chief that has failed, perhaps while writing."""
         try:
             self.prepare()
         except EasyScaleError as error:
             self._writer.warn(steps, error)
 
     def listen(self) -> None:
-        """Have all workers end, with a last checkpoint, when this one is asked to by SIGTERM."""
+        """Make all workers end, with a last checkpoint, when this one receives SIGTERM."""
         self._signal.listen()
 
     def is_due(self, steps: int) -> bool:
-        """Whether ranks meet for a checkpoint after so many steps."""
+        """Return whether ranks meet for a checkpoint after `steps` steps."""
         return self._workers.steps.asked_to_end or self._schedule.is_due(steps)
 
     def save(self, steps: int, ended: bool, is_last: bool) -> None:
-        """Take the state of all ranks; the chief writes it beside training.
+        """Collect the state of all ranks; the chief writes it in the background.
 
         Args:
             steps: Int. The steps so far.
-            ended: Bool. Whether `fit()` has come to its end.
-            is_last: Bool. Whether there is no training beside it, because this one is waited for.
+            ended: Bool. Whether `fit()` has ended.
+            is_last: Bool. Whether nothing trains meanwhile, because this checkpoint is waited for.
         """
         self._finish()
         checkpoint = None
@@ -94,11 +94,11 @@ class Saving:
         elif communicator.is_chief and has_room[0]:
             self._writer.warn(steps, MemoryError(f"too little memory on rank {has_room.index(False)}"))
         self._schedule.count_from(steps)
-        if checkpoint is not None and communicator.is_chief:  # each stage of a pipeline has a first rank
+        if checkpoint is not None and communicator.is_chief:  # in a pipeline, the first rank of each stage has one
             self._writer.write(steps, checkpoint, is_last)
 
     def _has_room(self, steps: int) -> bool:
-        """Whether there is memory for a snapshot, or this rank's part, before ranks send the chief theirs."""
+        """Return whether there is memory for a snapshot, or this rank's part, before ranks send theirs to the chief."""
         is_chief = self._workers.communicator.is_chief
         if is_chief:
             self.take_over(steps)
@@ -115,7 +115,7 @@ class Saving:
         return True
 
     def finish(self) -> bool:
-        """Return when the last checkpoint is written, or could not be: whether it is."""
+        """Wait until the last checkpoint is written, or has failed; return whether it is written."""
         self._finish()
         return self._writer.has_written
 
@@ -125,7 +125,7 @@ class Saving:
             self._parts.finish()
 
     def stop(self) -> None:
-        """Leave the folder to others as soon as the last checkpoint is written, and the signal."""
+        """Release the signal, and the folder as soon as the last checkpoint is written."""
         self._state.release()
         if self._has_prepared:
             self._writer.leave()

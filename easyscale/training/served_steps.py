@@ -1,4 +1,4 @@
-"""The steps of a `fit()` in which workers wait for no other inside an epoch: servers apply gradients as they come."""
+"""Steps of a `fit()` in which no worker waits for another inside an epoch: servers apply gradients as they arrive."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,10 +18,10 @@ __all__ = ["ServedSteps"]
 
 
 class ServedSteps:
-    """What each worker does alone inside an epoch, and all together at its begin and its end.
+    """Steps that each worker makes alone inside an epoch, and collective operations at its start and its end.
 
     Checkpoints are written between epochs. A worker's weights are those of its last pull. At the end of an epoch all
-    ranks get the servers', so what callbacks see there, and save, is the same on all.
+    ranks receive the servers' weights, so callbacks see and save the same ones on all of them.
 
     Args:
         replicated: The `ReplicatedModel`.
@@ -41,8 +41,8 @@ class ServedSteps:
         self._communicator = replicated.workers.communicator
         self._replicated, self._progress, self._checkpointing = replicated, progress, checkpointing
         self._console = console
-        self._begun = False  # whether this epoch's serving has
-        self._counted: list[list[Staleness]] = []  # for each epoch, by each server
+        self._begun = False  # whether the servers have started this epoch
+        self._counted: list[list[Staleness]] = []  # for each epoch, by server
         self._logs: Any = {}
 
     @property
@@ -54,10 +54,10 @@ class ServedSteps:
         return [served.servers for served in self._served]
 
     def begin(self) -> None:
-        """Begin with the first step."""
+        """Do nothing: the first step starts the servers."""
 
     def step(self, train_function: TrainFunction, iterator: Iterator) -> Any:
-        """Do one step, or `steps_per_execution`, by `train_function.function(iterator)`."""
+        """Make one step, or `steps_per_execution`, by `train_function.function(iterator)`."""
         told, steps, checkpointing = self._communicator.progress, self._progress.steps, self._checkpointing
         told.step, told.activity = steps, Activity.STEPS if steps else Activity.FIRST_STEP
         if not self._begun:
@@ -65,7 +65,7 @@ class ServedSteps:
             if checkpointing is not None:
                 checkpointing.put_back()
                 checkpointing.before_step(self._progress.steps)
-            if self._communicator.is_server:  # before it serves, which goes on beside
+            if self._communicator.is_server:  # before it serves, in the background
                 train_function.rehearse(self._replicated.rehearse, iterator)
             self._begin_epoch()
         if self._communicator.is_server:
@@ -87,7 +87,7 @@ class ServedSteps:
             servers.begin_epoch()
 
     def end_epoch(self) -> None:
-        """Return when no worker has more data, with the servers' weights."""
+        """Wait until no worker has more data, and receive the servers' weights."""
         if self._progress.steps == 0 and not self._communicator.is_server:
             raise ValueError(
                 "a worker must have data where servers do not wait for all workers. Received: none in this fit() "
@@ -105,7 +105,7 @@ class ServedSteps:
         self._counted.append([staleness for servers in self._servers for staleness in servers.staleness()])
 
     def _shrink(self) -> None:
-        """Go on with the workers that are left, in numbers of their own."""
+        """Continue with the remaining workers, which are renumbered."""
         before = self._communicator.workers
         lost, names, *_ = shrink(self._communicator)
         if lost:
@@ -119,15 +119,15 @@ class ServedSteps:
             )
 
     def logs(self) -> dict[str, float]:
-        """Return how stale the gradients of the last epoch were."""
+        """Return the staleness of the last epoch's gradients."""
         epoch = Staleness.together(self._counted[-1])
         logs = {"staleness": epoch.mean, "staleness_max": float(epoch.largest)}
         return logs | ({"dropped": epoch.dropped / len(self._counted[-1])} if epoch.dropped else {})
 
     def end(self) -> None:
-        """Tell how stale all gradients were."""
+        """Report the staleness of all gradients."""
         epochs = [Staleness.together(counted) for counted in self._counted]
-        servers = len(self._counted[0]) if epochs else 0  # each has counted its part of every gradient
+        servers = len(self._counted[0]) if epochs else 0  # each server has counted its part of every gradient
         histograms = [{steps: count / servers for steps, count in sorted(epoch.counts.items())} for epoch in epochs]
         self._model.history.history["staleness_histogram"] = histograms
         if servers:

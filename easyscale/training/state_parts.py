@@ -1,4 +1,4 @@
-"""What has state in a training, by name, and what is done with all of it or with some parts."""
+"""The parts of a training state by name, and operations on all or some of them."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,11 +9,11 @@ __all__ = ["StateParts"]
 
 
 class StateParts:
-    """The parts of a state. All ranks call each method alike.
+    """The parts of a state. All methods are collective.
 
     Args:
-        memory: `SnapshotMemory`. Where copies of the large parts are.
-        large: Dict. The parts that have large arrays, by name.
+        memory: `SnapshotMemory` for copies of the large parts.
+        large: Dict. The parts with large arrays, by name.
         others: Dict. All other parts, by name.
     """
 
@@ -35,7 +35,7 @@ class StateParts:
             self._parts[name].load(state)
 
     def reserve(self) -> None:
-        """Find memory for a snapshot: the chief does, before ranks send it their parts.
+        """Allocate memory for a snapshot, before ranks send the chief their parts.
 
         Raises:
             MemoryError: If there is too little.

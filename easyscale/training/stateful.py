@@ -1,4 +1,4 @@
-"""What has a part of the state of a training says so: by two methods, and a name in `TrainingState`."""
+"""The interface of parts of a training state: two methods, and a name in `TrainingState`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -11,10 +11,10 @@ __all__ = ["Large", "State", "Stateful"]
 
 
 class State(NamedTuple):
-    """A part of the state of a training.
+    """A part of the training state.
 
     Attributes:
-        about: For JSON.
+        about: A value for JSON.
         arrays: Dict of arrays, by names that no other part uses.
     """
 
@@ -23,20 +23,20 @@ class State(NamedTuple):
 
 
 class Stateful(Protocol):
-    """Has a part of the state of a training, which goes along to another run, or to another worker."""
+    """An object with a part of the training state, which can be moved to another run or another worker."""
 
     def state(self) -> State:
-        """Return what this worker has; of what no worker has as a whole, the whole on the chief.
+        """Return this worker's state; if no worker has all of it, the full state on the chief.
 
-        For that all workers call this together.
+        In that case all workers must call this.
         """
 
     def load(self, state: State) -> None:
-        """Go on from what `state` has returned, in another run or on another worker."""
+        """Set the state that `state` returned, in another run or on another worker."""
 
 
 class Large(Stateful, Protocol):
-    """A part with arrays so large that there has to be memory for copies of them before ranks send theirs."""
+    """A part with arrays so large that memory for their copies is allocated before ranks send theirs."""
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `state` finds memory for."""
+        """Return shape and dtype of each array for which `state` uses the memory."""

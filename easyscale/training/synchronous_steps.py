@@ -1,4 +1,4 @@
-"""The steps of a `fit()` in which all workers make each step together."""
+"""Steps of a `fit()` that all workers make together."""
 
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ __all__ = ["SynchronousSteps"]
 
 
 class SynchronousSteps:
-    """Makes steps with the others: a worker without data takes part in those of workers that have some.
+    """Makes steps with the others: a worker without data takes part in those of the others.
 
     Args:
         replicated: The `ReplicatedModel`.
@@ -33,7 +33,7 @@ class SynchronousSteps:
         checkpointing: The `Checkpointing`, or `None`.
         regrouping: The `Regrouping` of an elastic job, or `None`.
         rounds: The `Rounds`.
-        check_every: Int. After so many steps the workers' weights are compared, or in the next round.
+        check_every: Int. The number of steps between comparisons of weights, which may wait for the next round.
         console: The `Console`.
     """
 
@@ -56,17 +56,17 @@ class SynchronousSteps:
         self._checkpointing, self._regrouping = checkpointing, regrouping
         self._rounds, self._check_every, self._console = rounds, check_every, console
         self._logs: Any = {}
-        self._has_batch = False  # which it has taken and not counted
-        self._first: FirstStep | None = None  # until weights are the same behind it
-        self._compares = False  # as soon as they are
+        self._has_batch = False  # a batch that it has taken, and not counted
+        self._first: FirstStep | None = None  # until weights are equal after it
+        self._compares = False  # as soon as weights are equal
 
     def begin(self) -> None:
-        """Begin with the first step."""
-        self._replication.steps.same_batch()  # forgets the last fit()'s
+        """Prepare for the first step."""
+        self._replication.steps.same_batch()  # forgets that of the last fit()
         self._losses = FiniteLosses(self._replication)
 
     def step(self, train_function: TrainFunction, iterator: Iterator) -> Any:
-        """Do one step, or `steps_per_execution`, by `train_function.function(iterator)`; compare if it is time.
+        """Make one step, or `steps_per_execution`, by `train_function.function(iterator)`; compare if that is due.
 
         A step in which a worker of an elastic job fails counts as done.
         """
@@ -101,7 +101,7 @@ class SynchronousSteps:
                 timeline.to(Part.CHECKPOINT)
                 checkpointing.before_step(progress.steps)
                 timeline.to(Part.OTHER)
-            before = progress.steps  # which the checkpoint has set
+            before = progress.steps  # the checkpoint may have changed it
         self._pass.check(count)
         iterator = self._data.follow(iterator)
         train_function = self._rounds.before_step(train_function)
@@ -129,20 +129,20 @@ class SynchronousSteps:
         return self._logs
 
     def _compare(self) -> None:
-        """Look at what workers have in common now."""
+        """Check what workers have in common now."""
         self.end_first()
         if self._compares:
             self._compares = False
             self._rounds.compare()
 
     def end_first(self) -> None:
-        """Compare the first batches, if weights have been the same on all workers for the first time since."""
+        """Compare the first batches, if weights are equal on all workers for the first time since."""
         if self._first is not None:
             self._first.compare_batches()
             self._first = None
 
     def _end_on_server(self, train_function: TrainFunction, iterator: Iterator) -> NoReturn:
-        """End a server's data before its first step: it takes part in those of the workers until theirs ends."""
+        """End a server's data before its first step: it takes part in the workers' steps until their data ends."""
         train_function.rehearse(self._replicated.rehearse, iterator)
         if self._checkpointing is not None:
             self._checkpointing.put_back()

@@ -1,4 +1,4 @@
-"""What Keras calls for each step of an `evaluate()` of all workers."""
+"""The function that Keras calls for each step of an `evaluate()` of all workers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,13 +11,13 @@ __all__ = ["TestFunction"]
 
 
 class TestFunction:
-    """Stands in the place of what Keras has made for a model, during an `evaluate()` of all workers.
+    """Replaces the test function of a model during an `evaluate()` of all workers.
 
     Args:
         model: The model.
     """
 
-    __test__ = False  # for pytest it is none
+    __test__ = False  # tells pytest that this is no test
 
     def __init__(self, model: keras.Model):
         self._model = model
@@ -25,7 +25,7 @@ class TestFunction:
         self._of_all: Callable[..., Any] | None = None
 
     def begin(self, is_server: bool) -> None:
-        """Begin an `evaluate()` of all workers. Servers have no data for it."""
+        """Start an `evaluate()` of all workers. Servers have no data for it."""
         self._made = self._model.test_function
         steps = backends.get().steps
         if is_server:
@@ -35,6 +35,6 @@ class TestFunction:
         self._model.test_function = self._of_all
 
     def end(self) -> None:
-        """End it. What Keras has made stays, unless it is to be made anew."""
+        """End it. Restore the function that Keras had made, unless it has been reset meanwhile."""
         if self._model.test_function is self._of_all:
             self._model.test_function = self._made

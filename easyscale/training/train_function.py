@@ -1,4 +1,4 @@
-"""What Keras calls for each step of a `fit()`, while all workers make it together."""
+"""The function that Keras calls for each step of a `fit()`, while all workers make it together."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,15 +11,15 @@ __all__ = ["TrainFunction"]
 
 
 class TrainFunction:
-    """A model's train function, called by way of another function.
+    """A model's train function, called through another function.
 
     Args:
-        model: The model, for which Keras has made one.
-        step: Function. Takes this object and the iterator over batches, and is called in place of `function`.
+        model: The model, for which Keras has made a train function.
+        step: Function. Takes this object and the iterator over batches; called in place of `function`.
 
     Attributes:
-        function: Function of an iterator. What Keras has made, and traces at its first call.
-        has_ended: Bool. Whether its last call has found no more data, and was no step.
+        function: Function of an iterator. Keras's own, traced at its first call.
+        has_ended: Bool. Whether its last call found no more data, so that no step was made.
     """
 
     def __init__(self, model: keras.Model, step: Callable[..., Any]):
@@ -30,12 +30,12 @@ class TrainFunction:
         self._step, self._made_for, self._rehearsed = step, _way_to_make(model), False
 
     def begin(self) -> None:
-        """Take in that a `fit()` begins, of which no step has been made."""
+        """Start a `fit()` in which no step has been made."""
         self._logs: Any = {}
         self.has_ended = False
 
     def is_for(self, model: keras.Model) -> bool:
-        """Whether Keras would make it in the same way for the model as it is now."""
+        """Return whether Keras would make the same function for the model as it is now."""
         return self._made_for == _way_to_make(model)
 
     def __call__(self, *given: Any) -> Any:
@@ -51,10 +51,10 @@ class TrainFunction:
         return self._logs
 
     def rehearse(self, rehearse: Callable[[Iterator], None], iterator: Iterator) -> None:
-        """Have a server, which makes no steps, trace one: so it knows what is exchanged, and has metrics.
+        """Trace a step on a server, which makes none: so it knows what is exchanged, and has metrics.
 
         Args:
-            rehearse: Function. Called once: as often as workers trace a step, which is not in every `fit()`.
+            rehearse: Function. Called only once, because workers do not trace a step in every `fit()` either.
             iterator: Over the batches of the step.
         """
         if not self._rehearsed:
@@ -63,5 +63,5 @@ class TrainFunction:
 
 
 def _way_to_make(model: keras.Model) -> list:
-    """What a train function depends on."""
+    """Return what a train function depends on."""
     return [model.run_eagerly, model.jit_compile, model.steps_per_execution]

@@ -1,4 +1,4 @@
-"""The one list of what has state in a `fit()`: checkpoints, recovery and joining move parts of it."""
+"""The single list of the state of a `fit()`: checkpoints, recovery and joining move parts of it."""
 
 import keras
 
@@ -23,7 +23,7 @@ __all__ = ["TrainingState"]
 
 
 class TrainingState(StateParts):
-    """What has state in a `fit()`, by name. Whoever moves state names the parts that it needs.
+    """The parts of the state of a `fit()`, by name. Code that moves state names the parts that it needs.
 
     | name                | checkpoint | recovery | joining |
     | ------------------- | ---------- | -------- | ------- |
@@ -56,10 +56,10 @@ class TrainingState(StateParts):
         metrics: The `MetricStates`.
         seeds: The `Seeds`.
         past: The `PastLogs`.
-        memory: `SnapshotMemory` of weights and optimizers.
+        memory: `SnapshotMemory` for weights, optimizers and residuals.
     """
 
-    parts: Parts | None = None  # the chief has all of a checkpoint
+    parts: Parts | None = None  # the chief has the whole checkpoint
 
     def __init__(
         self,

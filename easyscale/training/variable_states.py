@@ -1,4 +1,4 @@
-"""Weights, and what optimizers have for them, as parts of the state of a training."""
+"""Weights, and the optimizers' state for them, as parts of the training state."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ class Weights:
     Args:
         model: The model.
         communicator: The `Communicator`.
-        memory: `SnapshotMemory`. Where copies of them are.
+        memory: `SnapshotMemory` for copies of them.
     """
 
     def __init__(self, model: keras.Model, communicator: Communicator, memory: SnapshotMemory):
@@ -34,15 +34,15 @@ class Weights:
         return list(self._model.weights)
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `state` finds memory for."""
+        """Return shape and dtype of each array for which `state` uses the memory."""
         return specs_of(self._model.weights)
 
     def describe(self) -> list[list]:
-        """Return path and shape of each, for JSON."""
+        """Return path and shape of each weight, for JSON."""
         return [[variable.path, list(variable.shape)] for variable in self._model.weights]
 
     def state(self) -> State:
-        """Return them, on the chief. What workers move by themselves is the mean. All call this together."""
+        """Return the weights, on the chief. Statistics moved by each worker are averaged. All workers call this."""
         means = batch_normalization.mean_statistics(self._model, self._communicator)
         by_id = {id(variable): mean for variable, mean in means}
         arrays = {}
@@ -52,17 +52,17 @@ class Weights:
         return State(self.describe(), arrays)
 
     def load(self, state: State) -> None:
-        """Set what `state` has returned."""
+        """Set the weights that `state` returned."""
         for number, variable in enumerate(self._model.weights):
             variable.assign(state.arrays[f"weight/{number}"])
 
 
 class OptimizerStates:
-    """What a model's optimizers have for its weights, divided over workers or not.
+    """The state of a model's optimizers for its weights, sharded over workers or not.
 
     Args:
         optimizers: The `DistributedOptimizer`s.
-        memory: `SnapshotMemory`. Where copies of it are.
+        memory: `SnapshotMemory` for copies of it.
     """
 
     def __init__(self, optimizers: Sequence[DistributedOptimizer], memory: SnapshotMemory):
@@ -70,11 +70,11 @@ class OptimizerStates:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """Those which all workers have."""
+        """The variables that all workers have."""
         return [variable for optimizer in self._optimizers for variable in all_variables(optimizer.inner_optimizer)]
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `state` finds memory for."""
+        """Return shape and dtype of each array for which `state` uses the memory."""
         return [spec for optimizer in self._optimizers for spec in optimizer.updates.of_checkpoints.state_specs()]
 
     def describe(self) -> list[list]:
@@ -82,7 +82,7 @@ class OptimizerStates:
         return [classes_of(optimizer.inner_optimizer) for optimizer in self._optimizers]
 
     def state(self) -> State:
-        """Return the whole of it, on the chief. All call this together."""
+        """Return the whole state, on the chief. All workers must call this."""
         arrays = {
             f"optimizer/{number}/{index}": value
             for number, optimizer in enumerate(self._optimizers)
@@ -91,7 +91,7 @@ class OptimizerStates:
         return State(self.describe(), arrays)
 
     def load(self, state: State) -> None:
-        """Set what `state` has returned, on this or another number of workers. All call this together."""
+        """Set the state that `state` returned, on this or another number of workers. All workers must call this."""
         for number, optimizer in enumerate(self._optimizers):
             prefix = f"optimizer/{number}/"
             count = sum(name.startswith(prefix) for name in state.arrays)
@@ -99,5 +99,5 @@ class OptimizerStates:
 
 
 def classes_of(optimizer: keras.optimizers.Optimizer) -> list:
-    """Return the class of an optimizer, and of those that it consists of."""
+    """Return the class of an optimizer, and of those nested in it."""
     return [type(optimizer).__name__, *map(classes_of, inside(optimizer))]

@@ -1,4 +1,4 @@
-"""How a checkpoint's position in the data is found again by batches of another size."""
+"""Conversion of a checkpoint's position in the data to batches of another size."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +15,10 @@ _ARRAYS, _DATASET = "arrays", "dataset"
 
 
 def local_batch(model: keras.Model, communicator: Communicator) -> dict[str, int]:
-    """Return the samples in a batch of this worker's `fit()`, by what makes it; none where only the data know."""
+    """Return the samples in a batch of this worker's `fit()`, by their source; empty if only the data knows it."""
     given = locals_of_fit(model)
     x, is_server = given.get("x"), communicator.is_server
-    if communicator.membership.is_elastic:  # whose workers take other parts of a batch when some have failed
+    if communicator.membership.is_elastic:  # its workers take other parts of a batch when some have failed
         return {}
     if inputs_of(x):
         size = last_batch_of(x)
@@ -30,13 +30,14 @@ def local_batch(model: keras.Model, communicator: Communicator) -> dict[str, int
 
 
 def sizes(before: Sequence[Mapping[str, int]], now: Sequence[Mapping[str, int]]) -> tuple[int, int] | None:
-    """Return two numbers that are to each other as the global batches before and now; `None` if that is not known.
+    """Return two numbers in the ratio of the global batches before and now; `None` if it is not known.
 
-    A dataset's batches may be one worker's or, divided afterwards, those of all. That is the same on as many ranks.
+    A dataset's batches may be one worker's or, if divided afterwards, those of all. With the same number of
+    ranks, the ratio is the same either way.
 
     Args:
-        before: For each rank, what `local_batch` has returned there.
-        now: The same, of the ranks of now.
+        before: For each rank, the result of `local_batch` there.
+        now: The same, for the current ranks.
 
     Example:
 
@@ -51,12 +52,13 @@ def sizes(before: Sequence[Mapping[str, int]], now: Sequence[Mapping[str, int]])
 
 
 def position_among(positions: Sequence[Mapping[str, Any]], before: int, now: int) -> tuple[dict[str, Any], int]:
-    """Return the ranks' common position in the data among batches of another size, and the samples that are trained
-    on once more: those of the batch in which the position lies.
+    """Convert the ranks' common position in the data to batches of another size.
+
+    Also return the number of samples that are trained on again: those of the batch in which the position lies.
 
     Args:
-        positions: For each rank, what `DataPosition.state` has returned. One without more data is behind the others.
-        before: Int. The samples in a batch in which it was counted.
+        positions: For each rank, the result of `DataPosition.state`. One without more data is behind the others.
+        before: Int. The samples in a batch when the position was counted.
         now: Int. The samples in a batch from now on.
 
     Example:

@@ -1,4 +1,4 @@
-"""The whole state of a `fit()`, as a checkpoint has it: gathered from all ranks, and given back to them."""
+"""The whole state of a `fit()`, as in a checkpoint: gathered from all ranks, and distributed to them."""
 
 import warnings
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from easyscale.training.stateful import State
 
 __all__ = ["WholeState"]
 
-_OF_CHIEF = ("weights", "optimizers", "metrics", "callbacks")  # or the same on all
-_RESIDUALS = "residuals"  # of each rank, on the chief; where forms keep some
-_OF_EACH = ("data", "random", "seeds")  # each rank has another
+_OF_CHIEF = ("weights", "optimizers", "metrics", "callbacks")  # the chief's, or the same on all ranks
+_RESIDUALS = "residuals"  # those of each rank, on the chief, if compressions keep some
+_OF_EACH = ("data", "random", "seeds")  # different on each rank
 
 
 class WholeState:
-    """Makes a checkpoint of the state of all ranks, and the other way. All ranks call each method alike.
+    """Converts the state of all ranks to a checkpoint, and back. All methods are collective.
 
     Args:
         model: The model.
@@ -40,15 +40,15 @@ class WholeState:
         self._state.reserve()
 
     def release(self) -> None:
-        """Let go of the memory of snapshots."""
+        """Free the memory of snapshots."""
         self._state.memory.release()
 
     def collect(self, steps: int, ended: bool) -> Checkpoint | None:
         """Return the state, on the chief.
 
         Args:
-            steps: Int. The steps so far, also if this rank has made fewer.
-            ended: Bool. Whether `fit()` has come to its end.
+            steps: Int. The number of steps so far, even if this rank has made fewer.
+            ended: Bool. Whether `fit()` has ended.
         """
         states = self._state.state({*_OF_CHIEF, *_OF_EACH, _RESIDUALS, "progress", "decisions"})
         all_ranks = self._communicator.all_gather_object({name: states[name].about for name in _OF_EACH})
@@ -67,14 +67,14 @@ class WholeState:
             about[_RESIDUALS] = states[_RESIDUALS].about
         return Checkpoint(about, {name: array for state in states.values() for name, array in state.arrays.items()})
 
-    # Putting back
+    # Restoring
 
     def check(self, about: dict, folder: Path) -> None:
         """Raise `EasyScaleError` unless a checkpoint is of this model and these optimizers.
 
         Args:
-            about: Dict. What the checkpoint says of itself.
-            folder: `Path`. Where it was.
+            about: Dict. The checkpoint's description of itself.
+            folder: `Path`. The folder that it is from.
         """
         pairs = zip([*self._state.weights.describe(), None], [*about["weights"], None], strict=False)
         first = next(((a, b) for a, b in pairs if _own_name(a) != _own_name(b)), None)
@@ -91,14 +91,14 @@ class WholeState:
             )
 
     def put_back(self, checkpoint: Checkpoint, folder: Path) -> None:
-        """Give model, optimizers, metrics, callbacks and random numbers the state of a checkpoint.
+        """Restore model, optimizers, metrics, callbacks and random numbers from a checkpoint.
 
         Args:
             checkpoint: `Checkpoint`. It may be of another number of ranks.
-            folder: `Path`. Where it was.
+            folder: `Path`. The folder that it is from.
 
         Raises:
-            EasyScaleError: If that cannot be.
+            EasyScaleError: If that is not possible.
         """
         self.check(checkpoint.about, folder)
         try:
@@ -120,12 +120,12 @@ class WholeState:
         self._state.load({"callbacks": states["callbacks"]})
 
     def position_in_data(self, about: dict, batch: dict[str, int], folder: Path) -> State:
-        """Return the position in its data from which this rank goes on, behind the same samples. All ranks call this.
+        """Return the position in its data where this rank resumes, after the same samples. All ranks must call this.
 
         Args:
-            about: Dict. What the checkpoint says of itself.
-            batch: Dict. What `whole_batches.local_batch` has returned on this rank.
-            folder: `Path`. Where the checkpoint was.
+            about: Dict. The checkpoint's description of itself.
+            batch: Dict. The result of `whole_batches.local_batch` on this rank.
+            folder: `Path`. The folder that the checkpoint is from.
         """
         positions = about["data"]
         before, now = [position.get("batch", {}) for position in positions], self._communicator.all_gather_object(batch)
@@ -144,7 +144,7 @@ class WholeState:
         return State({**position, "steps": position["batches"]})
 
     def _rank_in(self, all_ranks: list) -> int:
-        """Return which of a checkpoint's ranks this one goes on from: the chief if there were more, or fewer."""
+        """Return which of a checkpoint's ranks this one resumes from: the chief if their number differs."""
         return self._communicator.rank if len(all_ranks) == self._communicator.size else 0
 
     def _put_back_random_numbers(self, about: dict, folder: Path) -> None:
@@ -162,7 +162,7 @@ class WholeState:
             self._state.seeds.derive(State(about["seeds"][0]))
 
     def _is_in_epoch(self, about: dict, folder: Path) -> bool:
-        """Whether training goes on in the midst of an epoch, or at its first step: else metrics are of the last one."""
+        """Return whether training resumes within an epoch, or at its first step: else metrics are of the last one."""
         has_steps = any(position["calls"] for position in about["data"])
         if not about["ended"] and not self._optimizer.is_synchronous and has_steps:
             self._warn(
@@ -173,14 +173,14 @@ class WholeState:
         return not about["ended"]
 
     def _has_metrics(self, about: dict, rows: np.ndarray, folder: Path) -> bool:
-        """Whether a checkpoint has states of the model's metrics."""
+        """Return whether a checkpoint has states of the model's metrics."""
         here = self._state.metrics.describe()
         if here is None:
             return True
         there = about.get("metrics", here)
         if there == here and rows.shape[1] == sum(size for *_, size in here):
             return True
-        if rows.any():  # before the first step of all there are none
+        if rows.any():  # before the first step there are none
             self._warn(
                 "a checkpoint's metrics should be the model's. Received: "
                 f"{[name for _, name, _ in there]} in '{folder}', {[name for _, name, _ in here]} in the "
@@ -194,5 +194,5 @@ class WholeState:
 
 
 def _own_name(weight: list | None) -> list | None:
-    """A weight's path and shape without what Keras numbers by itself: the names of its layers."""
+    """Return a weight's path and shape without what Keras numbers: the names of its layers."""
     return weight and [weight[0].rpartition("/")[2], weight[1]]

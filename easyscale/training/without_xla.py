@@ -1,4 +1,4 @@
-"""Models whose steps cannot be compiled by XLA, because workers exchange something inside of them."""
+"""Models whose steps XLA cannot compile, because workers communicate inside of them."""
 
 import warnings
 
@@ -11,7 +11,7 @@ __all__ = ["compile_without_xla"]
 
 
 def compile_without_xla(model: keras.Model, is_chief: bool) -> None:
-    """Turn `jit_compile` off for a model in whose steps workers exchange something, and have the chief say so."""
+    """Turn `jit_compile` off for a model if workers communicate inside of its steps, with a warning on the chief."""
     if model.jit_compile and backend.get().exchanges_in_steps:
         if is_chief:
             warnings.warn(

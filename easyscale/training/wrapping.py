@@ -1,4 +1,4 @@
-"""Optimizers become distributed ones."""
+"""Wrapping of a model's optimizers in distributed ones."""
 
 import keras
 
@@ -9,12 +9,12 @@ __all__ = ["wrap_all"]
 
 
 def wrap_all(model: keras.Model, options: dict, made: list[DistributedOptimizer]) -> list[DistributedOptimizer]:
-    """Make every optimizer among the model's attributes a `DistributedOptimizer` with these options; return them.
+    """Wrap every optimizer among the model's attributes in a `DistributedOptimizer` with these options; return them.
 
     Args:
         model: The model.
         options: Dict. Arguments of `DistributedOptimizer`.
-        made: List. Those that were made for the model before, to which those that are made now are added.
+        made: List. The wrappers that were made for the model before; new ones are added to it.
     """
     found = {name: value for name, value in vars(model).items() if isinstance(value, keras.optimizers.Optimizer)}
     optimizers: list[DistributedOptimizer] = []
@@ -35,10 +35,10 @@ def _made(optimizer: keras.optimizers.Optimizer, options: dict) -> DistributedOp
 
 
 def _wrap(optimizer: keras.optimizers.Optimizer, options: dict, by_hand: bool) -> DistributedOptimizer:
-    """Return `optimizer` as a `DistributedOptimizer` that stands outside any loss scaling.
+    """Return `optimizer` as a `DistributedOptimizer` that is outside of any loss scaling.
 
     `compile()` puts a `LossScaleOptimizer` around the optimizer of a `mixed_float16` model. It skips a step whose
-    gradients overflow, which all workers have to do together: so it must see the average.
+    gradients overflow, and all workers have to skip it together: so it must see the average.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         inner = optimizer.inner_optimizer
@@ -57,7 +57,7 @@ def _wrap(optimizer: keras.optimizers.Optimizer, options: dict, by_hand: bool) -
         )
     for name, value in options.items():
         if value is not None and value != getattr(optimizer, name):
-            if not by_hand:  # by an earlier fit(), which may have been told otherwise
+            if not by_hand:  # wrapped in an earlier fit(), perhaps with other options
                 return _made(optimizer.inner_optimizer, options)
             raise ValueError(
                 f"`{name}` must be said once: the model's optimizer is already distributed, with {name}="

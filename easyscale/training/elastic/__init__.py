@@ -1,1 +1,1 @@
-"""What a `fit()` of an elastic job does when workers fail, and when others come in their place."""
+"""Elastic training: what a `fit()` does when workers fail and when they are replaced."""

@@ -1,8 +1,8 @@
-"""How a process that replaces a worker which has failed comes into the `fit()` that the others are in.
+"""Joining of a replacement process in the `fit()` of the other workers.
 
-It runs the script from its beginning, so it has a model, its part of the data, and callbacks; the others have never
-waited for it. Before it says that it is ready it makes one step by itself, as if the others made the same, so that it
-has been traced and compiled. What that has changed is overwritten by what the others have.
+It runs the script from the start, so it has a model, its part of the data, and callbacks; the others never wait for it.
+Before it reports that it is ready, it makes one step by itself, as if the others took part, so that the step is traced
+and compiled. Everything that this has changed is overwritten by the others' state.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from easyscale.training.training_state import TrainingState
 
 __all__ = ["give_state", "rehearse"]
 
-# What newcomers take beside the variables.
+# The state that newcomers receive, besides the variables.
 _TAKEN = ("layers", "random", "trusted_callbacks", "progress", "decisions", "history")
 
 
 def rehearse(train_function: Callable, model: keras.Model) -> None:
-    """Make one step with data of this `fit()`, if Keras lets it be found."""
+    """Make one step with data of this `fit()`, if its iterator can be found."""
     epoch_iterator = locals_of_fit(model).get("epoch_iterator")
     if epoch_iterator is not None:
         with contextlib.suppress(StopIteration):
@@ -32,12 +32,12 @@ def rehearse(train_function: Callable, model: keras.Model) -> None:
 
 
 def give_state(state: TrainingState, communicator: Communicator, root: int, has_joined: bool) -> None:
-    """Give newcomers the state of the rank `root`, beside the variables. All workers call this together.
+    """Send newcomers the state of rank `root`, besides the variables. All workers must call this.
 
     Args:
         state: The `TrainingState`.
         communicator: The `Communicator`.
-        root: Int. This rank.
+        root: Int. The rank whose state is sent.
         has_joined: Bool. Whether this worker is a newcomer.
     """
     given: dict[str, State] = state.state({*_TAKEN, "seeds"}) if communicator.rank == root else {}

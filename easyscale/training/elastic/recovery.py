@@ -1,4 +1,4 @@
-"""Goes on with the workers that are left when one has failed, in the middle of a `fit()`."""
+"""Recovery in the middle of a `fit()`: training goes on with the remaining workers when one has failed."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ __all__ = ["Recovery", "shrink"]
 
 
 class _Left(NamedTuple):
-    """Ranks that have failed: the numbers that they had, and those that they had at the start; and what else changed.
+    """Failed ranks, by their last and by their initial numbers, and what else has changed.
 
     See `Change`.
     """
@@ -25,11 +25,11 @@ class _Left(NamedTuple):
 
 
 def shrink(communicator: Communicator, again: bool = False) -> _Left:
-    """Leave the ranks that have failed out of a communicator. All ranks that are left must call this alike.
+    """Leave failed ranks out of a communicator. All remaining ranks must call this.
 
     Args:
         communicator: The `Communicator`.
-        again: Bool. Whether this rank could not go on with what all ranks did. Defaults to `False`.
+        again: Bool. Whether this rank could not finish what all ranks were doing. Defaults to `False`.
 
     Raises:
         PeerError: If the others cannot go on without them.
@@ -52,21 +52,21 @@ def shrink(communicator: Communicator, again: bool = False) -> _Left:
 
 
 class Recovery:
-    """What the workers of an elastic job do together about one that has failed.
+    """Recovers the workers of an elastic job after one of them has failed.
 
-    Whoever waits for it gets an error, and interrupts all others. They leave it out, take the weights and the
-    optimizer's state of the worker that has come furthest, and go on. So what is lost is at most the step under way.
+    A worker that waits for the failed one gets an error, and interrupts all others. They leave it out, take the weights
+    and the optimizer's state of the worker that is furthest ahead, and go on. So at most the current step is lost.
 
     Args:
-        replication: The `Replication`, all workers as one of them sees them.
+        replication: The `Replication`, a worker's view of all workers.
         state: The `TrainingState`.
         progress: The `FitProgress`.
-        renew: Function. Takes the number of exchanges of gradients that count as done, and has what moves them know the
+        renew: Function. Takes the number of gradient exchanges that count as done, and adapts the exchange to the new
             workers.
-        settled: Function. Takes the number of steps so far, when all have agreed on it.
-        report: Function. Takes the first numbers of the workers that have failed.
-        welcome: Function. Called by all workers together when some have joined. Takes the first worker that has not,
-            and whether this one has.
+        settled: Function. Takes the number of steps so far, after all have agreed on it.
+        report: Function. Takes the initial ranks of the workers that have failed.
+        welcome: Function. Called by all workers together when some have joined. Takes the first worker that is not
+            new, and whether this one is.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Recovery:
         self._renew, self._settled, self._report, self._welcome = renew, settled, report, welcome
 
     def survives(self, error: Exception, steps: int | None = None) -> bool:
-        """Go on without the workers that have failed, if that is what `error` says; return whether it does.
+        """Go on without the failed workers if `error` reports a failure; return whether it does.
 
         Args:
-            error: What was raised.
-            steps: Int. The steps that count as done then. Defaults to `None`: those that are done.
+            error: The exception.
+            steps: Int. The number of steps that count as done then. Defaults to `None`: those that are done.
         """
         if not isinstance(self._replication.steps.failure or error, LostError):
             return False
@@ -98,12 +98,12 @@ class Recovery:
         return True
 
     def shrink(self, again: bool = False) -> bool:
-        """Leave out the workers that have failed since this was last called; return whether anything has changed.
+        """Leave out the workers that have failed since the last call; return whether anything has changed.
 
-        All workers must call this alike; for those that `interrupt` has reached it is what follows.
+        All workers must call this. Those that `interrupt` has reached call it next.
 
         Args:
-            again: Bool. Whether this worker could not go on with what all did. Defaults to `False`.
+            again: Bool. Whether this worker could not finish what all were doing. Defaults to `False`.
         """
         has_changed, initial_ranks = False, []
         while True:
@@ -123,10 +123,10 @@ class Recovery:
                 initial_ranks = []
 
     def agree(self) -> None:
-        """Make all workers' state that of the one that has come furthest. They do this together.
+        """Give all workers the state of the one that is furthest ahead. All workers must call this.
 
         Raises:
-            PeerError: If none is left that has trained.
+            PeerError: If no worker that has trained is left.
         """
         progress = self._progress
         has_joined = progress.exchanges < 0
@@ -148,7 +148,7 @@ class Recovery:
         self._settled(max(steps))
 
     def retry(self, act: Callable[[], Any]) -> Any:
-        """Return `act()`, called again if a worker has failed. Another worker may be one `act` further by then."""
+        """Return `act()`, called again if a worker has failed. Another worker may be one `act` ahead by then."""
         while True:
             try:
                 return act()
@@ -157,7 +157,7 @@ class Recovery:
                     raise
 
     def repeat(self, act: Callable[[], Any], restore: Callable[[], None] = lambda: None) -> Any:
-        """Return `act()`, which all workers do together, when all of them have done it with the same workers.
+        """Return `act()`, a collective operation, when all workers have completed it with the same workers.
 
         Args:
             act: Function. May be called several times.

@@ -1,4 +1,4 @@
-"""What one `fit()` does when workers fail, and when others come in their place."""
+"""Failures of workers, and their replacements, in one `fit()`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +24,7 @@ _BACK_UP_EVERY = 20  # steps
 
 
 class Regrouping:
-    """The workers of one `fit()` of an elastic job: who has failed, and who has come.
+    """The failures and replacements of workers in one `fit()` of an elastic job.
 
     Args:
         replicated: The `ReplicatedModel`.
@@ -35,9 +35,9 @@ class Regrouping:
         callbacks: The `CallbackStates`.
         checkpointing: The `Checkpointing`, or `None`.
         console: The `Console`.
-        trace_anew: Function. Has the next step traced, instead of what was traced for other workers.
+        trace_anew: Function. Forces a retrace of the next step, for other workers.
         take_over: Function. Called when this worker becomes the chief; takes the logs of the epochs so far, the steps
-            so far, and the epoch that has begun or `None`. Returns the callbacks, if they are others then.
+            so far, and the epoch in progress or `None`. Returns the callbacks, if they have changed.
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class Regrouping:
             self._replication, state, progress, self._renew, self._settle, self._lose, self._welcome
         )
         meetings.register(Purpose.BACKUP, lambda _: self._send_backups())
-        self._has_joined = False  # and not begun an epoch since
-        self._is_stale = False  # what has been traced, because each worker has another part of the state
+        self._has_joined = False  # and has not begun an epoch since
+        self._is_stale = False  # the traced step, because each worker has another part of the state
         self._was_chief = self._communicator.is_chief
-        self._was_alone = self._communicator.size == 1  # what was traced then exchanges nothing
+        self._was_alone = self._communicator.size == 1  # a step traced then exchanges nothing
 
-    # What workers do together
+    # Collective operations
 
     def survives(self, error: Exception, steps: int) -> bool:
         """See `Recovery.survives`."""
         return self._recovery.survives(error, steps)
 
     def together(self, act: Callable[[], Any], of_epoch: bool = True) -> None:
-        """Call what all workers do together, if need be again with those that are left.
+        """Call a collective operation, again with the remaining workers if one has failed.
 
         Args:
             act: Function. May be called several times.
-            of_epoch: Bool. Whether an epoch begins or ends, so that all see that `act` is done with the same workers.
-                Metrics are what they were before `act` when it is called again. Defaults to `True`.
+            of_epoch: Bool. Whether an epoch begins or ends, so that all check that `act` is done with the same workers.
+                Metrics are restored before `act` is called again. Defaults to `True`.
         """
         if not self._replicated.is_elastic:
             act()
@@ -90,10 +90,10 @@ class Regrouping:
             self._recovery.retry(act)
 
     def begin(self, act: Callable[[], None]) -> None:
-        """Call what all workers do together at the begin of a `fit()`."""
+        """Call a collective operation at the start of a `fit()`."""
         self._recovery.repeat(act)
 
-    # Workers that have failed
+    # Failed workers
 
     def _renew(self, exchanges: int) -> None:
         self._is_stale |= self._replicated.is_sharded
@@ -103,7 +103,7 @@ class Regrouping:
             optimizer.make_whole(has_joined=self._progress.exchanges < 0)
 
     def _settle(self, steps: int) -> None:
-        """All workers have agreed that so many steps are done, and have the same state."""
+        """Continue after all workers have agreed that `steps` steps are done, and have the same state."""
         self._progress.settle(steps)
         self._data.settle()
         self._replicated.shard()
@@ -115,22 +115,22 @@ class Regrouping:
             self._progress.trace_anew()
             self._trace_anew()
         if self._checkpointing is not None:
-            self._checkpointing.meet_at(steps)  # whether or not this worker has come through the last meeting
+            self._checkpointing.meet_at(steps)  # whether or not this worker has completed the last meeting
 
     def back_up(self, before: int, after: int) -> None:
-        """After a step, or several: have parts of an optimizer's state copied, if it is time."""
+        """Copy the parts of a sharded optimizer's state to other workers if that is due, after one or more steps."""
         is_due = before // _BACK_UP_EVERY < after // _BACK_UP_EVERY
         if is_due and self._replicated.is_sharded:
             self._meetings.reach(Purpose.BACKUP, after)
             self._send_backups()
 
     def _send_backups(self) -> None:
-        """Have each worker's part of the optimizers' state on two workers. All workers call this together."""
+        """Copy each worker's part of the optimizers' state to another worker. All workers must call this."""
         for optimizer in self._optimizers:
             optimizer.back_up()
 
     def _lose(self, initial_ranks: list[int]) -> None:
-        """Workers have failed."""
+        """Handle the failure of workers."""
         progress = self._progress
         if self._communicator.is_chief and not self._was_chief:
             self._was_chief = True
@@ -150,10 +150,10 @@ class Regrouping:
         go = "workers go" if size > 1 else "worker goes"
         self._console.say(f"step {progress.steps} lost {who}; {size} {go} on. Its part of the data, {part}, {becomes}")
 
-    # Workers that replace others
+    # Replacements
 
     def _replace(self) -> bool:
-        """On the chief: have workers that have failed replaced; return whether they are."""
+        """On the chief, start to replace failed workers; return whether they are replaced."""
         communicator = self._communicator
         if not communicator.membership.respawns or communicator.rank > 0:
             return False
@@ -164,8 +164,8 @@ class Regrouping:
         return communicator.membership.replaces
 
     def begin_epoch(self) -> None:
-        """Take in those who replace workers and are ready, before an epoch begins."""
-        if self._has_joined:  # while the others were here
+        """Admit replacements that are ready, before an epoch begins."""
+        if self._has_joined:  # it joined while the others were here
             self._has_joined = False
         elif self._communicator.membership.respawns and self._replicated.is_elastic:
             self.together(self._admit)
@@ -178,10 +178,10 @@ class Regrouping:
             self._recovery.agree()
 
     def _welcome(self, root: int, has_joined: bool) -> None:
-        """Give newcomers what they need beside the variables: of the chief, or who comes next if it has failed."""
+        """Send newcomers the state besides the variables: the chief's, or the next worker's if the chief has failed."""
         communicator, progress = self._communicator, self._progress
         joining.give_state(self._state, communicator, root, has_joined)
-        if has_joined and LayerStates(self._model).layers:  # of which a step was traced with other state
+        if has_joined and LayerStates(self._model).layers:  # the step was traced with other layer state
             self._is_stale, self._model.test_function, self._model.predict_function = True, None, None
         own = communicator.membership.initial_ranks[communicator.rank] if has_joined else None
         numbers = communicator.all_gather_object(own)
@@ -196,7 +196,7 @@ class Regrouping:
         )
 
     def enter(self, train_function: Callable[[Iterator], Any]) -> bool:
-        """Join the others in this `fit()`, as one that replaces a worker; return whether it is not over for them."""
+        """Join the others in this `fit()` as a replacement; return whether it is still in progress for them."""
         communicator, number = self._communicator, self._progress.number
         if communicator.membership.note["fit"] == number:
             with communicator.membership.rehearsing(), self._replication.steps.explained(lambda: None):

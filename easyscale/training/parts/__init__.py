@@ -1,1 +1,1 @@
-"""What a `fit()` shares between workers, each in a file of its own: metrics, losses, statistics, randomness, data."""
+"""State that a `fit()` shares between workers, one kind per file: metrics, losses, statistics, randomness, data."""

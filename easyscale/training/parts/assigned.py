@@ -1,4 +1,4 @@
-"""What layers assign in each step by themselves, beside the optimizer."""
+"""Variables that layers assign themselves in each step, without the optimizer."""
 
 import keras
 
@@ -10,15 +10,15 @@ __all__ = ["assigned_in_steps", "spectral_normalizations"]
 
 
 def assigned_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the variables that layers assign in a step of training, which travel with its gradients.
+    """Return the variables that layers assign in a training step, which are exchanged with its gradients.
 
-    These are moving statistics of batch normalization, which each worker moves by its own part of the batch, weights of
-    the user's own layers with `aggregation="mean"`, and what spectral normalization assigns: its vector, and the kernel
-    divided by its norm. All workers that have samples assign the same there; one whose part of a batch is empty does
-    not, and gets it from them.
+    These are moving statistics of batch normalization, which each worker updates from its own part of the batch;
+    weights of custom layers with `aggregation="mean"`; and those that spectral normalization assigns: its vector, and
+    the kernel divided by its norm. There, all workers that have samples assign the same values; one whose part of a
+    batch is empty does not, and receives them from the others.
     """
     assigned: list[keras.Variable] = []
-    for layer in keras_internals.layers_of(model):  # once: without a graph this is called in each step
+    for layer in keras_internals.layers_of(model):  # once: eagerly, this is called in each step
         if moves_statistics(layer):
             assigned += layer.non_trainable_variables
         elif _divides_kernel(layer):
@@ -28,7 +28,7 @@ def assigned_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
 
 
 def spectral_normalizations(model: keras.layers.Layer) -> list[keras.layers.SpectralNormalization]:
-    """Return the layers of a model, or in a layer, that divide a kernel by its norm in each step."""
+    """Return the layers of a model, or nested in a layer, that divide a kernel by its norm in each step."""
     return [layer for layer in keras_internals.layers_of(model) if _divides_kernel(layer)]
 
 

@@ -16,23 +16,23 @@ __all__ = ["mean_statistics", "moves_statistics", "synchronize", "unsynchronized
 
 
 def moves_statistics(layer: keras.layers.Layer) -> bool:
-    """Return whether a layer is a batch normalization that moves its non-trainable variables in each step.
+    """Return whether a layer is a batch normalization that updates its non-trainable variables in each step.
 
-    Without `synchronized=True` each worker moves them by its own part of the batch, so they have to be averaged.
+    Without `synchronized=True` each worker updates them from its own part of the batch, so they must be averaged.
     """
     return isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.built
 
 
 def unsynchronized(model: keras.Model) -> list[str]:
-    """Return the names of the layers that normalize by the part of a batch that a worker has."""
+    """Return the names of the layers that normalize over a worker's own part of the batch."""
     layers = [layer for layer in keras_internals.layers_of(model) if isinstance(layer, keras.layers.BatchNormalization)]
     return [layer.name for layer in layers if layer.trainable and not layer.synchronized]
 
 
 def mean_statistics(model: keras.Model, communicator: Communicator) -> list[tuple[keras.Variable, np.ndarray]]:
-    """Return the moving statistics, each with the mean of all workers'. They must all call this.
+    """Return the moving statistics, each with its mean over all workers. All workers must call this.
 
-    They differ where servers do not wait for all workers.
+    They differ if servers do not wait for all workers.
     """
     moving = [variable for layer in _layers(model) for variable in layer.non_trainable_variables]
     means = average(moving, communicator)
@@ -40,10 +40,10 @@ def mean_statistics(model: keras.Model, communicator: Communicator) -> list[tupl
 
 
 def synchronize(model: keras.Model) -> None:
-    """Let every batch normalization with `synchronized=True` use the statistics of the global batch.
+    """Make every batch normalization with `synchronized=True` use the statistics of the global batch.
 
-    The batch is that of the step in which it is called: the next `compile()`, or another model that has the same layer,
-    brings other optimizers.
+    That batch is looked up in each step, because the next `compile()`, or another model with the same layer, has other
+    optimizers.
     """
     for layer in _layers(model):
         if layer.synchronized:
@@ -58,7 +58,7 @@ def _moments(layer: keras.layers.BatchNormalization, original: Callable, inputs:
     workers = workers_of_step()
     if workers is None:
         return original(inputs, mask)
-    layer.synchronized = False  # Keras's own way looks for the replicas of one process
+    layer.synchronized = False  # Keras's own synchronization looks for the replicas of one process
     try:
         mean, variance = original(inputs, mask)
     finally:
@@ -70,9 +70,9 @@ def _moments(layer: keras.layers.BatchNormalization, original: Callable, inputs:
 
 
 def _masked_moments(workers: WholeBatch, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
-    """Return what Keras makes of all workers' masked data, of what it makes of this worker's.
+    """Return Keras's moments of all workers' masked data, given Keras's moments of this worker's.
 
-    It divides by their number and an epsilon, so what it calls moments are none, by one part in 10 million.
+    Keras divides by the number of elements plus an epsilon, so its moments are off by up to one part in 10 million.
     """
     epsilon = keras.config.epsilon()
     own = keras.ops.divide_no_nan(count + epsilon, count)

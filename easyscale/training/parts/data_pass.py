@@ -1,4 +1,4 @@
-"""Data that go on from one epoch to the next: all workers come to their end together, and begin anew together."""
+"""Data that continues from one epoch to the next: all workers reach its end together, and restart it together."""
 
 import warnings
 
@@ -23,9 +23,9 @@ __all__ = ["DataPass"]
 class DataPass:
     """The passes through the data of a `fit(steps_per_epoch=...)`.
 
-    Keras goes on with the rest of the data in the next epoch, and begins anew when a worker's have ended. The last
-    batch of all may leave nothing for some workers. These have to wait for the others, or each would be in another
-    pass.
+    Keras continues with the rest of the data in the next epoch, and starts over when a worker's data has ended. The
+    last batch may leave nothing for some workers. These must wait for the others, or workers would be in different
+    passes.
 
     Without `steps_per_epoch` every epoch is a pass, and there is nothing to do.
 
@@ -40,10 +40,10 @@ class DataPass:
         self._iterator = self._any if given.get("steps_per_epoch") is not None else None
         self._data = given.get("x")
         self._waits = False
-        self._own: int | None = None  # so many batches a pass has for this worker, if that is known
+        self._own: int | None = None  # this worker's number of batches in a pass, if known
 
     def begin(self) -> None:
-        """Let all workers count as many batches in a pass, if all know how many. All call this together."""
+        """Set the same number of batches per pass on all workers, if all know theirs. All workers must call this."""
         self._own = count = None if self._iterator is None else batches_of(self._iterator)
         if self._iterator is not None and count is None:
             count = division.batches_of_whole(self._data)
@@ -54,44 +54,44 @@ class DataPass:
                 warnings.filterwarnings("ignore", "Your input ran out of data")
 
     def check(self, steps: int) -> None:
-        """Raise `StopIteration` if this worker has no data for so many steps, and the others may have."""
+        """Raise `StopIteration` if this worker has no data for `steps` steps, while others may have some."""
         if self._waits or (self._own is not None and steps_of_pass(self._iterator) - steps >= self._own):
             warnings.filterwarnings("ignore", "Your input ran out of data")
             raise StopIteration
 
     @property
     def has_ended(self) -> bool:
-        """Whether this worker's data have ended since all began the pass."""
+        """True if this worker's data has ended since all began the pass."""
         return self._iterator is not None and has_ended(self._iterator)
 
     @property
     def is_over(self) -> bool:
-        """Whether the next epoch begins with the first batch, on all workers."""
+        """True if the next epoch begins with the first batch, on all workers."""
         return self._iterator is None or (self.has_ended and not self._waits)
 
     def go_on(self, steps: int) -> None:
-        """Take in that so many steps of this pass were made by an earlier run, in the epochs before this one."""
+        """Count `steps` steps of this pass that an earlier run made in the epochs before this one."""
         if self._iterator is not None:
             add_steps_of_pass(self._iterator, steps)
 
     @property
     def order(self) -> int | None:
-        """The number by which Keras shuffles the pass under way, or the next one; `None` if it has no such number."""
+        """The number that determines how Keras shuffles the current pass, or the next one; `None` if there is none."""
         return None if self._any is None else order_of_shuffling(self._any)
 
     def set_order(self, order: int) -> None:
-        """Give the next pass the order that it had in an earlier run."""
+        """Set the order of the next pass to one from an earlier run."""
         if self._any is not None:
             set_order_of_shuffling(self._any, order)
 
     def release(self) -> None:
-        """Let go of the data, whose threads may go on as long as there is an iterator over them."""
+        """Release the data, whose threads may run as long as there is an iterator over it."""
         self._any = self._iterator = self._data = None
 
     def end_epoch(self, all_have_ended: bool) -> None:
         """Begin a new pass, or wait for it.
 
         Args:
-            all_have_ended: Bool. Whether the data of all workers have.
+            all_have_ended: Bool. Whether the data of all workers has ended.
         """
         self._waits = self.has_ended and not all_have_ended

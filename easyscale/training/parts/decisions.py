@@ -1,4 +1,4 @@
-"""What callbacks decide for all workers: any of them may stop training, and the chief's learning rate counts."""
+"""Decisions of callbacks for all workers: any of them may stop training; the learning rate is the chief's."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,7 @@ __all__ = ["Decisions"]
 
 
 class Decisions:
-    """Lets what a callback of one worker has decided hold on all.
+    """Applies decisions of one worker's callbacks to all workers.
 
     Args:
         model: The model.
@@ -31,26 +31,27 @@ class Decisions:
         meetings.register(Purpose.DECISION, lambda _: self._agree(has_data=False))
 
     def begin(self, hooks: Iterable[str]) -> None:
-        """Take in in which hooks of a step a callback of any worker may decide something."""
+        """Set the step hooks in which a callback of any worker may decide something."""
         self._hooks = set(hooks)
 
     def are_made_in(self, hook: str) -> bool:
-        """Whether a callback of any worker may decide something in this hook of a step."""
+        """Return whether a callback of any worker may decide something in this step hook."""
         return hook in self._hooks
 
     def state(self) -> State:
-        """Return what has been decided, and where more may be."""
+        """Return the decisions so far, and the hooks in which there may be more."""
         return State({"stopped": bool(self._model.stop_training), "hooks": sorted(self._hooks)})
 
     def load(self, state: State) -> None:
-        """Let what another worker has decided hold here."""
+        """Apply the decisions of another worker."""
         self._model.stop_training = state.about["stopped"]
         self.begin(state.about["hooks"])
 
     def agree(self) -> None:
-        """Stop if a callback of any worker has said so, and take the chief's learning rate. All workers call this.
+        """Stop if a callback of any worker has decided to, and use the chief's learning rate. All workers call this.
 
-        The callbacks of a worker without data are not called any more. If the chief is one, the next worker counts.
+        The callbacks of a worker without data are no longer called. If that is the chief, the next worker's rate is
+        used.
         """
         self._meetings.reach(Purpose.DECISION)
         self._agree(has_data=True)
@@ -68,6 +69,6 @@ class Decisions:
 
 
 def _optimizers_with_rates(optimizers: Sequence[DistributedOptimizer]) -> list[keras.optimizers.Optimizer]:
-    """Return the inner optimizers; of a `MultiOptimizer`, which has no learning rate, those in it."""
+    """Return the inner optimizers; for a `MultiOptimizer`, which has no learning rate, those inside it."""
     inner = [unscaled(optimizer.inner_optimizer) for optimizer in optimizers]
     return [part for optimizer in inner for part in getattr(optimizer, "optimizers", [optimizer])]

@@ -1,4 +1,4 @@
-"""Whose loss was the first that is not a finite number: one such batch makes the weights of all workers NaN."""
+"""Detection of the rank whose loss first becomes non-finite: one such batch makes all workers' weights NaN."""
 
 import warnings
 
@@ -21,12 +21,12 @@ def totals(model: keras.Model) -> list[keras.Variable]:
 
 
 class FiniteLosses:
-    """Tells, once in a `fit()`, whose loss has ceased to be finite. What workers tell each other anyway shows it.
+    """Reports, once per `fit()`, whose loss has become non-finite, from values that workers exchange anyway.
 
-    Under loss scaling nothing is told: it skips such a step, as is normal.
+    With loss scaling it reports nothing: there, skipping such a step is normal.
 
     Args:
-        replication: The `Replication`, all workers as one of them sees them.
+        replication: The `Replication`, a worker's view of all workers.
     """
 
     def __init__(self, replication: Replication):

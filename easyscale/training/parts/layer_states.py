@@ -1,7 +1,7 @@
-"""State of layers that is no variable: vocabularies, bins, the constants by which data are normalized.
+"""State of layers outside of variables: vocabularies, bins, normalization constants.
 
-Keras's preprocessing layers get it by `adapt()`. Models whose layers have other vocabularies are other models, even if
-their weights are equal.
+Keras's preprocessing layers get it from `adapt()`. Models whose layers have different vocabularies are different
+models, even if their weights are equal.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ __all__ = ["LayerStates", "start_with_equal_layers"]
 
 
 class LayerStates:
-    """The state of a model's layers beside their variables, as a part of the state of a training.
+    """The state of a model's layers outside of variables, as a part of the training state.
 
     Args:
         model: The model.
 
     Attributes:
-        layers: List of the layers that have such state: those that can be adapted, and those that save files.
+        layers: List of the layers with such state: those that can be adapted, and those that save files.
     """
 
     def __init__(self, model: keras.Model):
@@ -47,7 +47,7 @@ class LayerStates:
         )
 
     def load(self, state: State) -> None:
-        """Give the layers the state of another worker's."""
+        """Set the state of the layers to another worker's."""
         for index, (layer, about) in enumerate(zip(self.layers, state.about, strict=True)):
             start = f"layers/{index}/"
             own = {name.removeprefix(start): array for name, array in state.arrays.items() if name.startswith(start)}
@@ -55,13 +55,13 @@ class LayerStates:
 
 
 def start_with_equal_layers(model: keras.Model, communicator: Communicator) -> bool:
-    """Give all ranks the chief's state of the layers where it differs, with a warning. All ranks call this together.
+    """Give all ranks the chief's state of layers if it differs, with a warning. All ranks must call this.
 
     Returns:
-        Whether a layer of this rank may have another state than before.
+        Whether the state of a layer of this rank may have changed.
 
     Raises:
-        DesyncError: If such a layer was built with other arguments, such as another vocabulary.
+        DesyncError: If such a layer was built with different arguments, such as another vocabulary.
     """
     states = LayerStates(model)
     _check_arguments(states.layers, communicator)
@@ -81,7 +81,7 @@ def start_with_equal_layers(model: keras.Model, communicator: Communicator) -> b
     chiefs = states.state() if communicator.is_chief else State(None)
     about = communicator.all_gather_object(chiefs.about)[0]
     states.load(State(about, broadcast_arrays(communicator, chiefs.arrays, 0)))
-    model.train_function = model.test_function = model.predict_function = None  # traced with what layers had
+    model.train_function = model.test_function = model.predict_function = None  # traced with the previous state
     return True
 
 
@@ -100,20 +100,20 @@ def _digest_of_arguments(layer: keras.layers.Layer) -> str:
     try:
         config = {name: value for name, value in layer.get_config().items() if name not in ("name", "bin_boundaries")}
         text = json.dumps(config, sort_keys=True, default=_plain)
-    except Exception:  # a layer of the user's own, which nobody saves
+    except Exception:  # a custom layer that cannot be saved
         return ""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _plain(value: Any) -> Any:
-    """Return an array as a list, and of anything else, such as a function, a name that is the same on all ranks."""
+    """Convert an array to a list, and anything else, such as a function, to a name that is the same on all ranks."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _first_different(digests: Sequence[dict[str, str]]) -> tuple[str, int] | None:
-    """Return which layer's state is the first that differs from the chief's, and the rank; or `None`."""
+    """Return the first layer whose state differs from the chief's, with the rank; `None` if none does."""
     for rank, own in enumerate(digests):
         for name, chiefs in digests[0].items():
             if own.get(name, chiefs) != chiefs:
@@ -144,7 +144,7 @@ def _digest(layer: keras.layers.Layer) -> str:
 
 
 def _state(layer: keras.layers.Layer) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return, for JSON, the bins and the files of a layer, and its arrays."""
+    """Return a layer's bins and files, for JSON, and its arrays."""
     store: dict[str, Any] = {}
     files: dict[str, str] = {}
     if layer.built:

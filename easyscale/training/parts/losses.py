@@ -1,20 +1,19 @@
 """Losses of the global batch, and means of them.
 
-Gradients are averaged by samples. That is right for a loss that is the mean over its samples. Where it is a sum, or a
-mean over weights, over the elements that a mask leaves, or over those that a step has chosen, each worker's loss
-depends on how many there are on all workers. After `install()` every Keras loss in a step of all workers
-(`current_step`) is scaled so that its mean over workers, weighted by samples, is the loss of the global batch. With
-`n_r` samples on worker `r` and `d_r` the divisor of its loss (1 for a sum; the sum of weights, or the number of
-elements), that is
+Gradients are averaged over samples. That is correct for a loss that is the mean over its samples. If it is a sum, or a
+mean over weights, over unmasked elements, or over elements that a step has chosen, each worker's loss depends on their
+total over all workers. After `install()` every Keras loss in a step of all workers (`current_step`) is scaled so that
+its mean over workers, weighted by samples, is the loss of the global batch. With `n_r` samples on worker `r`, and the
+divisor `d_r` of its loss (1 for a sum; the sum of weights, or the number of elements), that is
 
     loss_r * d_r / sum_r(d_r) * sum_r(n_r) / n_r        for a mean
     loss_r * sum_r(n_r) / n_r                           for a sum
 
-A step of the model's own may also differentiate a loss that is not reduced, which TensorFlow takes for its sum. There
-the gradients are scaled, as those of a sum are.
+A custom step may also differentiate a loss that is not reduced, which TensorFlow treats as its sum. There the gradients
+are scaled, like those of a sum.
 
-A `keras.metrics.Mean` that is given a number counts it as one, whatever it was made from. What each worker gives it of
-a step therefore counts by the worker's part of the step's samples: together as one.
+A `keras.metrics.Mean` counts each number that it is given once, whatever the number was computed from. So the numbers
+that workers give it in a step are weighted by each worker's part of the step's samples: together they count once.
 """
 
 import functools
@@ -35,7 +34,7 @@ _is_installed = False
 
 
 def install() -> None:
-    """Let Keras's losses, and means of numbers, be those of all workers inside of their steps."""
+    """Make Keras's losses, and means of numbers, account for all workers inside of their steps."""
     global _is_installed
     if not _is_installed:
         _is_installed = True
@@ -49,8 +48,8 @@ def install() -> None:
 def may_choose_elements(model: keras.Model) -> bool:
     """Return whether a loss of the model's steps may be a mean over only some elements of its batch.
 
-    A step or a `compute_loss` of the model's own, or a loss of the user's own, may leave elements out before Keras
-    takes the mean. Keras's own losses, as `compile()` takes them, do not.
+    A custom step, `compute_loss` or loss may leave elements out before Keras takes the mean. Keras's own losses, as
+    passed to `compile()`, do not.
     """
     if any(is_overridden(model, name) for name in ("train_step", "test_step", "compute_loss")):
         return True
@@ -65,10 +64,10 @@ def _is_of_keras(loss: Any) -> bool:
 
 
 def check(model: keras.Model) -> None:
-    """Raise `ValueError` if `compile()` was given a loss that leaves a number for each sample.
+    """Raise `ValueError` if `compile()` was given a loss that is not reduced to one number.
 
-    Keras trains by the gradient of their sum, while all that it does with a loss beside takes it for a mean. A model
-    that has a step or a loss of its own may reduce it there.
+    Keras trains on the gradient of the sum of its values, but treats it as a mean everywhere else. A model with a
+    custom step or loss may reduce it there.
     """
     if any(is_overridden(model, name) for name in ("train_step", "compute_loss")):
         return
@@ -82,7 +81,7 @@ def check(model: keras.Model) -> None:
 
 
 def _replace(name: str, replacement: Callable) -> None:
-    """Let `replacement(original, workers, ...)` be called inside of a step in place of Keras's function."""
+    """Make Keras call `replacement(original, workers, ...)` in place of its function inside of a step."""
 
     def replace(original: Callable) -> Callable:
         @functools.wraps(original)
@@ -108,11 +107,11 @@ def _reduce(
     divisor = _divisor(values, sample_weight, mask, reduction)
     if divisor is None or len(values.shape) == 0:
         return loss
-    if len(loss.shape):  # Keras leaves a loss of no elements as it is
+    if len(loss.shape):  # Keras does not reduce a loss without elements
         loss = keras.ops.sum(loss)
     samples = keras.ops.cast(workers.context.weight, loss.dtype)
     divisor = keras.ops.where(samples > 0, keras.ops.cast(divisor, loss.dtype), 0)
-    same_data = loss if reduction == "sum" else None  # a mean of data that each worker has whole is theirs already
+    same_data = loss if reduction == "sum" else None  # a mean over data that each worker has in full is theirs already
     totals = workers.total(keras.ops.stack([samples, divisor]), same_data)
     all_samples, all_divisors = keras.ops.unstack(totals, num=2)
     share = keras.ops.divide_no_nan(divisor, all_divisors) if reduction != "sum" else 1
@@ -120,7 +119,7 @@ def _reduce(
 
 
 def _as_it_is(original: Callable, workers: WholeBatch, value: Any) -> Any:
-    """The loss of one replica: Keras would divide it by their number, and multiply again for its metrics."""
+    """Return the loss of one replica as it is: Keras would divide it by their number, and multiply for its metrics."""
     return value
 
 
@@ -131,10 +130,10 @@ def _samples() -> Any:
 
 
 def _factor_of_sums() -> Any:
-    """Return what the gradient of a sum over this worker's samples is multiplied by.
+    """Return the factor for the gradient of a sum over this worker's samples.
 
     Raises:
-        ValueError: If it is differentiated in a graph of its own inside of the step, where workers cannot meet.
+        ValueError: If it is differentiated in a nested graph of the step, where workers cannot communicate.
     """
     if workers_of_graph() is None:
         raise ValueError(
@@ -147,7 +146,7 @@ def _factor_of_sums() -> Any:
 
 
 def _divisor(values: Any, sample_weight: Any, mask: Any, reduction: str | None) -> Any:
-    """Return what the loss is divided by on this worker, or `None` if that is as many elements for each sample."""
+    """Return the divisor of the loss on this worker; `None` if it is the same number of elements for each sample."""
     if reduction == "sum":
         return 1.0
     if reduction == "mean_with_sample_weight" and (sample_weight is not None or mask is not None):
@@ -155,15 +154,15 @@ def _divisor(values: Any, sample_weight: Any, mask: Any, reduction: str | None) 
     if reduction in ("mean", "sum_over_batch_size") and mask is not None:
         return keras.ops.sum(keras.ops.cast(mask, keras.config.floatx()))
     if reduction not in (None, "none") and counts_elements() and workers_of_graph() is not None:
-        return keras.ops.size(values)  # in a branch, which perhaps not all workers take, by samples
+        return keras.ops.size(values)  # in a branch that some workers may not take, by samples
     return None
 
 
 def _weigh_numbers(original: Callable) -> Callable:
     @functools.wraps(original)
     def update_state(metric: keras.metrics.Mean, values: Any, sample_weight: Any = None) -> Any:
-        # Keras weighs by the batch where its size is known in the graph, which may not be so on all workers. Without a
-        # graph it is: their weights add up to that of one process.
+        # Keras weights by the batch size if the graph knows it, which may not be so on all workers. Eagerly it is
+        # always known: the workers' weights add up to that of one process.
         is_known, workers = isinstance(sample_weight, int), workers_of_step()
         if is_known and workers is not None and workers.graph() is None:
             return original(metric, values, sample_weight)

@@ -19,12 +19,12 @@ __all__ = ["MetricStates", "average", "leaves", "merge_logs", "restorer"]
 def merge_logs(
     model: keras.Model, communicator: Communicator, logs: Mapping[str, Any], may_be_whole: bool = False
 ) -> dict:
-    """Make every worker's metrics those of all workers' data, and return their results.
+    """Make every worker's metrics cover the data of all workers; return their results.
 
     Args:
         model: The model that has the metrics.
         communicator: The `Communicator`.
-        logs: What this worker's steps have returned: of the user's own numbers beside metrics, or none.
+        logs: The logs of this worker's steps: custom numbers besides metrics, or none.
         may_be_whole: Bool. Whether each worker may have had all data: it has if all have the same states. Defaults to
             `False`.
     """
@@ -35,7 +35,7 @@ def merge_logs(
 
 
 def flat(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return logs without the dicts in them, as Keras shows them.
+    """Flatten nested dicts of logs, as Keras shows them.
 
     A step that returns `{m.name: m.result() for m in self.metrics}` has those of `compile(metrics=...)` in one dict.
 
@@ -53,10 +53,10 @@ def flat(logs: Mapping[str, Any]) -> dict[str, Any]:
 def _merge(
     metrics: Sequence[keras.metrics.Metric], communicator: Communicator, differ: bool, may_be_whole: bool
 ) -> bool:
-    """Make every worker's metrics those of all workers' data, and return whether any worker said `differ`.
+    """Make every worker's metrics cover the data of all workers; return whether any worker has passed `differ`.
 
-    A metric's states are added up: counts, totals, confusion matrices. A state that cannot be added up says so by its
-    `aggregation`, `"mean"` or `"only_first_replica"`, or its metric has a method `merge_state(metrics)`, which is given
+    A metric's states are summed: counts, totals, confusion matrices. A state that cannot be summed declares it by its
+    `aggregation`, `"mean"` or `"only_first_replica"`, or its metric has a method `merge_state(metrics)`, which receives
     the metrics of the other workers.
     """
     metrics = [leaf for metric in metrics for leaf in leaves(metric)]
@@ -68,7 +68,7 @@ def _merge(
     if is_whole and not communicator.is_server:
         return bool(flags.any())
     for metric, all_ranks in zip(metrics, parts, strict=True):
-        if is_whole:  # a server has seen none of it
+        if is_whole:  # a server has seen no data
             _set_state(metric, all_ranks[0])
         elif hasattr(metric, "merge_state"):
             _set_state(metric, all_ranks[0])
@@ -81,7 +81,7 @@ def _merge(
 
 
 def _results_of_own(metrics: Sequence[keras.metrics.Metric]) -> dict[keras.metrics.Metric, float]:
-    """Return the results of metrics of the user's own whose states are added up; NaN for one that is no number."""
+    """Return the results of custom metrics whose states are summed; NaN for a result that is not a number."""
     found = {}
     for metric in metrics:
         (updates, *_) = [kind for kind in type(metric).__mro__ if "update_state" in vars(kind)]
@@ -91,7 +91,7 @@ def _results_of_own(metrics: Sequence[keras.metrics.Metric]) -> dict[keras.metri
 
 
 def _scalar(result: Any) -> float:
-    """Return a result as a number; NaN for what is none."""
+    """Return a result as a number; NaN if it is not one."""
     if isinstance(result, dict) or np.ndim(keras.ops.convert_to_numpy(result)):
         return math.nan
     return float(_number(result))
@@ -101,7 +101,7 @@ _warned: set[str] = set()
 
 
 def _check_sums(own: Mapping[keras.metrics.Metric, float], communicator: Communicator) -> None:
-    """Warn if a result of all workers is far from those of each: what it was computed from may be no sum."""
+    """Warn if a merged result is far from each worker's: the state that it was computed from may not be a sum."""
     rows = communicator.all_gather_rows(np.array(list(own.values())))[: communicator.workers]
     for metric, results in zip(own, rows.T, strict=True):
         merged, margin = _scalar(metric.result()), 0.1 * np.abs(results).max()
@@ -119,7 +119,7 @@ def _check_sums(own: Mapping[keras.metrics.Metric, float], communicator: Communi
 
 
 class MetricStates:
-    """The states of every worker's metrics, as a part of the state of a training.
+    """The states of every worker's metrics, as a part of the training state.
 
     Args:
         model: The model that has the metrics.
@@ -134,22 +134,22 @@ class MetricStates:
         return [leaf for metric in self._model.metrics for leaf in leaves(metric)]
 
     def describe(self) -> list[list]:
-        """Return, for JSON, the class and name of each metric, and how many numbers its state has.
+        """Return, for JSON, the class and name of each metric, and the size of its state.
 
-        Names are without what Keras numbers by itself.
+        Names are without the suffixes that Keras numbers.
         """
         return [[type(leaf).__name__, re.sub(r"_\d+$", "", leaf.name), int(_state(leaf).size)] for leaf in self._leaves]
 
     def state(self) -> State:
-        """Return them, a row for each worker. All call this together."""
+        """Return the states, a row for each worker. All workers must call this."""
         states = [_state(leaf) for leaf in self._leaves]
         rows = self._communicator.all_gather_rows(np.concatenate([np.zeros(0), *states]))
         return State(self.describe(), {"metrics": rows[: self._communicator.workers]})
 
     def load(self, state: State) -> None:
-        """Set what `state` has returned, also if there were more or fewer workers.
+        """Set states that `state` returned, also with another number of workers.
 
-        Then the chief's metrics get what all of them have counted, and the others' none.
+        If that differs, the chief's metrics receive the merged states of all workers, and the others' are reset.
         """
         communicator, rows, metrics = self._communicator, state.arrays["metrics"], self._leaves
         if not metrics:
@@ -165,7 +165,7 @@ class MetricStates:
 
 
 def restorer(metrics: Sequence[keras.metrics.Metric]) -> Callable[[], None]:
-    """Return a function that makes this worker's metrics what they are now."""
+    """Return a function that restores this worker's metrics to their current values."""
     variables = [variable for metric in metrics for variable in metric.variables]
     values = [keras.ops.convert_to_numpy(variable).copy() for variable in variables]
 
@@ -177,11 +177,11 @@ def restorer(metrics: Sequence[keras.metrics.Metric]) -> Callable[[], None]:
 
 
 def average(values: Sequence[Any], communicator: Communicator) -> list[np.ndarray]:
-    """Return the means over workers of numbers or arrays, as float64: the same bits where all are equal."""
+    """Return the means over workers of numbers or arrays, as float64; where all are equal, the same bits."""
     arrays = [np.asarray(keras.ops.convert_to_numpy(value)) for value in values]
     row = np.concatenate([np.zeros(0), *(array.reshape(-1).astype("float64") for array in arrays)])
     rows = communicator.all_gather_rows(row)[: communicator.workers]
-    mean = np.where((rows == rows[0]).all(axis=0), rows[0], rows.mean(axis=0))  # a third of 3 x may not be x
+    mean = np.where((rows == rows[0]).all(axis=0), rows[0], rows.mean(axis=0))  # (x + x + x) / 3 may not be x
     parts = np.split(mean, np.cumsum([array.size for array in arrays])[:-1]) if arrays else []
     return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
@@ -189,10 +189,10 @@ def average(values: Sequence[Any], communicator: Communicator) -> list[np.ndarra
 def _gather_logs(logs: Mapping[str, Any], own: Mapping, merged: Mapping, communicator: Communicator) -> dict:
     """Return the logs of all workers, also on servers and on workers without data, which have none.
 
-    Where all that have logs have a metric's result, it is that of the merged metric; else it is the mean over workers.
+    If a log is a metric's result on all that have logs, the merged metric's result is used, else the mean over workers.
 
     Args:
-        logs: What this rank's steps have returned.
+        logs: The logs of this rank's steps.
         own: The results of this rank's metrics before they were merged.
         merged: The same afterwards.
         communicator: The `Communicator`.
@@ -228,7 +228,7 @@ def _number(value: Any) -> np.ndarray:
 
 
 def leaves(metric: keras.metrics.Metric) -> list[keras.metrics.Metric]:
-    """The metrics of which a metric consists: Keras puts those of `compile()` in one."""
+    """Return the metrics that a metric consists of: Keras combines those of `compile()` in one."""
     inner = getattr(metric, "metrics", None)
     return [leaf for child in inner for leaf in leaves(child)] if isinstance(inner, (list, tuple)) else [metric]
 

@@ -1,8 +1,8 @@
-"""Non-trainable weights that layers of the user's own assign: codebooks, queues, moving averages.
+"""Non-trainable weights that custom layers assign: codebooks, queues, moving averages.
 
-Each worker assigns them by its own part of the batches. At the end of an epoch all workers get the same values, so that
-whatever validates, saves or predicts does so with one model. Which values these are says the weight's `aggregation`, as
-for Keras's own distribution: with `"mean"` it is averaged in each step already; else it is the chief's.
+Each worker assigns them from its own part of the batches. At the end of an epoch all workers get the same values, so
+that validation, saving and prediction use one model. The weight's `aggregation` selects these values, as in Keras's own
+distribution: with `"mean"` it is averaged in each step already; otherwise it is the chief's.
 """
 
 import warnings
@@ -20,7 +20,7 @@ __all__ = ["OwnState", "averaged_in_steps"]
 
 
 def averaged_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the weights that are to be the mean over workers, `add_weight(aggregation="mean", trainable=False)`."""
+    """Return the weights to average over workers, those of `add_weight(aggregation="mean", trainable=False)`."""
     return [
         variable
         for variable in model.non_trainable_variables
@@ -29,7 +29,7 @@ def averaged_in_steps(model: keras.layers.Layer) -> list[keras.Variable]:
 
 
 class OwnState:
-    """Gives all workers the same non-trainable weights, and says which ones differed.
+    """Makes non-trainable weights equal on all workers, and warns about those that differed and have no `aggregation`.
 
     Args:
         model: The model.
@@ -41,7 +41,7 @@ class OwnState:
         self._told: set[str] = set()
 
     def end_epoch(self) -> None:
-        """Overwrite what differs by the mean, or by the chief's. All workers call this together."""
+        """Overwrite weights that differ with their mean, or with the chief's. All workers must call this."""
         variables = [
             variable
             for variable in self._model.non_trainable_variables

@@ -1,4 +1,4 @@
-"""Random numbers that differ between workers, and follow from the chief's seed."""
+"""Random numbers that differ between workers, and are derived from the chief's seed."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ __all__ = ["RandomState", "Seeds", "mix"]
 
 
 class RandomState:
-    """The generators of random numbers of this process, as a part of the state of a training.
+    """The random number generators of this process, as a part of the training state.
 
     Args:
-        backend: The `Backend`, which has one of its own.
+        backend: The `Backend`, with its own generator.
     """
 
     def __init__(self, backend: Backend):
@@ -30,12 +30,12 @@ class RandomState:
         return State(get_random_state(self._backend))
 
     def load(self, state: State) -> None:
-        """Set what `state` has returned."""
+        """Set the states that `state` returned."""
         set_random_state(self._backend, state.about)
 
 
 class Seeds:
-    """The random numbers of a model's layers, such as dropout: each generator has a seed and a count.
+    """The random number generators of a model's layers, such as dropout: each has a seed and a count.
 
     Args:
         model: The model.
@@ -46,32 +46,32 @@ class Seeds:
         self._model, self._replication = model, replication
 
     def _copies(self) -> list[list[tuple[int, Any]]]:
-        """Return each generator's state, as a variable of each of this worker's devices, with the device's number."""
+        """Return each generator's state, as a variable on each of this worker's devices, with the device's number."""
         states = [variable for variable in self._model.variables if variable.name == "seed_generator_state"]
         return [self._replication.replicas.copies_of(state) for state in states]
 
     def differ(self) -> None:
-        """Give every worker's layers random numbers of their own. All workers call this together.
+        """Give every worker's layers different random numbers. All workers must call this.
 
-        The chief's go on as they are. Another worker's seeds are made from the chief's and its number, so that one
-        `keras.utils.set_random_seed` on the chief makes all of them come again.
+        The chief's stay as they are. Other workers' seeds are derived from the chief's and their number, so that one
+        `keras.utils.set_random_seed` on the chief makes all of them reproducible.
         """
         communicator = self._replication.communicator
         self.derive(State(everyone_of(communicator).all_gather_object(self.state().about)[0]))
         backends.get().differ(communicator)
 
     def derive(self, state: State) -> None:
-        """Make this worker's random numbers those that follow from another's."""
+        """Derive this worker's random numbers from another's."""
         for copies, ((seed, count), *_) in zip(self._copies(), state.about, strict=True):
             for number, copy in copies:
                 copy.assign([mix(seed, number) if number > 0 else seed, count])
 
     def state(self) -> State:
-        """Return the states of this worker's generators, of each device."""
+        """Return the states of this worker's generators, for each device."""
         return State([[value_of(copy).tolist() for _, copy in copies] for copies in self._copies()])
 
     def load(self, state: State) -> None:
-        """Set what `state` has returned, on a worker with as many devices."""
+        """Set the states that `state` returned, on a worker with the same number of devices."""
         for copies, values in zip(self._copies(), state.about, strict=True):
             for (_, copy), value in zip(copies, values, strict=True):
                 copy.assign(value)

@@ -1,4 +1,4 @@
-"""Moving averages of weights (`use_ema`), where each stage's optimizer has those of its own."""
+"""Moving averages of weights (`use_ema`), of which each stage's optimizer has its own."""
 
 from collections.abc import Callable
 
@@ -13,18 +13,18 @@ __all__ = ["Averages"]
 
 
 class Averages:
-    """Has the averages become the weights when Keras says so: as `fit()` ends, before its callbacks' `on_train_end`.
+    """Replaces weights by their averages when Keras requests it: as `fit()` ends, before its callbacks' `on_train_end`.
 
-    Keras asks the model's optimizer to do that, which has the averages of all weights only where the stages have come
-    together. So each stage does it for its own weights. What a `SwapEMAWeights` has left in the model's optimizer, the
-    stage's optimizer gets back before it goes on. Without `use_ema` all this does nothing.
+    Keras calls the model's optimizer for this, which has the averages of all weights only after the stages have been
+    gathered. So each stage does it for its own weights. Averages that a `SwapEMAWeights` has left in the model's
+    optimizer are returned to the stage's optimizer before training goes on. Without `use_ema` all this does nothing.
 
     Args:
         model: The model.
         optimizer: The `StageOptimizer` of this rank's stage.
         whole: The `WholeModel`, or the `OwnStage` if no rank has the whole model.
         variables: List of the variables that this rank's stage trains.
-        share: Function. Gives a weight of several stages from the one that trains it to the others.
+        share: Function. Sends weights that several stages use from the one that trains them to the others.
     """
 
     def __init__(
@@ -41,18 +41,18 @@ class Averages:
         self.are_kept = bool(self._inner.use_ema)
 
     def begin(self) -> None:
-        """Have Keras ask this object, from now on."""
-        if self.are_kept:  # past Keras, which would track it
+        """Make Keras call this object, from now on."""
+        if self.are_kept:  # bypasses Keras, which would track it
             object.__setattr__(self._inner, "finalize_variable_values", self._finalize)
 
     def release(self) -> None:
-        """Let the rank have its stage only, as a step begins."""
+        """Free all but this rank's stage, as a step begins."""
         self._take_back()
         self._whole.release()
-        self.begin()  # the model's optimizer may have been made anew
+        self.begin()  # the model's optimizer may have been created again
 
     def end(self) -> None:
-        """Have Keras ask the model's optimizer again."""
+        """Make Keras call the model's optimizer again."""
         vars(self._inner).pop("finalize_variable_values", None)
 
     def _take_back(self) -> None:
@@ -63,5 +63,5 @@ class Averages:
         self._take_back()
         self._optimizer.distributed.inner_optimizer.finalize_variable_values(self._variables)
         self._share()
-        if isinstance(self._whole, WholeModel) and self._whole.is_whole:  # others have other weights now
+        if isinstance(self._whole, WholeModel) and self._whole.is_whole:  # other stages' weights have changed
             self._whole.gather_weights()

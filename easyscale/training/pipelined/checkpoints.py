@@ -1,4 +1,4 @@
-"""Checkpoints of a `fit()` by pipelines: those of one process, from the state of all stages."""
+"""Checkpoints of a `fit()` by pipelines: like those of one process, made from the state of all stages."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class AllRanks:
 
 @dataclasses.dataclass(frozen=True)
 class StagedModel:
-    """A model of which each rank has a stage.
+    """A model of which each rank has one stage.
 
     Attributes:
         model: The model.
@@ -57,7 +57,7 @@ class StagedModel:
     optimizers: Sequence[DistributedOptimizer]
 
     def build(self) -> None:
-        """Build the model's optimizer: layers are built, as a model that is cut knows its inputs."""
+        """Build the model's optimizer. Layers are built already: a model that is cut knows its inputs."""
         build_whole(self.model)
 
 
@@ -74,7 +74,7 @@ def checkpointing_of(
     console: Console,
     options: Mapping[str, Any],
 ) -> Checkpointing:
-    """Return what writes checkpoints of a `fit()`, and goes on from one.
+    """Return the `Checkpointing` of a `fit()`.
 
     Args:
         model: The model.

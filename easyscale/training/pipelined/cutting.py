@@ -1,4 +1,4 @@
-"""Where a model is cut, the same on all ranks."""
+"""The cut of a model into stages, the same on all ranks."""
 
 import keras
 
@@ -13,11 +13,11 @@ from easyscale.training.whole_batches import local_batch
 
 __all__ = ["Cutting"]
 
-_SAMPLES = 32  # of a batch, where only the data know
+_SAMPLES = 32  # the assumed batch size if only the data knows it
 
 
 class Cutting:
-    """Cuts a model as a `Pipeline` says. How long its layers take is measured once, by the chief.
+    """Cuts a model as a `Pipeline` specifies. The chief measures the times of its layers once.
 
     Args:
         model: The model.
@@ -28,14 +28,14 @@ class Cutting:
         self._times: list[float] | None = None
 
     def cut(self, pipeline: Pipeline, mesh: Mesh) -> Cut:
-        """Return the `Cut` for a `fit()`. All ranks call this together.
+        """Return the `Cut` for a `fit()`. All ranks must call this.
 
         Args:
             pipeline: The `Pipeline`.
             mesh: The `Mesh`.
 
         Raises:
-            ValueError: If the model cannot be cut so.
+            ValueError: If the model cannot be cut like this.
         """
         if pipeline.cut == "time" and self._times is None:
             self._times = self._measure(pipeline, mesh.communicator)
@@ -43,7 +43,7 @@ class Cutting:
         return cut_model(self._model, pipeline.stages, pipeline.names, times)
 
     def _measure(self, pipeline: Pipeline, communicator: Communicator) -> list[float]:
-        graph = cut_model(self._model, pipeline.stages).graph  # what cannot be cut is refused on all ranks
+        graph = cut_model(self._model, pipeline.stages).graph  # raises on all ranks if the model cannot be cut
         communicator.progress.activity = Activity.FIRST_STEP
         times: list[float] = []
         if communicator.is_chief:

@@ -1,8 +1,8 @@
-"""What a model that pipelines train does differently in `fit()`, and what its callbacks do together.
+"""Pipeline-parallel training of a model in `fit()`, and its collective operations around callbacks.
 
-Every rank has the whole model, as the script builds it. In a `fit()` it trains the layers of its stage, and has no
-memory for the weights of others. All stages come together at the end of `fit()`, at that of each epoch if a callback
-may look at weights, and before an evaluation. They never do if the model was built in `scope()`.
+Every rank has the whole model, as the script builds it. In a `fit()` it trains the layers of its stage, and keeps no
+memory for the weights of others. All stages are gathered at the end of `fit()`, at the end of each epoch if a callback
+may read weights, and before an evaluation. They never are if the model was built in `scope()`.
 """
 
 import contextlib
@@ -71,9 +71,9 @@ class PipelineDistribution:
 
     @classmethod
     def of(cls, model: keras.Model) -> "PipelineDistribution":
-        """Return the model's distribution; make it the first time."""
+        """Return the model's distribution; create it the first time."""
         if not cls.trains(model):
-            object.__setattr__(model, "_easyscale_pipeline", cls(model))  # past Keras, which would track it
+            object.__setattr__(model, "_easyscale_pipeline", cls(model))  # bypasses Keras, which would track it
         return model._easyscale_pipeline
 
     @staticmethod
@@ -89,14 +89,14 @@ class PipelineDistribution:
         check_every: int,
         checkpoint: Mapping[str, Any] | None,
     ) -> None:
-        """Take in how the model is trained. All ranks call this together, before the callbacks begin.
+        """Configure the training of the model. All ranks must call this, before the callbacks begin.
 
         Args:
             pipeline: The `Pipeline`.
             communicator: The `Communicator` of all ranks.
-            options: Dict. Arguments of `DistributedOptimizer`, for what is between pipelines.
-            check_every: Int. After so many steps the weights of the pipelines are compared.
-            checkpoint: Dict. Arguments of `Checkpointing`; `None` if there are no checkpoints.
+            options: Dict. Arguments of `DistributedOptimizer`, for the exchange between pipelines.
+            check_every: Int. The number of steps between comparisons of the pipelines' weights.
+            checkpoint: Dict. Arguments of `Checkpointing`; `None` for no checkpoints.
         """
         refusals.check_form(options, checkpoint is not None)
         self._pipeline, self._options, self._check_every = pipeline, dict(options), check_every
@@ -111,7 +111,7 @@ class PipelineDistribution:
 
     @property
     def stages(self) -> Communicator:
-        """The ranks of this pipeline, of which each has one stage."""
+        """The ranks of this pipeline, each with one stage."""
         return self._mesh["model"]
 
     @property
@@ -120,7 +120,7 @@ class PipelineDistribution:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank is the first of its pipeline."""
+        """True if this rank is the first of its pipeline."""
         return all(self._mesh[axis].rank == 0 for axis in self._mesh.axes if axis != "data")
 
     @property
@@ -130,13 +130,13 @@ class PipelineDistribution:
 
     @property
     def exchanges_in_graphs(self) -> bool:
-        """Whether ranks exchange something inside of what Keras makes a graph of: an evaluation, or a prediction."""
+        """True if ranks communicate inside of what Keras compiles into a graph: an evaluation, or a prediction."""
         return self.size > 1 or is_deferred(self._model)
 
     # A fit()
 
     def begin(self, params: dict, hooks: list[str], callbacks: list, act_as_chief: Callable[..., list] | None) -> None:
-        """Start a `fit()`, after its callbacks have: equal ranks, a stage on each."""
+        """Start a `fit()`, after its callbacks: ranks are made equal, with one stage each."""
         model, world = self._model, self._mesh.communicator
         refusals.check(model, self._pipeline.microbatches)
         warn_of_own_state(model, self._pipeline.microbatches, self._mesh)
@@ -150,7 +150,7 @@ class PipelineDistribution:
         if not all(world.all_gather_object(self._made_for and self._made_for == [*key, self._whole.natives])):
             self._cut_model()
         self._whole.start_equal()
-        lines = str(self._cut).splitlines()  # while weights are whole
+        lines = str(self._cut).splitlines()  # while all weights are here
         if not self._made_for:
             self._steps, self._made_for = self._make_steps(), [*key, self._whole.natives]
         else:
@@ -175,7 +175,7 @@ class PipelineDistribution:
 
     @property
     def is_cut(self) -> bool:
-        """Whether each rank has the weights of its stage only."""
+        """True if each rank has only the weights of its stage."""
         return self._calls.staged is not None
 
     def cut_for(self, pipeline: Pipeline, communicator: Communicator, options: Mapping[str, Any]) -> None:
@@ -199,7 +199,7 @@ class PipelineDistribution:
             self._whole = WholeModel(model, self._cut, mesh)
 
     def bring_together(self) -> None:
-        """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this."""
+        """Gather all weights on all ranks, and the optimizer's state in the chief's model. All ranks must call this."""
         self._split.show()
         self._whole.bring_together(self._optimizer)
 
@@ -214,14 +214,14 @@ class PipelineDistribution:
         return steps
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start the epoch number `epoch`, from 0."""
+        """Start epoch number `epoch`, from 0."""
         self._progress.move_to(epoch)
         if self._checkpointing is not None:
             self._checkpointing.begin_epoch()
         self._optimizer.distributed.workers.steps.begin(2 * epoch + 2, together=False)
 
     def end_epoch(self) -> None:
-        """Take in that an epoch is over, also for its callbacks."""
+        """Do nothing at the end of an epoch. Called after the epoch's callbacks."""
 
     def _train(self, iterator: Iterator) -> dict[str, Any]:
         """Make a step, in place of Keras's train function."""
@@ -252,35 +252,35 @@ class PipelineDistribution:
         self._split.hide()
 
     def end_step(self) -> None:
-        """Take in that a step is done, also one of other pipelines."""
+        """Count a step, also one of other pipelines only."""
         self._progress.count(1)
         if self._agreed.looks_in_steps:
             self.bring_together()
 
     @property
     def _begun(self) -> PipelineSteps:
-        assert self._steps is not None  # Keras makes steps behind `begin`
+        assert self._steps is not None  # Keras makes steps after `begin`
         return self._steps
 
     def skips(self) -> bool:
-        """Return whether the step that begins was made before the checkpoint that training goes on from."""
+        """Return whether the step that begins was made before the checkpoint from which training resumes."""
         return self._checkpointing is not None and self._checkpointing.skips
 
     def has_ended(self, evaluates: bool) -> bool:
-        """Return whether the step that ends has found no more data, and was none: then it has raised an exception."""
+        """Return `False`: a step that finds no more data raises an exception."""
         return False
 
     def settle(self, hook: str) -> None:
-        """Take in that a callback may look at the weights: then they are whole behind each step."""
+        """Do nothing: if a callback may read weights, they are gathered after each step."""
 
     def decide(self, hook: str | None = None) -> None:
-        """Let what callbacks of any rank have decided hold on all; after a step's hook only if some may have."""
+        """Apply decisions of any rank's callbacks to all ranks; after a step's hook only if there may be some."""
         if hook is None or hook in self._agreed.hooks:
             self._files.answer()
             self._meetings.meet(Kind.DECISION)
 
     def _results(self, original: Callable, logs: dict) -> dict:
-        """Return the logs of all ranks' data, when this rank's have come to an end."""
+        """Return the logs of all ranks' data, when this rank's data has ended."""
         if self._calls.are_evaluating or not self._training:
             return self._calls.results(original, logs)
         if self._checkpointing is not None:
@@ -301,7 +301,7 @@ class PipelineDistribution:
         return tell(along, merged)
 
     def end(self) -> None:
-        """End a `fit()`, after its callbacks have: the model's optimizer has its state again."""
+        """End a `fit()`, after its callbacks: return the state to the model's optimizer."""
         self._files.answer()
         self._begun.compare()
         self._split.end(complete=True)
@@ -312,14 +312,14 @@ class PipelineDistribution:
         self.stop()
 
     def fail(self, hook: str) -> None:
-        """Leave a `fit()` in which a callback has raised an exception, here or on all ranks: the chief's may write."""
+        """Leave a `fit()` in which a callback raised an exception, here or on all ranks: the chief may be writing."""
         if self._training and hook in ("on_epoch_begin", "on_epoch_end", "on_train_end", *self._agreed.hooks):
-            with contextlib.suppress(Exception):  # the callback's exception is the one to be shown
+            with contextlib.suppress(Exception):  # the callback's exception is the one to report
                 self._files.answer()
         self.stop()
 
     def stop(self) -> None:
-        """Leave a `fit()`; if it was not ended, without the other ranks."""
+        """Leave a `fit()`; if it has not ended, without the other ranks."""
         self._calls.end()
         if self._training:
             self._training = False
@@ -348,6 +348,6 @@ class PipelineDistribution:
 
 @functools.cache
 def _mesh(communicator: Communicator, stages: int, ranks: int) -> Mesh:
-    """Return the mesh of pipelines of so many stages, each on so many ranks, the same for all models."""
+    """Return the mesh of pipelines of `stages` stages, each on `ranks` ranks: the same object for all models."""
     within = {"split": ranks} if ranks > 1 else {}
     return Mesh(communicator, {"data": communicator.size // (stages * ranks), "model": stages, **within})

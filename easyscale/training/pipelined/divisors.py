@@ -1,4 +1,4 @@
-"""What losses of the whole batch are divided by, before its first micro-batch."""
+"""Divisors of losses over the whole batch, computed before its first micro-batch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,16 +19,16 @@ __all__ = ["Divisors"]
 
 
 class Divisors:
-    """Counts, on the first stage, the weights and the elements that masks leave, of all pipelines together.
+    """Counts, on the first stage, the weights and the unmasked elements of all pipelines together.
 
-    A loss that is divided by these is known when the last micro-batch has come; its gradient is needed before. So the
-    model's loss is asked beforehand what it divides by, with zeros for the outputs, and the masks that follow from the
-    inputs.
+    A loss with such a divisor is known only after the last micro-batch, but its gradient is needed before. So the
+    model's loss is called in advance to find its divisors, with zeros for the outputs, and with the masks that follow
+    from the inputs.
 
     Args:
         model: The model.
         graph: Its `Graph`.
-        labels: `Labels` of some batch, for their structure.
+        labels: `Labels` of any batch, for their structure.
         communicator: The `Communicator` of the first stages of all pipelines.
         backend: The `Backend`.
         batch: The `WholeBatch` of the replication between pipelines.
@@ -51,7 +51,7 @@ class Divisors:
         self.count = 0
 
     def totals(self, inputs: Sequence[np.ndarray] = (), labels: Sequence[np.ndarray] = ()) -> np.ndarray:
-        """Return the sums over pipelines, in the order in which losses ask. All first stages must call this.
+        """Return the sums over pipelines, in the order in which losses request them. All first stages must call this.
 
         Args:
             inputs: The model's inputs in this step. Defaults to none: this pipeline has no samples.
@@ -79,14 +79,14 @@ class Divisors:
 
 
 class _Counting(PartOfBatch):
-    """A batch that notes what losses ask of it.
+    """A batch that records the requests of losses.
 
     Args:
         batch: The `WholeBatch` of the replication between pipelines.
         samples: Scalar tensor. The samples of the batch.
 
     Attributes:
-        asked: List of scalar tensors. What losses are divided by.
+        asked: List of scalar tensors. The divisors of the losses.
     """
 
     def __init__(self, batch: WholeBatch, samples: Any):

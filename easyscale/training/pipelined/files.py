@@ -1,4 +1,4 @@
-"""Files of a model whose weights no rank has all of: each tensor comes from its stage as the chief writes it."""
+"""Files of a model whose weights no rank has in full: the chief fetches each tensor from its stage while writing."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from easyscale.training.pipelined.own_stage import Needed, OwnStage
 
 __all__ = ["StagedFiles"]
 
-_FILE_ENDS, _HOOKS_END = -1, -2  # beside the number of a tensor, what the chief tells the other stages
+_FILE_ENDS, _HOOKS_END = -1, -2  # messages of the chief to the other stages, besides numbers of tensors
 
 
 class StagedFiles:
-    """Writes files of a model, which are what Keras writes of a whole one.
+    """Writes files of a model, the same as Keras writes for a whole one.
 
-    The chief writes a file, and asks for each tensor that it does not have when it comes to it: so it has memory for
-    one of these at a time. The other stages of the first pipeline answer until the file is there; other pipelines do
-    nothing. It sends each weight, and each state, once.
+    The chief writes a file, and requests each tensor that it does not have when it gets to it: so it needs memory for
+    only one of these at a time. The other stages of the first pipeline answer until the file is complete; other
+    pipelines do nothing. Each weight, and each state, is sent once.
 
     Args:
         own: The `OwnStage` of this rank.
@@ -39,7 +39,7 @@ class StagedFiles:
         self._takes_part = mesh["data"].rank == 0
 
     def save(self, write: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Call `write(*args, **kwargs)` on the chief, with the values of all stages. All ranks call this."""
+        """Call `write(*args, **kwargs)` on the chief, with the values of all stages. All ranks must call this."""
         if not self._takes_part:
             return
         needed = self._own.variables
@@ -54,7 +54,7 @@ class StagedFiles:
             self._tell(_FILE_ENDS)
 
     def answer_hooks(self) -> None:
-        """Let the chief's callbacks write files: others answer until these have been called. All ranks call this."""
+        """Serve the chief's callbacks, which may write files, until they have been called. All ranks must call this."""
         if not self._takes_part:
             return
         if self._stages.rank > 0:
@@ -87,7 +87,7 @@ class StagedFiles:
                 self._send(needed[row[0]])
 
     def answer(self, what: int) -> None:
-        """Do what the first stage asks for, while this one waits for it to call the model."""
+        """Answer a request of the first stage, while this one waits for it to call the model."""
         if what == _HOOKS_END:
             raise DesyncError(
                 "all ranks must call a model that was built in `scope()`. Received: a call on stage "

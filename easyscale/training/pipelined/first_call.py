@@ -1,4 +1,4 @@
-"""A model that was built in `scope()` is called before its first `fit()`: it is cut then."""
+"""Cutting of a model that was built in `scope()` and is called before its first `fit()`."""
 
 import functools
 import weakref
@@ -20,7 +20,7 @@ _options: weakref.WeakKeyDictionary[Pipeline, Mapping[str, Any]] = weakref.WeakK
 
 
 def set_options(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
-    """Take in what is between pipelines in a call before the first `fit()`.
+    """Set the options of the exchange between pipelines, for a call before the first `fit()`.
 
     Args:
         pipeline: The `Pipeline`.
@@ -30,10 +30,11 @@ def set_options(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
 
 
 class FirstCall:
-    """Cuts a model when it evaluates, predicts, or is called, on all ranks and before a `fit()` has cut it.
+    """Cuts a model that evaluates, predicts, or is called, on all ranks, before a `fit()` has cut it.
 
-    Each rank makes the weights of its stage then, and what was loaded goes to the stages, as when a `fit()` begins.
-    With `cut="time"` the chief measures the passes of each layer first. The `fit()` behind goes on with these weights.
+    Each rank then creates the weights of its stage, and loaded values are sent to the stages, as at the start of a
+    `fit()`. With `cut="time"` the chief measures the passes of each layer first. The next `fit()` continues with these
+    weights.
 
     Args:
         model: The model.
@@ -63,9 +64,9 @@ class FirstCall:
         return getattr(self._model, name)(*args, **kwargs)
 
     def _call(self, name: str, original: Callable, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # Shapes need no values, and in a graph, such as that of a `fit()` without `Distribute`, it is too late.
+        # Shape inference needs no values, and in a graph, as in a `fit()` without `Distribute`, it is too late.
         is_late = not all(map(_is_eager, keras.tree.flatten(inputs)))
-        # A model inside of another is called where a stage is.
+        # A model nested in another is called as part of a stage.
         if keras_internals.in_stateless_scope() or is_late or StageLayers.under_way:
             return original(inputs, *args, **kwargs)
         return self._together(name, original, inputs, *args, **kwargs)

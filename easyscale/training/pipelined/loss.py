@@ -1,9 +1,9 @@
 """Loss and metrics of a micro-batch, on the last stage.
 
-The loss is a mean over the samples of the micro-batch. Its share in the batch's is the micro-batch's share of samples,
-and a metric that is given a mean counts it by its samples: so all micro-batches of all pipelines together are the batch
-of one process. A loss that is a sum, or divided by weights or by what a mask leaves, is made such a mean: see
-`training.parts.losses`, and `divisors` for what it is divided by.
+The loss is a mean over the samples of the micro-batch. Its weight in the batch's loss is the micro-batch's fraction of
+the samples, and a metric weights a mean by its samples: so all micro-batches of all pipelines together are equivalent
+to the batch of one process. A loss that is a sum, or divided by weights or by the number of unmasked elements, is
+converted to such a mean: see `training.parts.losses`, and `divisors` for its divisor.
 """
 
 from collections.abc import Sequence
@@ -43,12 +43,12 @@ class Labels:
         return [(array.shape[1:], array.dtype) for array in self.arrays]
 
     def described(self) -> list:
-        """Return what must be the same on the stage that sends them and on the one that gets them, for JSON."""
+        """Return what must match between the stage that sends them and the one that receives them, for JSON."""
         forms = [[list(shape), dtype.name] for shape, dtype in self.forms]
         return [forms, [leaf is not None for leaf in self._leaves]]
 
     def packed(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
-        """Return targets and sample weights that consist of these tensors."""
+        """Return targets and sample weights with these tensors."""
         left = iter(tensors)
         leaves = [None if leaf is None else next(left) for leaf in self._leaves]
         y, sample_weight = keras.tree.pack_sequence_as(self._structure, leaves)
@@ -61,7 +61,7 @@ class LossOfStage:
     Args:
         model: The model.
         batch: The `WholeBatch` of the replication between pipelines.
-        labels: `Labels` of some batch, for their structure.
+        labels: `Labels` of any batch, for their structure.
     """
 
     def __init__(self, model: keras.Model, batch: WholeBatch, labels: Labels):
@@ -76,18 +76,18 @@ class LossOfStage:
             if not losses:
                 raise ValueError("a model must have a loss. Received: none. Give `compile` one, or add it in a layer")
             loss = sum(losses)
-            model.metrics[0].update_state(loss, sample_weight=samples)  # that of the loss
+            model.metrics[0].update_state(loss, sample_weight=samples)  # the metric of the loss
             model.compute_metrics(None, y, outputs, sample_weight=sample_weight)
         return loss
 
 
 class _MicroBatch(PartOfBatch):
-    """One micro-batch among those of all pipelines, as losses and metrics see it.
+    """One micro-batch of those of all pipelines, as seen by losses and metrics.
 
     Args:
         batch: The `WholeBatch` of the replication between pipelines.
-        numbers: Vector: the samples of the micro-batch, those of all, and the totals of losses that are no means over
-            samples, in the order in which losses ask for them; see `Divisors`.
+        numbers: Vector: the samples of the micro-batch, those of all, and the totals of losses that are not means over
+            samples, in the order in which losses request them; see `Divisors`.
     """
 
     def __init__(self, batch: WholeBatch, numbers: Any):
@@ -96,9 +96,9 @@ class _MicroBatch(PartOfBatch):
         self._totals = (numbers[index] for index in range(2, numbers.shape[0]))
 
     def total(self, vector: Any, fingerprint: Any = None) -> Any:
-        """Return the number of all samples, and if there are two numbers what a loss is divided by.
+        """Return the number of all samples and, if there are two numbers, the divisor of a loss.
 
-        Behind those of losses come those of metrics, which add up what each micro-batch has.
+        Requests of metrics follow those of losses. They get their own number back, as they sum over micro-batches.
         """
         own = keras.ops.unstack(vector, num=vector.shape[0])[1:]
         numbers = [self._all_samples, *(next(self._totals, divisor) for divisor in own)]

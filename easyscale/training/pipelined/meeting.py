@@ -1,4 +1,4 @@
-"""What all ranks of all pipelines tell each other before they do something together."""
+"""Agreement between all ranks of all pipelines before they do something together."""
 
 import enum
 from collections.abc import Callable
@@ -17,7 +17,7 @@ __all__ = ["Kind", "Meetings", "Met", "meet"]
 
 
 class Kind(enum.IntEnum):
-    """What a rank comes for. One that comes for `END` takes part in what the others do, and comes again."""
+    """The purpose of a rank. One that comes for `END` takes part in the others' operations, and comes again."""
 
     END = 0  # of an epoch's data
     DECISION = 1
@@ -26,11 +26,11 @@ class Kind(enum.IntEnum):
 
 
 class Met(NamedTuple):
-    """What ranks have told each other.
+    """The result of a meeting.
 
     Attributes:
-        kind: `Kind`. What those do that have not come to the end of their data.
-        samples: List. For each rank the samples of its batch.
+        kind: `Kind`. The purpose of the ranks whose data has not ended.
+        samples: List. For each rank, the samples of its batch.
         stops: Bool. Whether some rank's callbacks want to stop.
         learning_rate: Float. The chief's; NaN if it follows a schedule.
         asked: Bool. Whether some rank was asked to end.
@@ -46,10 +46,10 @@ class Met(NamedTuple):
 def meet(
     communicator: Communicator, kind: Kind, samples: int, stops: bool, learning_rate: float, asked: bool = False
 ) -> Met:
-    """Tell all ranks what this one does next; return what they do. It sends one row of 40 bytes.
+    """Tell all ranks the purpose of this one; return that of all. It sends one row of 40 bytes.
 
     Raises:
-        DesyncError: If some come for a step and others for a decision, or stages of one pipeline have different data.
+        DesyncError: If some come for a step and others for a decision.
     """
     rows = communicator.all_gather_rows(np.array([kind, samples, stops, learning_rate, asked]))
     kinds = rows[:, 0].astype(int)
@@ -65,14 +65,14 @@ def meet(
 
 
 class Meetings:
-    """Where the ranks of a `fit()` meet, also those that have no data left. It is `Steps` to checkpoints.
+    """The synchronization points of ranks in a `fit()`, including those without data. Implements `Steps`.
 
     Args:
         model: The model.
         communicator: The `Communicator` of all ranks.
 
     Attributes:
-        asked_to_end: Bool. Whether some rank was asked to end, as far as all know since they met the last time.
+        asked_to_end: Bool. Whether some rank was asked to end, as of the last meeting of all ranks.
     """
 
     def __init__(self, model: keras.Model, communicator: Communicator):
@@ -81,23 +81,23 @@ class Meetings:
         self._acts: dict[Purpose, Callable[[int], None]] = {}
 
     def ask_to_end(self) -> None:
-        """Have all ranks end together."""
+        """Make all ranks end together."""
         self._asked = True
 
     def register(self, purpose: Purpose, act: Callable[[int], None]) -> None:
-        """Have a rank without data do `act(steps)` when others have come for `purpose`."""
+        """Register `act(steps)`, called on ranks without data when others come for `purpose`."""
         self._acts[purpose] = act
 
     def reach(self, purpose: Purpose, detail: int = 0) -> None:
-        """Return when all ranks that have data have come to a checkpoint."""
+        """Wait until all ranks that have data have come to a checkpoint."""
         self.meet(Kind.CHECKPOINT)
 
     def join_checkpoint(self, steps: int) -> None:
-        """Do with the others, without data, what they have come to."""
+        """Take part, without data, in the checkpoint of the others."""
         self._acts[Purpose.CHECKPOINT](steps)
 
     def meet(self, kind: Kind, samples: int = 0) -> Met:
-        """Tell all ranks what this one does next; take in what their callbacks have decided, if it is time for that."""
+        """Tell all ranks the purpose of this one; apply the callbacks' decisions if the purpose is to decide."""
         optimizer = self._model.optimizer
         rate = learning_rate_of(unscaled(optimizer))
         number = float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else float("nan")

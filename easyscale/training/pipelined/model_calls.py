@@ -1,4 +1,4 @@
-"""What is called of a model that pipelines train, but for `fit()` and what writes files."""
+"""Calls of a model that pipelines train, except `fit()` and methods that write files."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -15,15 +15,15 @@ __all__ = ["ModelCalls"]
 
 
 class ModelCalls:
-    """`evaluate` and `predict`, as they are where each rank has the whole model, or only its stage.
+    """`evaluate` and `predict`, for ranks with the whole model, or with only their stage.
 
     Args:
         model: The model.
-        is_training: Function. Returns whether a `fit()` goes on.
-        bring_together: Function. Gives all ranks all weights.
+        is_training: Function. Returns whether a `fit()` is in progress.
+        bring_together: Function. Gathers all weights on all ranks.
 
     Attributes:
-        REPLACED: The methods of a model in whose place those of the same name are called, with the model's own first.
+        REPLACED: The methods of a model that those of the same name replace; these take the model's own one first.
         staged: `StagedCalls`. Defaults to `None`: each rank has the whole model when it evaluates.
     """
 
@@ -36,7 +36,7 @@ class ModelCalls:
         self.staged: StagedCalls | None = None
 
     def prepare(self, mesh: Mesh, options: Mapping[str, Any]) -> None:
-        """Take in between which pipelines what is evaluated.
+        """Set the pipelines that evaluate together.
 
         Args:
             mesh: The `Mesh`.
@@ -44,7 +44,7 @@ class ModelCalls:
         """
         if (made_for := (mesh, dict(options))) != self._made_for:
             self._evaluation, self._made_for = Evaluation(self._model, mesh["data"], options), made_for
-        self.end()  # of one that was interrupted
+        self.end()  # an evaluation that was interrupted
 
     @property
     def _evaluates(self) -> Evaluation:
@@ -61,11 +61,11 @@ class ModelCalls:
 
     @property
     def are_evaluating(self) -> bool:
-        """Whether an evaluation goes on of which all ranks, or the stages of this pipeline, have the results."""
+        """True during an evaluation whose results all ranks, or the stages of this pipeline, share."""
         return self._evaluates.is_together or (self.staged is not None and self.staged.is_evaluating)
 
     def results(self, original: Callable, logs: dict) -> dict:
-        """Return the logs of an evaluation when its data have come to an end, or `original(logs)`."""
+        """Return the logs of an evaluation when its data has ended, or `original(logs)`."""
 
         def own() -> dict:
             return self._evaluates.merge(logs) if self._evaluates.is_together else original(logs)

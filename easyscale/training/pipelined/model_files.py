@@ -1,4 +1,4 @@
-"""What writes files of a model that pipelines train."""
+"""Methods of a model trained by pipelines that write files."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ __all__ = ["ModelFiles"]
 
 
 class ModelFiles:
-    """`save` and its like, as they are where each rank has the whole model, or only its stage.
+    """`save` and similar methods, for ranks with the whole model, or with only their stage.
 
     Args:
         model: The model.
         writes: Function. Returns whether this rank writes, if it has the whole model.
 
     Attributes:
-        REPLACED: The methods of a model in whose place those of the same name are called, with the model's own first.
+        REPLACED: The methods of a model that those of the same name replace; these take the model's own one first.
         staged: `StagedFiles`. Defaults to `None`: each rank has the whole model when it writes.
     """
 
@@ -30,7 +30,7 @@ class ModelFiles:
         self.staged: StagedFiles | None = None
 
     def save(self, original: Callable, *args: Any, **kwargs: Any) -> None:
-        # In fit() all ranks come here, in callbacks of the user's own; the file is written once.
+        # In fit() all ranks come here, from custom callbacks; the file is written once.
         if self.staged is not None:
             self.staged.save(original, *args, **kwargs)
         elif self._writes():
@@ -47,6 +47,6 @@ class ModelFiles:
         self.save(original, *args, **kwargs)
 
     def answer(self) -> None:
-        """Let the chief's callbacks have written files, for which it asks the other stages."""
+        """Serve the chief's callbacks, whose files may need tensors of the other stages."""
         if self.staged is not None:
             self.staged.answer_hooks()

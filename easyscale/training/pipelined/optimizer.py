@@ -1,4 +1,4 @@
-"""A stage's optimizer: like the model's, for the stage's weights, and over all pipelines."""
+"""A stage's optimizer: like the model's, for the stage's weights, and synchronized over all pipelines."""
 
 import contextlib
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ __all__ = ["StageOptimizer", "build_whole", "keyed"]
 
 
 class StageOptimizer:
-    """The optimizer of one stage. It counts steps, and learns, by the variables of the model's.
+    """The optimizer of one stage. It shares the step counter and the learning rate of the model's.
 
     Args:
-        model: The model. If its optimizer is built, its state is taken.
-        variables: The variables of the stage that are trained.
+        model: The model. If its optimizer is built, its state is copied.
+        variables: The trainable variables of the stage.
         communicator: The `Communicator` of the ranks that have the same stage.
         options: Dict. Arguments of `DistributedOptimizer`.
 
@@ -52,13 +52,13 @@ class StageOptimizer:
                 "an exchange between pipelines must wait for all of them. Received: "
                 f"exchange='{self.distributed.workers.gradients.exchange.name}'. Use 'ring'"
             )
-        self.distributed.starts_equal = False  # the whole model does
+        self.distributed.starts_equal = False  # the whole model starts equal instead
         self.distributed.build(variables)
         self._keys = list(keyed(inner, model, variables))
         self.load(model)
 
     def load(self, model: keras.Model) -> None:
-        """Take the state of the model's optimizer, if that is built."""
+        """Load the state of the model's optimizer, if it is built."""
         known = keyed(model.optimizer, model, model.trainable_variables) if model.optimizer.built else {}
         for key, state in zip(self._keys, _states(self.distributed.inner_optimizer), strict=True):
             if key in known and has_value(known[key]):
@@ -68,7 +68,7 @@ class StageOptimizer:
         """Return the state by key, on the first of the ranks that have the stage. All of them must call this.
 
         Args:
-            memory: `SnapshotMemory`. Where it is. Defaults to `None`: in memory of its own.
+            memory: `SnapshotMemory` for the copies. Defaults to `None`: new memory.
         """
         inner = self.distributed.inner_optimizer
         values = self.distributed.collect_state(SnapshotMemory() if memory is None else memory)
@@ -78,21 +78,21 @@ class StageOptimizer:
         return {key: by_id[id(state)] for key, state in zip(self._keys, _states(inner), strict=True)} if values else {}
 
     def own_state(self) -> dict[str, np.ndarray]:
-        """Return the state by key, where it is not divided. Keys are the same on all ranks."""
+        """Return the state by key, if it is not sharded. Keys are the same on all ranks."""
         states = _states(self.distributed.inner_optimizer)
         return {key: value_of(state) for key, state in zip(self._keys, states, strict=True)}
 
     def variables(self) -> dict[str, keras.Variable]:
-        """Return the variables that have the state, by key, where it is not divided."""
+        """Return the variables of the state, by key, if it is not sharded."""
         return dict(zip(self._keys, _states(self.distributed.inner_optimizer), strict=True))
 
     def scale(self) -> Any:
-        """Return how many times larger gradients are than those of the loss. In a graph it is a tensor of it."""
+        """Return the factor by which gradients are larger than those of the loss; in a graph, as a tensor."""
         return self.distributed.inner_optimizer.scale_loss(1.0)
 
 
 def _copy_for_stage(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return an optimizer like the model's, that does not clip by the norm of all weights."""
+    """Return an optimizer like the model's that does not clip by the norm of all weights."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         inner = _copy_for_stage(optimizer.inner_optimizer)
         return type(optimizer)(inner, optimizer.initial_scale, optimizer.dynamic_growth_steps)
@@ -103,9 +103,9 @@ def _copy_for_stage(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
 
 
 def build_whole(model: keras.Model) -> None:
-    """Build the model's optimizer for all of its variables, as Keras does it in the first step.
+    """Build the model's optimizer for all of its variables, as Keras does in the first step.
 
-    That of a model that was built in a scope gets no state by this.
+    For a model that was built in a scope, this allocates no state.
     """
     optimizer = model.optimizer
     if optimizer.built:
@@ -119,7 +119,7 @@ def build_whole(model: keras.Model) -> None:
 
 
 def _states(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
-    """Return an optimizer's variables but for steps so far and learning rates, with those that Keras does not list."""
+    """Return an optimizer's variables except step counters and learning rates, with those that Keras does not list."""
     progress: set[int] = set()
     for part in [optimizer, *inside(optimizer)]:
         progress |= {id(variable) for variable in part.variables} - {id(variable) for variable in states_of(part)}
@@ -129,13 +129,13 @@ def _states(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
 def keyed(
     optimizer: keras.optimizers.Optimizer, model: keras.Model, variables: list[keras.Variable]
 ) -> dict[str, keras.Variable]:
-    """Return an optimizer's state by the number that the model gives the variable it belongs to, and what it is of it.
+    """Return an optimizer's state by key: the model's number of the variable that it belongs to, and the state's name.
 
-    An optimizer has lists of what belongs to its variables. Other states have names that begin with a variable's path,
-    in which the model's may be another one on each rank; those that belong to none have no names of their own.
+    An optimizer has lists of states, one for each variable. Other states have names that begin with a variable's path,
+    in which the model's name may differ between ranks; those that belong to no variable are numbered.
 
     Args:
-        optimizer: The optimizer. It is built.
+        optimizer: The optimizer, built.
         model: The model.
         variables: The variables of the model that the optimizer trains.
     """
@@ -160,9 +160,9 @@ def keyed(
 
 
 def _listed(optimizer: keras.optimizers.Optimizer, count: int) -> dict[int, tuple[int, str]]:
-    """Return, for each state in a list that has one for each variable, by identity, the variable's index and the list.
+    """Return, by `id`, the variable's index and the list's name of each state in a list with one state per variable.
 
-    Names do not tell: layers of two parts of a model may have one name, and Adafactor's state has the variable's.
+    Names are ambiguous: layers in two parts of a model may share a name, and Adafactor's state has the variable's.
     """
     return {
         id(state): (index, name)

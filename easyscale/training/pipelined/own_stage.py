@@ -1,4 +1,4 @@
-"""The weights and the state of one stage, on a rank that never has those of the others."""
+"""The weights and the state of one stage, on a rank that never has those of other stages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,10 +22,10 @@ Needed = tuple[keras.Variable, list[int]]  # a variable, and the stages that nee
 
 
 class OwnStage:
-    """Sees to it that a rank has the weights of its stage, and the optimizer's state for these, and no others.
+    """Keeps on a rank only the weights of its stage, and the optimizer's state for these.
 
     Args:
-        model: The model. It was built in the `scope()` of a pipeline.
+        model: The model, built in the `scope()` of a pipeline.
         cut: The `Cut`.
         mesh: The `Mesh`, with the axes `"data"` and `"model"`.
     """
@@ -44,24 +44,25 @@ class OwnStage:
     def variables(self) -> list[Needed]:
         """Each weight, and each state of the model's optimizer that belongs to one, with the stages that need it.
 
-        The list is the same on all ranks. The first of the stages trains the weight, and is the one that has the state.
+        The list is the same on all ranks. The first of the stages trains the weight, and has the state.
         """
         return [*self._users.values(), *self._states()]
 
     @property
     def natives(self) -> list[int]:
-        """What stands for the weights of this stage, by identity: what is traced knows these, and no others.
+        """The `id`s of the framework variables of this stage's weights: traced functions use these, and no others.
 
-        They change if weights have gone to another rank and come back, as where another model has the same layers.
+        They change if weights have moved to another rank and back, such as when another model has the same layers.
         """
         rank = self._mesh["model"].rank
         return [id(native_of(variable)) for variable, stages in self._users.values() if rank in stages]
 
     def start_equal(self) -> None:
-        """Give all ranks the values with which they begin. All ranks must call this.
+        """Give all ranks their initial values. All ranks must call this.
 
-        What the chief has already, or else another stage, such as from a file or a `fit()` before, goes to the stage
-        that needs it. What no rank has is made where it is needed. All pipelines begin with what the first one has.
+        Values that the chief already has, or else another stage, such as from a file or an earlier `fit()`, are sent to
+        the stage that needs them. Values that no rank has are created where they are needed. All pipelines start with
+        the values of the first one.
         """
         along, across = self._mesh["model"], self._mesh["data"]
         states = self._states()
@@ -87,9 +88,9 @@ class OwnStage:
         self._has_state = True
 
     def settle(self) -> bool:
-        """Give the stages what has come since to a rank that does not need it; return whether there was any.
+        """Send values that ranks have since received, but do not need, to their stages; return whether there were any.
 
-        It was loaded, or is of layers that another model has on that rank. All ranks must call this.
+        They were loaded, or belong to layers that another model has on that rank. All ranks must call this.
         """
         rank = self._mesh["model"].rank
         has_more = any(rank not in stages and has_value(variable) for variable, stages in self._users.values())
@@ -98,14 +99,14 @@ class OwnStage:
         return has_come
 
     def release(self) -> None:
-        """Let the model's optimizer have no memory for the state, which the stage's optimizer has now."""
+        """Free the state in the model's optimizer, which the stage's optimizer has now."""
         if self._has_state:
             self._has_state = False
             for variable, _ in self._states():
                 release(variable)
 
     def abandon(self, optimizer: StageOptimizer) -> None:
-        """Leave a `fit()` that was interrupted, without the other ranks: this one keeps what it has.
+        """Leave an interrupted `fit()` without the other ranks: this one keeps what it has.
 
         Args:
             optimizer: The `StageOptimizer` of this rank's stage.
@@ -116,7 +117,7 @@ class OwnStage:
     def bring_together(self, optimizer: StageOptimizer) -> None:
         """Give the model's optimizer the state of this rank's stage, for files. All ranks must call this.
 
-        Only the first pipeline's has it: there it takes no memory, but where the pipelines divide it.
+        Only in the first pipeline; there it takes no memory, unless the pipelines shard it.
 
         Args:
             optimizer: The `StageOptimizer` of this rank's stage.
@@ -129,7 +130,7 @@ class OwnStage:
             self.keep(optimizer)
 
     def keep(self, optimizer: StageOptimizer) -> None:
-        """Give the model's optimizer the state that this rank has, which is not divided. It takes no memory.
+        """Give the model's optimizer the state that this rank has, which is not sharded. It takes no memory.
 
         Args:
             optimizer: The `StageOptimizer` of this rank's stage.
@@ -148,11 +149,11 @@ class OwnStage:
         model, optimizer = self._model, self._model.optimizer
         if not optimizer.built:
             return []
-        if self._known[0] is not optimizer:  # else it has the variables that it had
+        if self._known[0] is not optimizer:  # otherwise its variables are unchanged
             found = []
             for key, variable in keyed(optimizer, model, model.trainable_variables).items():
                 number, _, _ = key.partition(" ")
-                if number != "-":  # what belongs to no weight all stages have alike
+                if number != "-":  # all stages have the states that belong to no weight
                     _, stages = self._users.get(id(model.trainable_variables[int(number)]), (variable, [0]))
                     found.append((variable, stages[:1]))
             self._known = optimizer, found
@@ -160,12 +161,12 @@ class OwnStage:
 
 
 def _bring(communicator: Communicator, needed: Sequence[Needed], makes: bool) -> None:
-    """Give each variable to the stages that need it, from the first stage that has it. All stages must call this.
+    """Send each variable to the stages that need it, from the first stage that has it. All stages must call this.
 
     Args:
         communicator: The `Communicator` of the stages.
         needed: List of variables and stages, the same on all.
-        makes: Bool. Whether the first stage that needs one makes it if none has it.
+        makes: Bool. Whether the first stage that needs a variable creates it if none has it.
     """
     has = communicator.all_gather_object([has_value(variable) for variable, _ in needed])
     for number, (variable, stages) in enumerate(needed):

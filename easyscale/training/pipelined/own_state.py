@@ -1,6 +1,6 @@
-"""The state of a `fit()` of a model that is on no rank as a whole: each rank has that of its stage.
+"""The state of a `fit()` of a model that no rank has in full: each rank has that of its stage.
 
-A checkpoint of it is what one process would write; see `StageCopies` for how it is written, and read.
+A checkpoint of it is what one process would write; see `StageCopies` for writing and reading it.
 """
 
 from collections.abc import Mapping
@@ -39,18 +39,18 @@ class OwnNames:
         return {f"weight/{number}": weight for number, weight in enumerate(self._model.weights)}
 
     def states(self) -> dict[str, keras.Variable]:
-        """Return the variables of the model's optimizer by name. It is built then."""
+        """Build the model's optimizer; return its variables by name."""
         build_whole(self._model)
         return {f"optimizer/0/{index}": state for index, state in enumerate(all_variables(self._model.optimizer))}
 
     def by_key(self) -> dict[str, str]:
-        """Return the name of each state by the key that all stages know it by."""
+        """Return the name of each state by its key, which is the same on all stages."""
         names = {id(state): name for name, state in self.states().items()}
         states = keyed(self._model.optimizer, self._model, self._model.trainable_variables)
         return {key: names[id(state)] for key, state in states.items()}
 
     def needed(self) -> dict[str, list[int]]:
-        """Return the stages that need each of them, of which the first has it, but for what all have alike."""
+        """Return the stages that need each of them, of which the first has it; except those that all stages have."""
         variables = {**self.weights(), **self.states()}
         stages = {id(variable): stages for variable, stages in self._own.variables}
         return {name: stages[id(variable)] for name, variable in variables.items() if id(variable) in stages}
@@ -62,7 +62,7 @@ class OwnWeights:
     Args:
         names: The `OwnNames`.
         mesh: The `Mesh`.
-        memory: `SnapshotMemory`. Where copies of them are.
+        memory: `SnapshotMemory` for copies of them.
         copies: The `StageCopies`.
     """
 
@@ -71,7 +71,7 @@ class OwnWeights:
         self._stage, self._writes = mesh["model"].rank, mesh["data"].rank == 0
 
     def _copied(self) -> dict[str, keras.Variable]:
-        """Those of which this rank has a copy while a checkpoint is written; the chief has what is of no stage."""
+        """Return the weights that this rank copies for a checkpoint; those of no stage are the chief's."""
         needed = self._names.needed()
         return {
             name: weight
@@ -80,20 +80,20 @@ class OwnWeights:
         }
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `state` finds memory for."""
+        """Return shape and dtype of each array for which `state` uses the memory."""
         return specs_of(list(self._copied().values()))
 
     def describe(self) -> list[list]:
-        """Return path and shape of each, for JSON."""
+        """Return path and shape of each weight, for JSON."""
         return [[weight.path, list(weight.shape)] for weight in self._names.weights().values()]
 
     def state(self) -> State:
-        """Return them, on the chief: those of other stages come when they are written."""
+        """Return the weights, on the chief: those of other stages are fetched when they are written."""
         own = {name: self._memory.copy(backends.view_of(weight)) for name, weight in self._copied().items()}
         return State(self.describe(), self._copies.hold(_specs_of(self._names.weights()), own))
 
     def load(self, state: State) -> None:
-        """Set what this rank needs of what `state` has returned."""
+        """Set the weights that this rank needs of those that `state` returned."""
         needed = self._names.needed()
         for name, weight in self._names.weights().items():
             if self._stage in needed.get(name, [self._stage]):
@@ -108,7 +108,7 @@ class OwnOptimizer:
         mesh: The `Mesh`.
         model: The model.
         optimizer: The `StageOptimizer` of this rank.
-        memory: `SnapshotMemory`. Where copies of it are.
+        memory: `SnapshotMemory` for copies of it.
         copies: The `StageCopies`.
     """
 
@@ -125,7 +125,7 @@ class OwnOptimizer:
         self._writes, self._is_chief = mesh["data"].rank == 0, mesh.communicator.is_chief
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `state` finds memory for."""
+        """Return shape and dtype of each array for which `state` uses the memory."""
         return self._optimizer.distributed.updates.of_checkpoints.state_specs() if self._writes else []
 
     def describe(self) -> list[list]:
@@ -133,10 +133,10 @@ class OwnOptimizer:
         return [classes_of(self._model.optimizer)]
 
     def state(self) -> State:
-        """Return the whole of it, on the chief: that of other stages comes when it is written."""
+        """Return the whole state, on the chief: that of other stages is fetched when it is written."""
         variables, needed, names = self._names.states(), self._names.needed(), self._names.by_key()
         states, own = self._optimizer.state(self._memory), {}
-        if self._is_chief:  # what all stages have alike: steps so far, learning rate
+        if self._is_chief:  # the same on all stages: step counter, learning rate
             common = [name for name, state in variables.items() if name not in needed and has_value(state)]
             own = {name: backends.value_of(variables[name]) for name in common}
         if self._writes:
@@ -144,7 +144,7 @@ class OwnOptimizer:
         return State(self.describe(), self._copies.hold(_specs_of(variables), own))
 
     def load(self, state: State) -> None:
-        """Set what this rank needs of what `state` has returned."""
+        """Set the state that this rank needs of what `state` returned."""
         variables, needed, names = self._names.states(), self._names.needed(), self._names.by_key()
         check_count(self._model.optimizer, len(variables), state)
         distributed = self._optimizer.distributed

@@ -1,4 +1,4 @@
-"""A part of the whole batch, where nothing is asked of other processes: what losses and metrics see of it."""
+"""A part of the whole batch, as losses and metrics see it, without communication between processes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["PartOfBatch"]
 
 
 class PartOfBatch(WholeBatch):
-    """A part of the batch of all pipelines; `total` is a subclass's. It normalizes by its own moments.
+    """A part of the batch of all pipelines; subclasses define `total`. Normalization uses the part's own moments.
 
     Args:
         batch: The `WholeBatch` of the replication between pipelines.

@@ -1,4 +1,4 @@
-"""What a pipeline cannot train, each in one line and before the first step."""
+"""Models and options that a pipeline cannot train, each refused in one line before the first step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,13 +17,13 @@ _STEPS = ("train_step", "compute_loss", "compute_metrics")
 
 
 def check(model: keras.Model, microbatches: int) -> None:
-    """Raise `ValueError` if pipelines cannot train a model that is compiled as this one.
+    """Raise `ValueError` if pipelines cannot train a model that is compiled like this one.
 
-    What can be seen of its layers only when they are called is refused then: see `Stage`.
+    Problems that show only when its layers are called are refused then: see `Stage`.
 
     Args:
         model: The model.
-        microbatches: Int. The parts of a batch that go through it one after the other.
+        microbatches: Int. The number of micro-batches in a batch.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
@@ -34,12 +34,12 @@ def check(model: keras.Model, microbatches: int) -> None:
 
 
 def check_deferred(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], has_checkpoints: bool) -> None:
-    """Raise `ValueError` if a `fit()` needs weights of other stages, of a model that was built in a scope.
+    """Raise `ValueError` if a `fit()` of a model that was built in a scope needs weights of other stages.
 
     Args:
         model: The model.
         callbacks: List of this rank's callbacks.
-        has_checkpoints: Bool. Whether `Distribute` is to write checkpoints, or goes on from one.
+        has_checkpoints: Bool. Whether `Distribute` writes checkpoints, or resumes from one.
     """
     outside = "build the model outside of `scope()`"
     for callback in callbacks:
@@ -63,11 +63,11 @@ def check_deferred(model: keras.Model, callbacks: Sequence[keras.callbacks.Callb
 
 
 def check_form(options: Mapping[str, Any], has_checkpoints: bool) -> None:
-    """Raise `ValueError` if checkpoints would lack what a form has left out of gradients.
+    """Raise `ValueError` if checkpoints would lack the residuals of a compression.
 
     Args:
         options: Dict. Arguments of `DistributedOptimizer`.
-        has_checkpoints: Bool. Whether `Distribute` is to write checkpoints, or goes on from one.
+        has_checkpoints: Bool. Whether `Distribute` writes checkpoints, or resumes from one.
     """
     form = compression.asked(options.get("compression"))
     if has_checkpoints and isinstance(form, compression.Compression) and form.keeps_error:
@@ -78,7 +78,7 @@ def check_form(options: Mapping[str, Any], has_checkpoints: bool) -> None:
         )
 
 
-Refusal = tuple[str, str, str]  # the rule, what came, the remedy
+Refusal = tuple[str, str, str]  # the rule, what was received, the remedy
 
 
 def _of_step(model: keras.Model) -> Iterator[Refusal]:

@@ -1,4 +1,4 @@
-"""The layers of a stage that the ranks which have it divide among themselves."""
+"""Layers of a stage that are split over the ranks of the stage."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,17 +23,17 @@ __all__ = ["SplitStage"]
 
 
 class SplitStage:
-    """Has layers of this rank's stage split in its steps. Of a pipeline without `split` it does nothing.
+    """Splits layers of this rank's stage in its steps. For a pipeline without `split` it does nothing.
 
     Args:
         model: The model. It is whole.
         cut: The `Cut`.
         pipeline: The `Pipeline`.
-        mesh: The `Mesh`. It has the axis `"split"` if there is something to divide.
+        mesh: The `Mesh`. It has the axis `"split"` if each stage has several ranks.
         optimizer: The `DistributedOptimizer` of this rank's stage.
 
     Attributes:
-        summary: String. Which layers of the model are split; empty if none are.
+        summary: String. A description of the model's split layers; empty if there are none.
 
     Raises:
         ValueError: If they cannot be split.
@@ -47,7 +47,7 @@ class SplitStage:
         self._group = mesh["split"] if "split" in mesh.axes else None
         if self._group is None or pipeline.split is None:
             return
-        check_slices(optimizer.inner_optimizer, model.trainable_variables)  # also where a stage has none
+        check_slices(optimizer.inner_optimizer, model.trainable_variables)  # even if a stage has none
         ranks = self._group.size
         kinds = pipeline.split.kinds(model, ranks, samples=None)
         stages = [_stage_of(kind, cut) for kind in kinds]
@@ -68,7 +68,7 @@ class SplitStage:
         return self._graph is not None and self._optimizer.workers.batch.graph() is self._graph
 
     def passes(self, run: Callable[[list], list]) -> Callable[[list], list]:
-        """Return what computes a pass of the stage, in the graph, with its layers split."""
+        """Return a function that computes a pass of the stage, in the graph, with its layers split."""
 
         def split(tensors: list) -> list:
             self._graph = self._optimizer.workers.batch.graph()
@@ -80,11 +80,11 @@ class SplitStage:
         return split if self._layers else run
 
     def common(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the arrays of the first of the ranks that have this stage, which may have shuffled in another way."""
+        """Return the arrays of the first of the ranks that have this stage: others may have shuffled differently."""
         return list(arrays) if self._group is None else of_first(self._group, arrays)
 
     def begin(self) -> None:
-        """Let the layers be split from now on. Weights are whole, and equal on all ranks."""
+        """Split the layers from now on. Weights must be whole, and equal on all ranks."""
         for layer in self._layers:
             layer.add_to(self._optimizer.workers.gradients)
         for variable in self._variables:
@@ -92,24 +92,24 @@ class SplitStage:
         self._set_calls(are_slices=True)
 
     def show(self) -> None:
-        """Let the layers of this rank be whole, beside its slices. All ranks that have the stage must call this."""
+        """Show whole layers on this rank, besides its slices. All ranks that have the stage must call this."""
         if self._are_slices:
             for variable in self._variables:
                 variable.show(variable.collect())
             self._set_calls(are_slices=False)
 
     def hide(self) -> None:
-        """Let the layers be split again, as a step begins."""
+        """Split the layers again, as a step begins."""
         if not self._are_slices:
             for variable in self._variables:
                 variable.hide()
             self._set_calls(are_slices=True)
 
     def end(self, complete: bool) -> None:
-        """Let the layers be whole at the end of a `fit()`.
+        """Restore whole layers at the end of a `fit()`.
 
         Args:
-            complete: Bool. Whether all ranks call this. If not, what the others have is lost: it is NaN.
+            complete: Bool. Whether all ranks call this. If not, the others' slices are lost: they are NaN.
         """
         groups = self._optimizer.workers.gradients.groups
         if not groups:
@@ -132,7 +132,7 @@ def _stage_of(kind: Kind, cut: Cut) -> int:
     """Return the stage that has a layer.
 
     Raises:
-        ValueError: If several have.
+        ValueError: If several stages have it.
     """
     own = {id(variable) for variable in kind.layer.weights}
     stages = [stage.number for stage in cut.stages if own & set(map(id, stage.used))]

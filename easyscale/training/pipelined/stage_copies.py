@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint that stages have, where no rank has those of all: how they come to the file, and back."""
+"""Arrays of a checkpoint that no rank has in full: their transfer between stages and the file."""
 
 import atexit
 import contextlib
@@ -19,29 +19,29 @@ from easyscale.training.broadcast_arrays import dtype_name
 
 __all__ = ["StageCopies"]
 
-_END = -1  # beside the number of an array, what the chief tells the other stages
+_END = -1  # a message of the chief to the other stages, besides numbers of arrays
 
 
 class StageCopies:
-    """The parts of a checkpoint on the ranks of the stages that they belong to. It is `Parts`.
+    """The parts of a checkpoint on the ranks of the stages that they belong to. Implements `Parts`.
 
-        chief, in the thread that writes       stage s, in a thread beside training
+        chief, in the writer thread            stage s, in a background thread
         the number of an array  ------------------>
                                 <------------------  the copy
         ...
         end                     ------------------>
 
-    A rank of the first pipeline has a copy of its own part while a checkpoint is written, and the chief one array more.
-    Each array of another stage is sent once, with 8 bytes that ask for it; other pipelines do nothing. If the chief
-    writes anew, as on a full disk, it asks again.
+    While a checkpoint is written, a rank of the first pipeline has a copy of its own part, and the chief one array
+    more. Each array of another stage is sent once, after a request of 8 bytes; other pipelines do nothing. If the chief
+    starts over, as on a full disk, it requests the arrays again.
 
-    When training goes on, the chief reads one array after the other, and sends it to each stage of the first pipeline
-    that needs it, which broadcasts it to the other ranks of that stage.
+    To resume training, the chief reads one array after the other, and sends it to each stage of the first pipeline that
+    needs it, which broadcasts it to the other ranks of that stage.
 
     Args:
         mesh: The `Mesh`, with the axes `"data"` and `"model"`.
-        needed: Function. Returns, for each array by name, the stages that need it, of which the first has it. What all
-            need is not among it. It is the same on all ranks, in one order.
+        needed: Function. Returns, for each array by name, the stages that need it; the first of them has it. Arrays
+            that all stages need are left out. It is the same on all ranks, in the same order.
     """
 
     def __init__(self, mesh: Mesh, needed: Callable[[], Mapping[str, Sequence[int]]]):
@@ -52,21 +52,21 @@ class StageCopies:
         self._names: list[str] = []
         self._thread: threading.Thread | None = None
 
-    # A checkpoint is written
+    # Writing a checkpoint
 
     def hold(self, specs: Mapping[str, Spec], own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Keep the copies of this rank. Return the arrays of all stages on the chief, nothing elsewhere.
 
-        Those of other stages come when they are written.
+        Those of other stages are fetched when they are written.
 
         Args:
             specs: Dict. The `Spec` of each array, by name.
-            own: Dict. The copies of those that this rank has.
+            own: Dict. The copies of this rank's arrays.
         """
         self._held |= own
         if not self._world.is_chief:
             return {}
-        # What has a dtype, and becomes an array, is as good as one to `checkpoint.file.write`.
+        # `checkpoint.file.write` accepts anything that has a dtype and converts to an array.
         return {
             name: own[name] if name in own else cast(np.ndarray, _Later(spec, name, self._ask))
             for name, spec in specs.items()
@@ -84,7 +84,7 @@ class StageCopies:
     def _answer(self, held: Mapping[str, np.ndarray]) -> None:
         wait_patiently()
         row = np.zeros(1, int)
-        with contextlib.suppress(PeerError):  # the chief has failed, or has left: it writes nothing any more
+        with contextlib.suppress(PeerError):  # the chief has failed, or has left: it writes nothing more
             while row[0] != _END:
                 asked = self._beside.ireceive(row, 0)
                 self._beside.poll(asked.done, Wait("waits for the chief to write", lambda: [0], stalls=False))
@@ -110,10 +110,10 @@ class StageCopies:
             self._thread.join()
             self._thread = None
 
-    # Training goes on from one
+    # Resuming from one
 
     def hand_out(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return what this rank needs of a file. Of an array that only others need it has an empty one.
+        """Return the arrays that this rank needs from a file. Those that only others need are empty.
 
         Args:
             arrays: `StoredArrays`, on the chief.
@@ -149,7 +149,7 @@ class StageCopies:
 
 
 class _Later:
-    """An array of another stage. It comes, and takes memory, when it is written.
+    """An array of another stage. It is fetched, and takes memory, when it is written.
 
     Args:
         spec: The `Spec` of the array.
@@ -171,5 +171,5 @@ def _specs_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Spec]:
 
 @functools.cache
 def _finish_at_exit() -> None:
-    """Let a checkpoint be written before this process takes leave of the others, also behind an interruption."""
+    """Finish checkpoints before this process leaves the others, also after an interruption."""
     atexit.register(CheckpointWriter.finish_all)

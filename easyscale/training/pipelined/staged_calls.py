@@ -23,10 +23,10 @@ __all__ = ["StagedCalls", "tell"]
 
 
 class StagedCalls:
-    """Has each rank call its own stage's layers where a script calls the model. All ranks of a pipeline do it together.
+    """Makes each rank call its own stage's layers when the script calls the model. All ranks of a pipeline must do so.
 
-    Losses and metrics are computed on the last stage, which is the only one that has the outputs of an `evaluate`, and
-    known on all at its end. What `predict` and the model itself return is on all ranks.
+    Losses and metrics are computed on the last stage, the only one that has the outputs of an `evaluate`, and are sent
+    to all at its end. The results of `predict`, and of the model itself, are on all ranks.
 
     Args:
         model: The model.
@@ -36,7 +36,7 @@ class StagedCalls:
         files: The `StagedFiles`.
 
     Attributes:
-        is_evaluating: Bool. Whether an `evaluate` goes on.
+        is_evaluating: Bool. Whether an `evaluate` is in progress.
     """
 
     def __init__(self, model: keras.Model, cut: Cut, mesh: Mesh, own: OwnStage, files: StagedFiles):
@@ -52,14 +52,14 @@ class StagedCalls:
 
     @contextlib.contextmanager
     def together(self, trains: bool) -> Iterator[None]:
-        """Inside, all ranks call the model in the same order; what is wrong with a call is raised as it was.
+        """Return a context in which all ranks call the model in the same order; errors are raised without wrapping.
 
         Args:
-            trains: Bool. Whether this is in a `fit()`. Else what was loaded on some rank goes where it is needed.
+            trains: Bool. Whether this is in a `fit()`. If not, values loaded on a rank are sent where they are needed.
         """
-        compile_without_xla(self._model, self._is_chief)  # also compiled anew, and not yet in a `fit()`
+        compile_without_xla(self._model, self._is_chief)  # it may have been compiled again, with no `fit()` since
         if not trains and self._own.settle():
-            self._forget_functions()  # some weights are others than those that they know
+            self._forget_functions()  # some of the weights that they use have been replaced
         with self._inference.explained():
             yield
 
@@ -67,24 +67,24 @@ class StagedCalls:
         self._model.test_function = self._model.predict_function = None
 
     def evaluate(self, evaluate: Callable[[], Any]) -> Any:
-        """Return what `evaluate()` returns on the last stage."""
+        """Return the result of `evaluate()` on the last stage, on all stages."""
         self.is_evaluating = True
         try:
             result = evaluate()
         finally:
             self.is_evaluating = False
-        # On other stages a list is in another order: Keras's metrics have no names there.
+        # On other stages a list has another order: Keras's metrics have no names there.
         told = self._stages.all_gather_object(keras.tree.map_structure(lambda one: np.asarray(one).tolist(), result))
         return result if self._inference.is_last else told[-1]
 
     def step(self, step: Callable[[Any], Any], data: Any) -> Any:
-        """Return `step(data)`, a model's `test_step`, on the last stage, with the first one's labels; else nothing."""
+        """Return `step(data)`, a model's `test_step`, with the first stage's labels, on the last; else a dummy."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         leaves = keras.tree.flatten((y, sample_weight))
         came = iter(self._inference.begin(x, [leaf for leaf in leaves if leaf is not None]))
         if not self._inference.is_last:
             self._inference.forward(x, training=False, with_losses=True)
-            return {"loss": keras.ops.zeros(())}  # some tensor, which a graph must return
+            return {"loss": keras.ops.zeros(())}  # a graph must return some tensor
         leaves = [None if leaf is None else next(came) for leaf in leaves]
         y, sample_weight = keras.tree.pack_sequence_as((y, sample_weight), leaves)
         self._tests = True
@@ -94,7 +94,7 @@ class StagedCalls:
             self._tests = False
 
     def results(self, logs: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return `logs()` of the last stage, on all."""
+        """Return the last stage's `logs()`, on all stages."""
         return tell(self._stages, logs() if self._inference.is_last else {})
 
     def _make_test_function(self, model: keras.Model, force: bool = False) -> None:
@@ -104,14 +104,14 @@ class StagedCalls:
             model.test_function = functools.partial(_without_results, model.test_function)
 
     def _call(self, model: keras.Model, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        if keras_internals.in_stateless_scope():  # for shapes
+        if keras_internals.in_stateless_scope():  # Keras infers shapes
             return self._whole(inputs, training=training, mask=mask)
         if not self._tests:
             self._inference.begin(inputs)
         outputs, added = self._inference.forward(inputs, bool(training), with_losses=self._tests)
         if not self._tests:
             return self._inference.share(outputs)
-        keras.layers.Layer.add_loss(model, keras.ops.cast(added, keras.config.floatx()))  # a Functional has none
+        keras.layers.Layer.add_loss(model, keras.ops.cast(added, keras.config.floatx()))  # `Functional` overrides it
         return outputs
 
 
@@ -121,5 +121,5 @@ def _without_results(function: Callable[[Any], Any], data: Any) -> dict:
 
 
 def tell(stages: Communicator, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results of metrics on the last stage, on all stages of a pipeline."""
+    """Send the results of the last stage's metrics to all stages of a pipeline; return them."""
     return stages.all_gather_object({name: value.tolist() for name, value in numbers_of(dict(results)).items()})[-1]

@@ -1,6 +1,6 @@
-"""What has state in a `fit()` by pipelines: each stage has a part of it, and a checkpoint the whole.
+"""The state of a `fit()` by pipelines: each stage has a part of it, and a checkpoint the whole.
 
-A checkpoint is what one process would write: a worker of it is a pipeline. So it goes on in any number of stages.
+A checkpoint is what one process would write, with pipelines as workers. So it can be resumed with any number of stages.
 """
 
 import warnings
@@ -32,11 +32,11 @@ __all__ = ["LargeState", "StageSeeds", "StagedOptimizer", "StagedState", "Staged
 
 
 class LargeState(Described, Large, Protocol):
-    """Weights, or the state of optimizers, of all stages."""
+    """The weights, or the state of the optimizers, of all stages."""
 
 
 class StagedState(StateParts):
-    """The parts of the state, by name. All ranks call each method alike.
+    """The parts of the state, by name. All methods are collective.
 
     Args:
         model: The model.
@@ -44,8 +44,8 @@ class StagedState(StateParts):
         mesh: The `Mesh`, with the axes `"data"` and `"model"`.
         weights: The `StagedWeights`, or `OwnWeights`.
         optimizers: The `StagedOptimizer`, or `OwnOptimizer`.
-        memory: `SnapshotMemory` of these two.
-        parts: `Parts`. `None` if the chief has all of a checkpoint.
+        memory: `SnapshotMemory` for these two.
+        parts: `Parts`. `None` if the chief has the whole checkpoint.
         progress: The `FitProgress`.
         data: The `DataPosition`.
         callbacks: The `CallbackStates`.
@@ -93,39 +93,39 @@ class StagedWeights:
         model: The model.
         mesh: The `Mesh`.
         whole: The `WholeModel`.
-        memory: `SnapshotMemory`. Where copies of them are.
+        memory: `SnapshotMemory` for copies of them.
     """
 
     def __init__(self, model: keras.Model, mesh: Mesh, whole: WholeModel, memory: SnapshotMemory):
         self._weights, self._whole = Weights(model, mesh.communicator, memory), whole
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `state` finds memory for."""
+        """Return shape and dtype of each array for which `state` uses the memory."""
         return self._weights.specs()
 
     def describe(self) -> list[list]:
-        """Return path and shape of each, for JSON."""
+        """Return path and shape of each weight, for JSON."""
         return self._weights.describe()
 
     def state(self) -> State:
-        """Return them, on the chief."""
+        """Return the weights, on the chief."""
         self._whole.gather_weights()
         return self._weights.state()
 
     def load(self, state: State) -> None:
-        """Set what `state` has returned."""
+        """Set the weights that `state` returned."""
         self._weights.load(state)
 
 
 class StagedOptimizer:
-    """The state of the optimizers of all stages, as that of the model's one.
+    """The state of the optimizers of all stages, as that of the model's optimizer.
 
     Args:
         model: The model.
         mesh: The `Mesh`.
         whole: The `WholeModel`.
         optimizer: The `StageOptimizer` of this rank.
-        memory: `SnapshotMemory`. Where copies of it are.
+        memory: `SnapshotMemory` for copies of it.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class StagedOptimizer:
         return all_variables(self._model.optimizer)
 
     def specs(self) -> list[Spec]:
-        """Return shape and dtype of what `state` finds memory for."""
+        """Return shape and dtype of each array for which `state` uses the memory."""
         return specs_of(self._variables())
 
     def describe(self) -> list[list]:
@@ -146,7 +146,7 @@ class StagedOptimizer:
         return [classes_of(self._model.optimizer)]
 
     def state(self) -> State:
-        """Return the whole of it, on the chief."""
+        """Return the whole state, on the chief."""
         self._whole.give_back(self._optimizer)
         self._whole.gather_state(self._optimizer, complete=False, is_needed=self._mesh["data"].rank == 0)
         if not self._mesh.communicator.is_chief:
@@ -155,7 +155,7 @@ class StagedOptimizer:
         return State(self.describe(), {f"optimizer/0/{index}": self._memory.copy(value) for index, value in values})
 
     def load(self, state: State) -> None:
-        """Set what `state` has returned, also in one process or in another number of stages."""
+        """Set the state that `state` returned, also in one process or with another number of stages."""
         variables = self._variables()
         check_count(self._model.optimizer, len(variables), state)
         distributed = self._optimizer.distributed
@@ -167,7 +167,7 @@ class StagedOptimizer:
 
 
 def check_count(optimizer: keras.optimizers.Optimizer, count: int, state: State) -> None:
-    """Raise `EasyScaleError` if a checkpoint has other variables of an optimizer.
+    """Raise `EasyScaleError` if a checkpoint has another number of variables of an optimizer.
 
     Args:
         optimizer: The model's optimizer.
@@ -183,9 +183,9 @@ def check_count(optimizer: keras.optimizers.Optimizer, count: int, state: State)
 
 
 class StagedMetrics:
-    """The states of the metrics of all pipelines, which their last stages have.
+    """The states of the metrics of all pipelines, which are on their last stages.
 
-    Before the first step of the last stage there are no metrics. What is loaded then is kept until `settle`.
+    Before the first step of the last stage there are no metrics. A state that is loaded then is kept until `settle`.
 
     Args:
         model: The model.
@@ -200,24 +200,24 @@ class StagedMetrics:
         self._pending: State | None = None
 
     def describe(self) -> list[list] | None:
-        """Return what `MetricStates.describe` does on the last stage; `None` before its first step."""
+        """Return `MetricStates.describe` of the last stage; `None` before its first step."""
         return self._along.all_gather_object(self._states.describe())[self._last] if self._is_built else None
 
     def state(self) -> State:
-        """Return them, a row for each pipeline."""
+        """Return the states, a row for each pipeline."""
         own = self._states.state()
         about = self._along.all_gather_object(own.about)[self._last]
         return State(about, broadcast_arrays(self._along, dict(own.arrays), root=self._last))
 
     def load(self, state: State) -> None:
-        """Set what `state` has returned; see `MetricStates.load`."""
+        """Set the states that `state` returned; see `MetricStates.load`."""
         if not self._is_built:
             self._pending = state
         elif self._along.rank == self._last:
             self._states.load(state)
 
     def settle(self) -> None:
-        """Take in that there are metrics now."""
+        """Restore a pending state, because there are metrics now."""
         pending, self._pending, self._is_built = self._pending, None, True
         if pending is None or self._along.rank != self._last:
             return
@@ -234,7 +234,7 @@ class StagedMetrics:
 
 
 class StageSeeds:
-    """The random numbers of layers, such as dropout: they count on the rank of their stage.
+    """The random number generators of layers, such as dropout: they advance on the rank of their stage.
 
     Args:
         model: The model.
@@ -249,25 +249,25 @@ class StageSeeds:
         self._generators = [(variable, stage_of.get(id(variable), 0)) for variable in generators]
 
     def state(self) -> State:
-        """Return the states of this pipeline's generators, in the form of `Seeds.state`."""
+        """Return the states of this pipeline's generators, in the format of `Seeds.state`."""
         own = [backends.value_of(variable).tolist() for variable, _ in self._generators]
         stages = self._mesh["model"].all_gather_object(own)
         return State([[stages[stage][number]] for number, (_, stage) in enumerate(self._generators)])
 
     def load(self, state: State) -> None:
-        """Set what `state` has returned."""
+        """Set the states that `state` returned."""
         for (variable, _), (value, *_) in zip(self._generators, state.about, strict=True):
             variable.assign(value)
 
     def derive(self, state: State) -> None:
-        """Make this pipeline's random numbers those that follow from another's: the first goes on as it is."""
+        """Derive this pipeline's random numbers from another's; those of the first stay as they are."""
         number = self._mesh["data"].rank
         for (variable, _), ((seed, count), *_) in zip(self._generators, state.about, strict=True):
             variable.assign([mix(seed, number) if number > 0 else seed, count])
 
 
 class Stopping:
-    """Whether training was stopped.
+    """The `stop_training` flag, as a part of the training state.
 
     Args:
         model: The model.

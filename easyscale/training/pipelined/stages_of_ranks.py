@@ -1,4 +1,4 @@
-"""What `Distribute(model_parallel=...)` makes of the ranks: workers of several stages."""
+"""The workers that `Distribute(model_parallel=...)` makes of ranks: each has several stages."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,24 +17,24 @@ from easyscale.update.local_steps import LocalSteps
 
 __all__ = ["StagesOfRanks"]
 
-_DIVIDE = ("local_batch", "shard")  # what has divided data by the number of workers
+_DIVIDE = ("local_batch", "shard")  # these have divided data by the number of workers
 
 
 class StagesOfRanks:
-    """The pipelines that ranks are, from when the user has said so: `shard` and `local_batch` follow them.
+    """The pipelines that ranks form. Once this exists, `shard` and `local_batch` divide data among them.
 
     Args:
-        pipeline: The `Pipeline`, or `None` where each rank has the whole model.
-        communicator: What `easyscale.communicator.get` takes.
+        pipeline: The `Pipeline`, or `None` if each rank has the whole model.
+        communicator: An argument of `easyscale.communicator.get`.
         options: Dict. Arguments of `DistributedOptimizer`.
-        check_every: Int. After so many steps the weights of the pipelines are compared.
-        ranks: Int. How many ranks are one worker where there is no pipeline. Defaults to `1`.
+        check_every: Int. The number of steps between comparisons of the pipelines' weights.
+        ranks: Int. The number of ranks of a worker if there is no pipeline. Defaults to `1`.
 
     Attributes:
         pipeline: The `Pipeline`. `None` also with one rank, which has all stages.
 
     Raises:
-        ValueError: If there can be no pipelines.
+        ValueError: If pipelines are not possible.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StagesOfRanks:
         self._options = {name: value for name, value in options.items() if name not in ("communicator", "replication")}
         self._too_early: set[str] = set()
         if pipeline is not None:
-            self._communicator = communicators.get(communicator)  # by which an error is one line
+            self._communicator = communicators.get(communicator)  # so that errors are shown in one line
             _check(pipeline, options, self._communicator)
             if self._communicator.size > 1:
                 pipeline.check(self._communicator.size)
@@ -63,11 +63,11 @@ class StagesOfRanks:
             mesh.set_ranks_of_worker(ranks)
 
     def distribution_of(self, model: keras.Model, checkpoint: Mapping[str, Any] | None) -> PipelineDistribution:
-        """Return what trains a model so. All ranks call this together.
+        """Return the `PipelineDistribution` that trains a model. All ranks must call this.
 
         Args:
             model: The model.
-            checkpoint: Dict. Arguments of `Checkpointing`; `None` if there are no checkpoints.
+            checkpoint: Dict. Arguments of `Checkpointing`; `None` for no checkpoints.
         """
         assert self.pipeline is not None
         self.check_order()
@@ -76,7 +76,7 @@ class StagesOfRanks:
         return distribution
 
     def check_order(self) -> None:
-        """Raise `ValueError` if data have been divided before it was said how many ranks are one worker."""
+        """Raise `ValueError` if data was divided before the number of ranks of a worker was set."""
         late = " and ".join(sorted(self._too_early - called.names))
         if late:
             rule = "`Distribute(model_parallel=...)` must be made before data are divided, which ranks then share. "

@@ -1,4 +1,4 @@
-"""The begin of a `fit()` by pipelines: ranks agree on it, and have the same weights."""
+"""The start of a `fit()` by pipelines: ranks agree on it, and get equal weights."""
 
 import warnings
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ __all__ = [
     "what_steps_depend_on",
 ]
 
-# These look at no weights.
+# These read no weights.
 _BLIND = (
     "CSVLogger",
     "History",
@@ -41,12 +41,12 @@ _BLIND = (
 
 
 class Agreed(NamedTuple):
-    """What the callbacks of all ranks need.
+    """The requirements of the callbacks of all ranks.
 
     Attributes:
-        hooks: The hooks of a step in which some callback may decide something.
-        looks: Bool. Whether some callback may look at weights at the end of an epoch.
-        looks_in_steps: Bool. Whether one may do so behind each step.
+        hooks: The step hooks in which some callback may decide something.
+        looks: Bool. Whether some callback may read weights at the end of an epoch.
+        looks_in_steps: Bool. Whether one may do so after each step.
     """
 
     hooks: set[str]
@@ -55,13 +55,13 @@ class Agreed(NamedTuple):
 
 
 def agree(model: keras.Model, mesh: Mesh, plan: Sequence[Any], hooks: list[str], callbacks: Sequence) -> Agreed:
-    """Agree on what the ranks do, and with which epoch they begin.
+    """Agree on the plan of all ranks, and on the first epoch.
 
     Args:
-        model: The model. If its optimizer is built on some rank, it is afterwards on all.
+        model: The model. If its optimizer is built on some rank, it is built on all ranks.
         mesh: The `Mesh`.
-        plan: What must be the same on all ranks, for JSON.
-        hooks: The hooks of a step in which a callback of this rank may decide something.
+        plan: Values that must be the same on all ranks, for JSON.
+        hooks: The step hooks in which a callback of this rank may decide something.
         callbacks: List of this rank's callbacks.
 
     Raises:
@@ -79,14 +79,14 @@ def agree(model: keras.Model, mesh: Mesh, plan: Sequence[Any], hooks: list[str],
         )
     check_same_layers(layers)
     start_with_equal_layers(model, mesh.communicator)
-    keras_internals.set_initial_epoch(model, first_epochs[0])  # which BackupAndRestore may have set, on the chief
+    keras_internals.set_initial_epoch(model, first_epochs[0])  # BackupAndRestore may have set it on the chief
     if any(built):
         build_whole(model)
     return Agreed({hook for hooks_of_rank in all_hooks for hook in hooks_of_rank}, any(look), any(look_in_steps))
 
 
 def agree_on_model(model: keras.Model, mesh: Mesh) -> None:
-    """Agree on what a model is that is cut outside of a `fit()`; if its optimizer is built on some rank, build it.
+    """Check that a model is the same on all ranks, outside of a `fit()`; if its optimizer is built on some, build it.
 
     Args:
         model: The model.
@@ -103,13 +103,13 @@ def agree_on_model(model: keras.Model, mesh: Mesh) -> None:
 
 
 def start_equal(model: keras.Model, mesh: Mesh) -> None:
-    """Give all ranks the chief's weights and state, and each pipeline random numbers of its own for dropout."""
+    """Give all ranks the chief's weights and state, and each pipeline its own random numbers for dropout."""
     equality.start_equal(mesh.communicator, backends.get(), [*model.variables, *model.optimizer.variables])
     differ_by_pipeline(model, mesh["data"].rank)
 
 
 def differ_by_pipeline(model: keras.Model, number: int) -> None:
-    """Give a pipeline random numbers of its own for dropout. All pipelines have those of the first.
+    """Give a pipeline its own random numbers for dropout, derived from those of the first pipeline, which all have.
 
     Args:
         model: The model.
@@ -123,21 +123,21 @@ def differ_by_pipeline(model: keras.Model, number: int) -> None:
 
 
 def what_steps_depend_on(model: keras.Model) -> list:
-    """Return what stages depend on: while it is the same, what was traced in a `fit()` stays for the next."""
+    """Return what stages depend on: while it is unchanged, stages traced in a `fit()` are reused in the next one."""
     weights = [(id(variable), variable.trainable) for variable in model.variables]
     optimizer = unscaled(model.optimizer)
     rate = keras_internals.learning_rate_of(optimizer)
     config = {name: value for name, value in optimizer.get_config().items() if name != "learning_rate"}
-    loss = id(model.metrics[0])  # which `compile` makes anew
+    loss = id(model.metrics[0])  # `compile` creates a new one
     return [weights, id(model.optimizer), id(rate), config, loss]
 
 
 def warn_of_own_state(model: keras.Model, microbatches: int, mesh: Mesh) -> None:
-    """Warn, on the chief, of a layer of the user's own that may assign something in each call: micro-batches are many.
+    """Warn, on the chief, about a custom layer that may assign weights in each call, hence in each micro-batch.
 
     Args:
         model: The model.
-        microbatches: Int. The parts of a batch.
+        microbatches: Int. The number of micro-batches in a batch.
         mesh: The `Mesh`.
     """
     if microbatches == 1 or not mesh.communicator.is_chief:

@@ -32,7 +32,7 @@ __all__ = ["PipelineSteps"]
 class PipelineSteps:
     """Makes steps: the passes of this rank's stage, then the update of its weights.
 
-    Only the first stage of a pipeline reads data. The others go through their own, which must be as many batches.
+    Only the first stage of a pipeline uses its data. The others iterate over theirs, of the same number of batches.
 
     Args:
         model: The model.
@@ -41,13 +41,13 @@ class PipelineSteps:
         cut: The `Cut`.
         optimizer: The `StageOptimizer` of this rank's stage.
         backend: The `Backend`.
-        check_every: Int. After so many steps the weights of the pipelines are compared.
+        check_every: Int. The number of steps between comparisons of the pipelines' weights.
         split: `SplitStage`, of this rank's stage.
 
     Attributes:
         cut: The same.
         count: Int. The steps so far in this `fit()`.
-        on_stage: Function. Is called in the first step, when there are metrics. Defaults to `None`.
+        on_stage: Function. Called in the first step, when there are metrics. Defaults to `None`.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class PipelineSteps:
         self._stage: Stage | None = None
         self._divisors: Divisors | None = None  # on the first stage
         self.on_stage: Callable[[], None] | None = None
-        self._told: list = []  # of labels, by each stage
+        self._told: list = []  # descriptions of labels, by stage
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the numbers that a step returns
         self._all_stages = AllStages(model.optimizer, self._communicator, backend)
         self._update = backend.graph(self._apply)
         self.count = 0
 
     def restart(self) -> None:
-        """Begin another `fit()` by the same stages: what was traced stays."""
+        """Begin another `fit()` with the same stages: traced functions are reused."""
         self.count = 0
 
     @property
@@ -97,7 +97,7 @@ class PipelineSteps:
         return x, Labels(y, sample_weight), int(samples)
 
     def refusal_of_first(self, samples: list[int]) -> str | None:
-        """Return what to say if a worker's first batch has fewer samples than there are micro-batches, else `None`.
+        """Return an error message if a worker's first batch has fewer samples than micro-batches, else `None`.
 
         Args:
             samples: For each rank of the world the samples of its first batch; 0 if it has none.
@@ -114,12 +114,12 @@ class PipelineSteps:
         """Make a step; return the results of the metrics so far.
 
         Args:
-            batch: What `read` has returned.
+            batch: The result of `read`.
             samples: For each rank of the world the samples of its batch in this step.
-            on_begin: Function. Is called before the first pass, behind what may be refused.
+            on_begin: Function. Called before the first pass, after all checks.
         """
         x, labels, own = batch
-        ranks = len(samples) // self._mesh["data"].size  # of a pipeline, all of them neighbours
+        ranks = len(samples) // self._mesh["data"].size  # ranks of a pipeline: all are neighbours
         first = self._mesh["data"].rank * ranks
         own_pipeline = samples[first : first + ranks]
         if len(set(own_pipeline)) > 1:
@@ -149,7 +149,7 @@ class PipelineSteps:
         return logs
 
     def idle_step(self) -> None:
-        """Take part in a step of other pipelines, as this one has no data left."""
+        """Take part in a step of other pipelines, because this one has no data left."""
         if self.count == 0:
             raise DesyncError(
                 f"each pipeline must have data in the first step. Received: none on rank {self._world.rank}. Give "
@@ -161,11 +161,11 @@ class PipelineSteps:
 
     @property
     def _begun(self) -> Stage:
-        assert self._stage is not None  # it is made in the first step
+        assert self._stage is not None  # created in the first step
         return self._stage
 
     def _finish(self, stage: Stage, gradients: list, samples: int) -> None:
-        """Update this stage's weights; compare them if it is time."""
+        """Update this stage's weights; compare them if that is due."""
         self._update(gradients, keras.ops.convert_to_tensor(float(samples), "float64"))
         stage.tied.share()
         self.count += 1
@@ -173,7 +173,7 @@ class PipelineSteps:
             self.compare()
 
     def share_tied(self) -> None:
-        """Give weights of several stages from the stage that trains them to the others, behind the first step."""
+        """Send weights that several stages use from the one that trains them to the others, after the first step."""
         if self._stage is not None:
             self._stage.tied.share()
 
@@ -195,7 +195,7 @@ class PipelineSteps:
             optimizer.apply(gradients, self._variables)
 
     def _stage_for(self, labels: Labels, inputs: Sequence[np.ndarray]) -> Stage:
-        """Return the stage that takes such labels; make it, or make it anew, in the first step of a `fit()`."""
+        """Return the stage for such labels, in the first step of a `fit()`; create it unless there is one for them."""
         told = self._communicator.all_gather_object(labels.described())
         if told[0] != told[-1]:
             raise DesyncError(
@@ -222,7 +222,7 @@ class PipelineSteps:
         )
 
     def _tell_results(self) -> tuple[dict[str, Any], list[Request]]:
-        """Let all stages know what the metrics of the last one say; return it, and what is under way."""
+        """Send the results of the last stage's metrics to all stages; return them, and the pending requests."""
         results = numbers_of(self._model.get_metrics_result()) if self._is_last else {}
         if not self._shapes:
             all_shapes = self._communicator.all_gather_object(
@@ -239,7 +239,7 @@ class PipelineSteps:
 
 
 def _check_shapes(inputs: Sequence[Any], graph: keras_internals.Graph) -> None:
-    """Raise `ValueError` if an input has another shape than the model says."""
+    """Raise `ValueError` if an input has another shape than the model specifies."""
     for array, tensor in zip(inputs, graph.inputs, strict=True):
         shape = tuple(array.shape)
         pairs = itertools.zip_longest(shape, tensor.shape, fillvalue=0)

@@ -19,7 +19,7 @@ __all__ = ["WholeModel"]
 
 
 class WholeModel:
-    """Brings the stages of a pipeline together, and lets a rank have its own one only.
+    """Gathers the stages of a pipeline on each rank, and frees all but the rank's own.
 
     Args:
         model: The model. It is whole.
@@ -27,8 +27,8 @@ class WholeModel:
         mesh: The `Mesh`, with the axes `"data"` and `"model"`.
 
     Attributes:
-        is_whole: Bool. Whether this rank has all weights as they are now.
-        natives: Empty: what stands for a weight stays.
+        is_whole: Bool. Whether this rank has the current values of all weights.
+        natives: Empty: the framework variables of weights do not change.
     """
 
     natives: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ class WholeModel:
         self.is_whole = True
 
     def release(self) -> None:
-        """Let this rank have no memory for weights of other stages, nor for state that its stage's optimizer has."""
+        """Free the weights of other stages on this rank, and state that its stage's optimizer has."""
         self.is_whole = False
         if self._has_others:
             self._has_others = False
@@ -58,7 +58,7 @@ class WholeModel:
         self._has_state = False
 
     def abandon(self, optimizer: StageOptimizer) -> None:
-        """Give the weights of other stages a value again, without these: it is NaN."""
+        """Give the weights of other stages a value without communication: NaN."""
         if not self._has_others:
             self._has_others = True
             warnings.warn(
@@ -73,22 +73,22 @@ class WholeModel:
                 self._backend.hold(variable, np.full(variable.shape, nothing, dtype))
 
     def bring_together(self, optimizer: StageOptimizer) -> None:
-        """Give all ranks all weights, and the chief's model the optimizer's state. All ranks must call this.
+        """Gather all weights on all ranks, and the optimizer's state in the chief's model. All ranks must call this.
 
-        With averages of weights, which a callback may put in their place, all ranks get the state.
+        With averages of weights, which a callback may swap in, all ranks get the state.
 
         Args:
             optimizer: The `StageOptimizer` of this rank's stage.
         """
         if not self.is_whole:
             self.gather_weights()
-            averages = unscaled(self._model.optimizer).use_ema  # then it is not divided
+            averages = unscaled(self._model.optimizer).use_ema  # then it is not sharded
             is_first = self._mesh["data"].rank == 0 and ("split" not in self._mesh.axes or not self._mesh["split"].rank)
             self.gather_state(optimizer, complete=averages, is_needed=averages or is_first)
             self.is_whole = True
 
     def give_back(self, optimizer: StageOptimizer) -> None:
-        """Give a stage's optimizer the averages of weights that a callback may have changed since they came together.
+        """Load the model's averages into a stage's optimizer: a callback may have changed them since the gather.
 
         Args:
             optimizer: The `StageOptimizer` of this rank's stage.
@@ -97,7 +97,7 @@ class WholeModel:
             optimizer.load(self._model)
 
     def keep(self, optimizer: StageOptimizer) -> None:
-        """End a `fit()`: give all ranks all weights and all state, which is not divided. All ranks must call this.
+        """End a `fit()`: gather all weights and all state, which is not sharded, everywhere. All ranks must call this.
 
         Args:
             optimizer: The `StageOptimizer` of this rank's stage.
@@ -108,7 +108,7 @@ class WholeModel:
         self.is_whole = True
 
     def gather_weights(self) -> None:
-        """Give every rank the weights of all stages. All ranks of a pipeline must call this."""
+        """Gather the weights of all stages on every rank. All ranks of a pipeline must call this."""
         self._has_others = True
         for stage in self._stages:
             for variable in stage.variables:
@@ -119,11 +119,11 @@ class WholeModel:
                     self._backend.hold(variable, self._broadcast(value, stage.number))
 
     def gather_state(self, optimizer: StageOptimizer, complete: bool, is_needed: bool) -> None:
-        """Give the model's optimizer the state of all stages. All ranks of all pipelines must call this.
+        """Gather the state of all stages in the model's optimizer. All ranks of all pipelines must call this.
 
         Args:
             optimizer: The `StageOptimizer` of this rank's stage.
-            complete: Bool. Whether the optimizers' states have been made whole, on all ranks.
+            complete: Bool. Whether the optimizers' states are whole, on all ranks.
             is_needed: Bool. Whether this pipeline's ranks need it.
         """
         state = optimizer.own_state() if complete else optimizer.state()
@@ -137,7 +137,7 @@ class WholeModel:
             for name, shape, dtype in all_forms:
                 own = state.pop(name) if stage == self._communicator.rank else np.empty(shape, dtype)
                 value = self._broadcast(own, stage)
-                if name in variables:  # what belongs to no weight all stages have alike
+                if name in variables:  # all stages have the states that belong to no weight
                     self._backend.hold(variables.pop(name), value)
         assert not variables, f"no stage has the state {', '.join(variables)}"
 

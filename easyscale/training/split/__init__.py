@@ -1,7 +1,7 @@
 """A `fit()` in which layers are split over the workers.
 
-split_model      which layers are, from the begin of `fit()` to its end, and what is whole meanwhile
+split_model      the split layers during a `fit()`, and access to whole ones meanwhile
 group_batch      the batch that the ranks of a group share
-vocabulary_loss  the loss of logits that are never whole
-refusals         what cannot be together with it
+vocabulary_loss  the loss of logits that are never gathered
+refusals         checks for options that cannot be combined with split layers
 """

@@ -1,4 +1,4 @@
-"""The batch of a group of ranks that are one worker: that of the first of them."""
+"""The batch of a group of ranks that form one worker: that of its first rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +13,9 @@ __all__ = ["GroupBatch", "of_first"]
 
 
 class GroupBatch:
-    """Gives all ranks of a group the batch of the first, inside a step: each may have shuffled its data in its way.
+    """Gives all ranks of a group the batch of the first, inside a step: each may have shuffled its data differently.
 
-    The batch goes down a binomial tree: the first rank sends `ceil(log2 G)` times its bytes, and all send each other
+    The batch is broadcast over a binomial tree: the first rank sends `ceil(log2 G)` times its bytes. All ranks exchange
     8 bytes for each axis of its arrays.
 
     Args:
@@ -27,10 +27,10 @@ class GroupBatch:
         self._group, self._shared = group, shared
 
     def __call__(self, data: Any) -> Any:
-        """Return the batch, in the graph. All ranks of the group call this alike.
+        """Return the batch, in the graph. All ranks of the group must call this.
 
         Args:
-            data: Tensors, in a structure in which there may be `None`.
+            data: Nested structure of tensors and `None`.
         """
         leaves = keras.tree.flatten(data)
         tensors = [leaf for leaf in leaves if leaf is not None]
@@ -43,14 +43,14 @@ class GroupBatch:
 
 
 def of_first(group: Communicator, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the arrays of the first rank. All ranks of the group call this alike.
+    """Return the arrays of the first rank. All ranks of the group must call this.
 
     Args:
         group: The `Communicator` of the group.
-        arrays: List of arrays of numbers, of the same shapes on all.
+        arrays: List of numeric arrays, of the same shapes on all ranks.
 
     Raises:
-        ValueError: If they are not.
+        ValueError: If arrays are not numeric, or shapes differ.
     """
     for array in arrays:
         if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":

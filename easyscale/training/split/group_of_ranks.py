@@ -1,4 +1,4 @@
-"""The mesh that ranks are where those of a group divide layers among themselves."""
+"""The mesh of ranks if each layer is split over a group of ranks."""
 
 import functools
 
@@ -12,10 +12,10 @@ __all__ = ["ranks_of_group", "workers_of_groups"]
 
 
 def ranks_of_group(split: Split | None, communicator: str | Communicator | None) -> int:
-    """Return how many ranks are one worker with a `Split`; 1 if each is.
+    """Return the number of ranks of a worker with a `Split`; 1 if each rank is one.
 
     Raises:
-        ValueError: If the ranks are no whole groups.
+        ValueError: If the ranks cannot be divided into groups.
     """
     if split is None or split.group is None:
         return 1
@@ -23,7 +23,7 @@ def ranks_of_group(split: Split | None, communicator: str | Communicator | None)
 
 
 def workers_of_groups(communicator: str | Communicator | None, ranks: int) -> DataAxis:
-    """Return the workers, of so many neighbouring ranks each. All ranks call this alike."""
+    """Return the workers, of `ranks` neighbouring ranks each. All ranks must call this."""
     return _workers(communicators.get(communicator), ranks)
 
 

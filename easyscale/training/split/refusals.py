@@ -1,4 +1,4 @@
-"""What split layers cannot be together with, each in one line and before the first step."""
+"""Options that cannot be combined with split layers, each refused in one line before the first step."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The layers of a model that are split, in its `fit()`s."""
+"""The split layers of a model, during its `fit()`s."""
 
 import contextlib
 import warnings
@@ -30,20 +30,20 @@ __all__ = ["SplitModel"]
 
 
 class SplitModel:
-    """Has the layers split from the begin of a `fit()`, when the model is built, to its end.
+    """Splits layers from the start of a `fit()`, once the model is built, to its end.
 
-    Meanwhile the variables of these layers are this worker's slices, also to the optimizer.
+    Meanwhile the variables of these layers are this worker's slices, for the optimizer as well.
 
     Args:
         model: The model.
         split: `Split`.
-        optimizer: The model's `DistributedOptimizer`. All workers make this alike.
+        optimizer: The model's `DistributedOptimizer`. All workers must create this object.
 
     Attributes:
         split: The same.
         optimizer: The same.
         active: Bool. Whether layers are split now.
-        summary: String. Which layers are split, over whom, and how.
+        summary: String. A description of the split layers: which, over which ranks, and how.
     """
 
     def __init__(self, model: keras.Model, split: Split, optimizer: DistributedOptimizer):
@@ -56,14 +56,14 @@ class SplitModel:
         self._losses: list[VocabularyLoss] = []
         self._collect_on_all = self._gradients.on_state(self._collect)
         self.active, self.summary = False, ""
-        self._is_split = False  # as `active`, but for what one worker does alone with whole layers
+        self._is_split = False  # like `active`, except while one worker uses whole layers alone
 
     @property
     def _variables(self) -> list[SlicedVariable]:
         return [variable for layer in self._layers for variable in layer.variables]
 
     def begin(self) -> None:
-        """Split the layers, if they are not. All workers must call this, with the same weights.
+        """Split the layers, unless they already are. All workers must call this, with the same weights.
 
         Raises:
             ValueError: If they cannot be split.
@@ -89,7 +89,7 @@ class SplitModel:
         self.summary = f"split over {among}: {named}"
         self._losses = [VocabularyLoss(self._model, kind) for kind in kinds if isinstance(kind, Vocabulary)]
         if group is not None:
-            # What a step of the user's own makes of the output of a layer is not known.
+            # A custom step may use a layer's output in any way.
             is_own = any(is_overridden(self._model, name) for name in ("train_step", "test_step", "compute_loss"))
             pairs = [] if is_own else pairs_of(self._model, kinds)
             call, is_together = self._shared.call, lambda: self._shared.together
@@ -103,7 +103,7 @@ class SplitModel:
         ]
 
     def batch(self, data: Any) -> Any:
-        """Return the batch of this worker in a step, in the graph: that of the first of its ranks."""
+        """Return the batch of this worker in a step, in the graph: that of its first rank."""
         return self._batch(data) if self._batch is not None and self._is_split else data
 
     def _set_calls(self, is_split: bool) -> None:
@@ -112,14 +112,14 @@ class SplitModel:
             layer.begin() if is_split else layer.end()
         for loss in self._losses:
             loss.begin() if is_split else loss.end()
-        # Those that Keras has made call the layers as they were.
+        # Functions that Keras has already made call the layers as they were.
         self._model.test_function = self._model.predict_function = None
 
     def end(self, complete: bool) -> None:
-        """Let the layers be whole, if they are not.
+        """Restore whole layers, if they are split.
 
         Args:
-            complete: Bool. Whether all workers call this. If not, what the others have is lost.
+            complete: Bool. Whether all workers call this. If not, the others' slices are lost.
         """
         if not self.active:
             return
@@ -138,20 +138,20 @@ class SplitModel:
             )
 
     def join(self, detail: int) -> None:
-        """Take part in a call of a layer, on a worker that has no batch in this step."""
+        """Take part in a call of a layer, on a worker without a batch in this step."""
         call_part = CallPart.of(detail)
         layer = self._layers[call_part.layer]
-        assert isinstance(layer, SplitLayer)  # ranks of a group have data, or none, together
+        assert isinstance(layer, SplitLayer)  # all ranks of a group have data, or none has
         layer.join(call_part)
 
-    # What one worker does alone
+    # Operations of one worker alone
 
     def _collect(self) -> list[np.ndarray]:
         return [variable.collect() for variable in self._variables]
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """Inside, the layers of this worker are whole, whatever the others do in this `fit()`."""
+        """Return a context in which the layers of this worker are whole, whatever the others do in this `fit()`."""
         if not self.active:
             yield
             return

@@ -1,4 +1,4 @@
-"""The loss, and the accuracy, of a model whose last layer is split by its vocabulary: its logits are never whole."""
+"""Loss and accuracy of a model whose last layer is split by vocabulary: its logits are never gathered."""
 
 import functools
 from typing import Any
@@ -15,17 +15,17 @@ _METHODS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
 class VocabularyLoss:
-    """Lets the loss of a model, and its accuracies, be those of slices of its logits while the layer is split.
+    """Makes the loss and the accuracies of a model work on slices of its logits while the layer is split.
 
-    Weights of samples and classes, masks, `ignore_class` and the reduction are the loss's own: only what it computes
-    of labels and logits is replaced.
+    Sample weights, class weights, masks, `ignore_class` and the reduction remain those of the loss: only its
+    computation from labels and logits is replaced.
 
     Args:
-        model: The model. It is compiled.
+        model: The model, compiled.
         kind: `Vocabulary`. Its last layer.
 
     Raises:
-        ValueError: If something beside the loss and accuracies needs the logits.
+        ValueError: If anything besides the loss and accuracies needs the logits.
     """
 
     def __init__(self, model: keras.Model, kind: Vocabulary):
@@ -74,21 +74,21 @@ class VocabularyLoss:
         return losses[0], metrics
 
     def begin(self) -> None:
-        """Let the loss and the metrics take slices. The layer's output stands for them."""
+        """Make the loss and the metrics work on slices. The layer's output is only a placeholder."""
         self._loss, self._metrics = self._compiled()
         object.__setattr__(self._loss, "call", self._call)
         for metric in self._metrics:
             object.__setattr__(metric, "update_state", functools.partial(self._update, metric))
 
     def end(self) -> None:
-        """Let them be what they were."""
+        """Restore the loss and the metrics."""
         vars(self._loss).pop("call", None)
         for metric in self._metrics:
             vars(metric).pop("update_state", None)
         self._matches = None
 
     def _call(self, y_true: Any, y_pred: Any) -> Any:
-        """What the loss computes for each label: its cross entropy."""
+        """Return the cross entropy of each label."""
         if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == 1:
             y_true = keras.ops.squeeze(y_true, -1)
         labels, ignored = keras.ops.cast(y_true, "int32"), self._loss.get_config().get("ignore_class")
@@ -101,7 +101,7 @@ class VocabularyLoss:
         return losses
 
     def _update(self, metric: keras.metrics.Metric, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Count what matches, as of two classes of which the first is right."""
+        """Count matches, as predictions of two classes of which the first is correct."""
         matches = keras.ops.stop_gradient(self._matches)
         classes = keras.ops.stack([matches, 1.0 - matches], axis=-1)
         if (mask := mask_of(y_pred)) is not None:
