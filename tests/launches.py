@@ -159,8 +159,7 @@ def over_ranks(
     starts: Sequence[Start | None] = (None,),
     full: Sequence[int] = (),
     has_rows: bool = False,
-    turn: tuple[int, int] = (0, 1),
-    dealt: Sequence[int] = (),
+    only: Sequence[str] | None = None,
 ):
     """Parametrise a test over the checks in a file and over numbers of workers, with `servers` beside them.
 
@@ -177,18 +176,17 @@ def over_ranks(
         full: List of numbers of workers for which all checks are marked `full`.
         has_rows: Bool. Whether the file has fewer rows than its products, see `covering.py`; with all of them its
             checks are marked `full`.
-        turn: Pair `k, n`. Each n-th check from the k-th on is run, and the others are marked `full`: so the checks of a
-            file are dealt over n kinds of ranks. Defaults to `(0, 1)`: all are run.
-        dealt: List of numbers of workers beside `sizes`: each check is run on one of these, in turns, and marked `full`
-            on the others.
+        only: List of names, without `check_`. The checks that `make test` runs on these ranks, of a file that runs on
+            several kinds. Defaults to `None`: all that are not marked `@full`.
     """
     names, quick = _checks_in(checks)
-    turns = [(size, turn) for size in sizes]
-    turns += [(size, (number, len(dealt))) for number, size in enumerate(dealt)]
+    if only is not None:
+        assert {*only} <= {name.removeprefix("check_") for name in names}, only
+        quick = [name for name in names if name.removeprefix("check_") in only]
     shapes = []
     for start in starts:
-        for size, (first, step) in turns:
-            shape, chosen = Shape(size, servers, devices, start), tuple(quick[first::step])
+        for size in sizes:
+            shape, chosen = Shape(size, servers, devices, start), tuple(quick)
             left = tuple(name for name in names if has_rows or name not in chosen)
             shapes += [(shape, chosen), (shape._replace(is_full=True), left)]
         shapes += [(Shape(size, servers, devices, start, is_full=True), tuple(names)) for size in full]

@@ -149,6 +149,6 @@ def test_servers_have_no_place_in_a_mesh(run_ranks):
         run_ranks(3, lambda comm: Mesh(comm, {"data": 3}), servers=1)
 
 
-@over_ranks(Path(__file__).with_name("mesh_on_ranks.py"), sizes=[2, 4])
+@over_ranks(Path(__file__).with_name("mesh_on_ranks.py"), sizes=[2], full=[4])
 def test_a_mesh_of_processes(check):
     check()

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 from counts import Counts
+from covering import full
 from split_on_ranks import adam, classifier, equal, sgd
 
 import easyscale
@@ -40,11 +41,13 @@ def check_heads_of_queries_that_are_also_keys_and_values():
     return max(equal(classifier(optimizer, build), words(), HEADS, validates=True) for optimizer in optimizers)
 
 
+@full
 def check_causal_heads_without_biases_of_another_output():
     build = net(lambda attention, x: attention(x, x, use_causal_mask=True), use_bias=False, output_shape=8, value_dim=4)
     return equal(classifier(sgd, build), words(), HEADS)
 
 
+@full
 def check_masks_of_zeros_and_of_pairs():
     """The layer takes the mask away from its inputs, and gives it to its output, as it does on one process."""
 
@@ -57,6 +60,7 @@ def check_masks_of_zeros_and_of_pairs():
     return max(equal(classifier(sgd, build), words(), HEADS, validates=build is both) for build in (causal, both))
 
 
+@full
 def check_other_values_and_keys_of_another_length():
     def build():
         word, image = keras.Input((6,), dtype="int32"), keras.Input((4, 5))
@@ -90,6 +94,7 @@ def _equal_of_two(make, x, y, layers):
     return equal(joined, (flat, y), layers)
 
 
+@full
 def check_grouped_queries_that_are_masked():
     """8 heads of queries and 4 of keys over 2 to 4 ranks. Unlike other attention, it leaves masks where they are."""
 
@@ -100,6 +105,7 @@ def check_grouped_queries_that_are_masked():
     return equal(classifier(sgd, net(attend, mask_zero=True, name="other")), words(), HEADS, validates=True)
 
 
+@full
 def check_a_block_called_twice_with_dense_layers_split_as_well():
     def build():
         word = keras.Input((6,), dtype="int32")
@@ -113,6 +119,7 @@ def check_a_block_called_twice_with_dense_layers_split_as_well():
     return equal(classifier(adam, build), words(), {**HEADS, "ffn": "columns", "table": "rows"})
 
 
+@full
 def check_steps_without_a_graph():
     build = net(lambda attention, x: attention(x, x))
     return equal(classifier(sgd, build, run_eagerly=True), words(25), HEADS, epochs=1)
@@ -126,6 +133,7 @@ def _fit(model, data, batch=24, layers=HEADS, callbacks=(), **options):
     )
 
 
+@full
 def check_dropout_is_drawn_again_and_a_validation_has_none():
     """With a rate of learning of 0 the loss of a validation is that of one process, and that of training is not."""
     build = net(lambda attention, x: attention(x, x), dropout=0.5)
@@ -161,6 +169,7 @@ def _sent_in_a_step(attend):
     return steps[0]
 
 
+@full
 def check_what_is_sent_in_a_step_is_what_the_docstring_says():
     """Inputs once, though they are queries, keys and values; masks as bytes, one way. All weights are slices."""
     size = comm.size

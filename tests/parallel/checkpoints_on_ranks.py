@@ -5,6 +5,7 @@ import contextlib
 import keras
 import numpy as np
 import pytest
+from covering import full
 from graphs import dense_net
 from interrupted import Interrupts, folder_of_all
 from pipeline_on_ranks import adam, classes, classifier, compare, compiled, largest_difference, scaled, sgd
@@ -64,19 +65,23 @@ def check_pipelines_go_on_in_the_midst_of_an_epoch():
     return max(goes_on(classifier(adam), stages, stages, update=update) for update in updates)
 
 
+@full
 def check_pipelines_go_on_at_the_end_of_an_epoch():
     stages = 2 if comm.size == 4 else comm.size
     return goes_on(classifier(sgd), stages, stages, steps=4)
 
 
+@full
 def check_one_process_goes_on_with_what_pipelines_have_written():
     return goes_on(classifier(adam), 2 if comm.size == 4 else comm.size, 1)
 
 
+@full
 def check_pipelines_go_on_with_what_one_process_has_written():
     return goes_on(classifier(adam), 1, 2 if comm.size == 4 else comm.size)
 
 
+@full
 def check_another_number_of_stages_goes_on():
     return goes_on(classifier(sgd), 4, 2) if comm.size == 4 else 0.0
 
@@ -98,10 +103,12 @@ def check_what_callbacks_remember_goes_on():
     return max(goes_on(classifier(one), stages, stages, common=callbacks) for one, callbacks in cases)
 
 
+@full
 def check_loss_scales_go_on():
     return goes_on(classifier(scaled), 2 if comm.size == 4 else comm.size, 2 if comm.size == 4 else comm.size)
 
 
+@full
 def check_a_fit_that_had_ended_gives_its_weights_back():
     with folder_of_all() as folder:
         first, second = classifier(adam)(), classifier(adam)()
@@ -115,6 +122,7 @@ def check_a_fit_that_had_ended_gives_its_weights_back():
             np.testing.assert_array_equal(mine, theirs)
 
 
+@full
 def check_dropout_goes_on_where_it_was():
     """The counts of each stage's generators are in the file."""
 
@@ -138,6 +146,7 @@ def check_dropout_goes_on_where_it_was():
     return delta
 
 
+@full
 def check_a_checkpoint_of_another_model_is_refused():
     with folder_of_all() as folder:
         stages = 2 if comm.size == 4 else comm.size

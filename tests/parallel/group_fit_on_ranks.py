@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from counts import Counts
+from covering import full
 from split_fit_on_ranks import Fails, Looks, build, decides_in_callbacks, predicts_in_callbacks, saves_epochs
 from split_fit_on_ranks import fit as fit_split
 from split_on_ranks import BOTH, adam, classes, classifier, largest_difference, sgd
@@ -29,6 +30,7 @@ fit = functools.partial(fit_split, group=RANKS)
 # Who has what
 
 
+@full
 def check_groups_are_workers():
     Distribute(model_parallel=Split(BOTH, group=RANKS))
     assert (easyscale.size(), easyscale.rank()) == (GROUPS, comm.rank // RANKS)
@@ -37,6 +39,7 @@ def check_groups_are_workers():
     assert easyscale.is_chief() == (comm.rank == 0)
 
 
+@full
 def check_a_rank_has_its_slices_and_the_state_of_its_part_of_them():
     model, looks = build(classifier(adam)), Looks()
     whole = [tuple(one.shape) for one in model.weights]
@@ -90,6 +93,7 @@ def _sent_in_steps(layers, ways, rows=12):
     return counts.in_steps  # of all but the first, behind which weights are compared
 
 
+@full
 def check_what_is_sent_in_a_step_is_what_the_docstrings_say():
     """12 rows of 24, 48 and 12 numbers in each group. Data have no gradient, and all weights are slices."""
     layers = [keras.layers.Dense(48, name="fc1"), keras.layers.Dense(12, name="fc2", use_bias=False)]
@@ -101,6 +105,7 @@ def check_what_is_sent_in_a_step_is_what_the_docstrings_say():
     assert sent == [expected] * 2
 
 
+@full
 def check_columns_followed_by_rows_send_nothing_between():
     layers = [keras.layers.Dense(24, name="fc1"), keras.layers.Dense(48, activation="gelu", name="fc2")]
     layers = [keras.Input((24,)), *layers, keras.layers.Dense(12, use_bias=False, name="fc3")]
@@ -112,6 +117,7 @@ def check_columns_followed_by_rows_send_nothing_between():
     assert sent == [expected] * 2
 
 
+@full
 def check_of_weights_that_are_not_split_the_owned_sum_is_sent_within_a_group():
     layers = [keras.layers.Dense(24, name="first"), keras.layers.Dense(48, name="fc"), keras.layers.Dense(12)]
     sent = _sent_in_steps([keras.Input((24,)), *layers], {"fc": "columns"})
@@ -132,6 +138,7 @@ class Rounds(keras.layers.Layer):
         return inputs * (1.0 + 1e-6 * (comm.rank % RANKS))
 
 
+@full
 def check_weights_stay_equal_where_ranks_of_a_group_round_in_their_own_ways():
     """Of a table, whose gradient is rows, of statistics, of a kernel and of one that few bytes are sent of."""
 
@@ -153,10 +160,12 @@ def check_weights_stay_equal_where_ranks_of_a_group_round_in_their_own_ways():
 # Callbacks and files
 
 
+@full
 def check_a_saved_epoch_is_that_of_one_process_and_loads_with_its_optimizer():
     saves_epochs(group=RANKS)
 
 
+@full
 def check_a_callback_that_predicts_alone_has_whole_layers():
     predicts_in_callbacks(group=RANKS)
 
@@ -176,6 +185,7 @@ class Stops(keras.callbacks.Callback):
             self.model.optimizer.learning_rate = 0.01
 
 
+@full
 def check_what_a_callback_of_any_rank_decides_holds_on_all():
     for rank in {1, comm.size - 1}:
         model, stops = build(classifier(sgd)), Stops(rank)
@@ -185,6 +195,7 @@ def check_what_a_callback_of_any_rank_decides_holds_on_all():
         assert len({tuple(other) for other in comm.all_gather_object(sums)}) == 1
 
 
+@full
 def check_callbacks_that_decide_decide_the_same_as_in_one_process():
     decides_in_callbacks(group=RANKS)
 
@@ -204,6 +215,7 @@ def check_fits_with_groups_with_workers_and_without_split_layers_go_on_with_the_
     assert [loss, accuracy] == pytest.approx(reference.evaluate(*classes(), verbose=0), rel=1e-4)
 
 
+@full
 def check_an_interrupted_fit_says_which_weights_are_lost():
     model = build(classifier(sgd))
     with (
@@ -256,6 +268,7 @@ def _refused(message, layers=BOTH, group=RANKS, exchange="ring", early=False, **
     comm.barrier()
 
 
+@full
 def check_what_cannot_be_is_one_line():
     _refused("must be an integer of 2 or more, 'all' or `None`. Received: group=1", group=1)
     _refused(rf"Received: {comm.size} ranks, group={comm.size + 1}\. Start {comm.size + 1}", group=comm.size + 1)
@@ -265,6 +278,7 @@ def check_what_cannot_be_is_one_line():
     _refused(r"Received: Dense 'last' of 10 columns, 12 ranks", {"last": "columns"}, 12) if comm.size == 12 else None
 
 
+@full
 def check_an_optimizer_that_was_wrapped_by_hand_is_one_line():
     distribute = Distribute("ring", model_parallel=Split(BOTH, group=RANKS))
     model, data = build(classifier(lambda: easyscale.DistributedOptimizer(sgd(), "ring"))), easyscale.shard(*classes())
@@ -273,6 +287,7 @@ def check_an_optimizer_that_was_wrapped_by_hand_is_one_line():
     comm.barrier()
 
 
+@full
 def check_data_that_were_divided_before_are_one_line():
     easyscale.mesh.set_ranks_of_worker(1)
     data = easyscale.shard(*classes())
@@ -282,6 +297,7 @@ def check_data_that_were_divided_before_are_one_line():
     comm.barrier()
 
 
+@full
 def check_ranks_of_a_group_with_different_batches_are_one_line():
     distribute = Distribute("ring", model_parallel=Split(BOTH, group=RANKS))
     x, y = classes(30 + comm.rank)

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import full
 from graphs import dense_net, losses_of_layers, tied
 from pipeline_on_ranks import (
     accumulates,
@@ -48,6 +49,7 @@ BOTH = [
 UPDATES = ("replicated", "sharded")
 
 
+@full
 def check_a_worker_is_a_pipeline():
     Distribute("ring", model_parallel=Pipeline(stages=2))
     assert (easyscale.size(), easyscale.rank(), easyscale.local_batch(24)) == (2, comm.rank // 2, 12)
@@ -57,6 +59,7 @@ def check_a_worker_is_a_pipeline():
     called.names.clear()
 
 
+@full
 def check_each_exchange_and_update():
     """The last of three batches has one sample: one pipeline has no part in it."""
     data, deltas = classes(49), []
@@ -67,18 +70,22 @@ def check_each_exchange_and_update():
     return max(deltas)
 
 
+@full
 def check_long_skips():
     return equal(masks(sgd), images(), BOTH, batch=16, options={"update": "sharded"})
 
 
+@full
 def check_two_inputs_and_two_outputs():
     return equal(two_tasks(adam), tasks(), BOTH, batch=16)
 
 
+@full
 def check_validation():
     return equal(classifier(sgd), classes(60), TWO, validates=True)
 
 
+@full
 def check_a_sum_of_losses_over_uneven_batches():
     """Validations of them exchange numbers inside of a step, which cannot be compiled: that is turned off."""
     make = compiled(dense_net, sgd, loss=keras.losses.MeanSquaredError("sum"), jit_compile=True)
@@ -96,11 +103,13 @@ def check_masks_and_weights_that_losses_are_divided_by():
     return max(deltas)
 
 
+@full
 def check_losses_of_layers():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return equal(compiled(losses_of_layers, sgd, loss=loss), classes(49), BOTH, options={"update": "sharded"})
 
 
+@full
 def check_embeddings_whose_gradients_are_rows():
     def build():
         layers = [keras.layers.Embedding(20, 8), keras.layers.Flatten(), keras.layers.Dense(24, activation="tanh")]
@@ -113,10 +122,12 @@ def check_embeddings_whose_gradients_are_rows():
     return max(equal(compiled(build, make, loss=loss), words, TWO, batch=24) for make in optimizers)
 
 
+@full
 def check_embeddings_of_several_stages_whose_gradients_are_rows_on_all_or_on_some():
     return equal_of_lookups(TWO)
 
 
+@full
 def check_epochs_that_go_on_with_the_data_of_the_last():
     """Three batches are a pass, of which the last has no sample for one pipeline; an epoch has two, or all three."""
     data = classes(49)
@@ -141,6 +152,7 @@ def check_epochs_that_go_on_with_the_data_of_the_last():
     return max(differences)
 
 
+@full
 def check_a_saved_epoch_has_the_state_of_all_stages_and_of_all_their_parts():
     data = classes(49)
     for update, optimizer in (("replicated", scaled), ("replicated", adam), ("sharded", adam)):
@@ -179,6 +191,7 @@ class Stops(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+@full
 def check_a_rank_stops_all_also_where_some_have_no_batch_left():
     data = classes(49)
     for batch, expected in ((1, 2), (2, 3)):
@@ -194,6 +207,7 @@ def check_a_rank_stops_all_also_where_some_have_no_batch_left():
         assert stops.batches == min(expected, 3 if comm.rank < 2 else 2)
 
 
+@full
 def check_dropout_differs_between_pipelines():
     def build():
         layers = [keras.layers.Dense(64), keras.layers.Dropout(0.5, name="drop"), keras.layers.Dense(10)]
@@ -210,11 +224,13 @@ def check_dropout_differs_between_pipelines():
     assert all(one == sums[0] for one in sums)
 
 
+@full
 def check_batch_normalization_is_that_of_one_process_with_the_same_micro_batches():
     called.names.clear()
     return max(normalizes(TWO[0], {"exchange": "tree", "update": update}) for update in UPDATES)
 
 
+@full
 def check_tied_weights():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     generator = np.random.default_rng(4)
@@ -222,19 +238,23 @@ def check_tied_weights():
     return equal(compiled(tied, sgd, loss=loss), words, TWO, batch=24, options={"update": "sharded"})
 
 
+@full
 def check_clipping_by_the_norm_over_all_stages():
     make = classifier(lambda: sgd_of(global_clipnorm=0.05))
     return max(equal(make, classes(49), TWO, options={"update": update}) for update in UPDATES)
 
 
+@full
 def check_gradients_that_are_summed_up_over_steps():
     return equal(classifier(accumulates), classes(49), TWO, epochs=3)
 
 
+@full
 def check_all_skip_a_step_when_the_gradients_of_one_stage_overflow():
     return equal(classifier(scaled), classes(49), TWO, epochs=5)
 
 
+@full
 def check_exchanges_that_do_not_wait_are_refused():
     called.names.clear()
     distribute = Distribute("parameter_server:async", model_parallel=Pipeline(**TWO[0]))
@@ -252,6 +272,7 @@ class Drifts(keras.callbacks.Callback):
             last.assign_add(np.full(last.shape, 1e-4, "float32"))
 
 
+@full
 def check_pipelines_that_drift_apart_are_told_so():
     called.names.clear()
     distribute = Distribute("ring", update="replicated", model_parallel=Pipeline(**TWO[0]), check_every=2)
@@ -262,6 +283,7 @@ def check_pipelines_that_drift_apart_are_told_so():
     comm.barrier()
 
 
+@full
 def check_a_second_fit_goes_on_with_the_state_of_all_parts():
     data, options = classes(49), {"epochs": 1, "shuffle": False, "verbose": 0}
     called.names.clear()

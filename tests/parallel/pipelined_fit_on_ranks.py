@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import full
 from graphs import dense_net, u_net
 
 import easyscale
@@ -65,6 +66,7 @@ def on_all(value):
 # Who has what
 
 
+@full
 def check_a_pipeline_is_one_worker():
     with_stages = distribute()
     assert (easyscale.size(), easyscale.rank(), easyscale.local_batch(24)) == (1, 0, 24)
@@ -76,6 +78,7 @@ def check_a_pipeline_is_one_worker():
     assert (easyscale.size(), easyscale.rank()) == (comm.size, comm.rank)
 
 
+@full
 def check_each_rank_has_the_weights_and_the_state_of_its_stage_only():
     model, held = compiled(optimizer=keras.optimizers.Adam(0.01)), []
     first = [value.copy() for value in model.get_weights()]
@@ -138,6 +141,7 @@ def sent_in_steps(model, **options):
     return sent
 
 
+@full
 def check_a_step_sends_what_crosses_and_no_more():
     model = compiled(u_net, loss="mse", metrics=[])
     images = GENERATOR.normal(size=(20, 8, 8, 1)).astype("float32")
@@ -160,6 +164,7 @@ def check_a_layer_that_adds_to_the_loss_costs_a_number_for_each_micro_batch():
 # Callbacks
 
 
+@full
 def check_a_saved_epoch_is_that_of_one_process_and_loads_with_its_optimizer():
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "epoch-{epoch}.keras"))
@@ -190,6 +195,7 @@ def check_a_second_fit_goes_on_with_the_optimizers_state():
     assert int(model.optimizer.iterations) == 12
 
 
+@full
 def check_a_second_fit_traces_nothing_anew_until_something_has_changed():
     made, backend = [], backends.get()
     stage_passes = type(backend).stage_passes
@@ -216,6 +222,7 @@ def check_a_second_fit_traces_nothing_anew_until_something_has_changed():
     assert_same(model, reference)
 
 
+@full
 def check_fit_without_pipeline_goes_on_where_the_pipeline_has_ended():
     model = compiled(optimizer=keras.optimizers.Adam(0.01))
     fit(model, distribute())
@@ -225,6 +232,7 @@ def check_fit_without_pipeline_goes_on_where_the_pipeline_has_ended():
     assert_same(model, reference)
 
 
+@full
 def check_callbacks_that_decide_decide_the_same_as_in_one_process():
     def callbacks():
         return [
@@ -258,6 +266,7 @@ class Looks(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+@full
 def check_a_callback_of_a_step_sees_all_weights_and_the_logs_on_each_rank():
     ours, theirs = Looks(), Looks()
     fit(compiled(), distribute(), ours)
@@ -266,6 +275,7 @@ def check_a_callback_of_a_step_sees_all_weights_and_the_logs_on_each_rank():
     np.testing.assert_allclose(ours.logs, theirs.logs, rtol=1e-5)
 
 
+@full
 def check_what_one_rank_decides_holds_on_all():
     looks = Looks(last=1 if comm.rank == comm.size - 1 else None)
     history = fit(compiled(), distribute(), looks)
@@ -273,6 +283,7 @@ def check_what_one_rank_decides_holds_on_all():
     assert history.epoch == [0]
 
 
+@full
 def check_the_chief_says_how_the_model_is_cut():
     with contextlib.redirect_stdout(io.StringIO()) as out:
         fit(compiled(), distribute(), verbose=2, epochs=1)
@@ -284,6 +295,7 @@ def check_the_chief_says_how_the_model_is_cut():
 # Afterwards
 
 
+@full
 def check_predictions_and_files_are_those_of_a_stock_model():
     model, reference = compiled(), compiled()
     fit(model, distribute())
@@ -300,6 +312,7 @@ def check_predictions_and_files_are_those_of_a_stock_model():
         assert_same(loaded, reference)
 
 
+@full
 def check_evaluate_with_the_callback_is_that_of_all_data():
     model = compiled()
     callback = distribute()
@@ -310,6 +323,7 @@ def check_evaluate_with_the_callback_is_that_of_all_data():
 # Data
 
 
+@full
 def check_only_the_first_stage_reads_data():
     model, reference = compiled(), compiled()
     nothing = comm.rank > 0
@@ -318,6 +332,7 @@ def check_only_the_first_stage_reads_data():
     assert_same(model, reference)
 
 
+@full
 def check_shuffled_data_stay_with_their_labels():
     """A linear rule that is learnt to a loss that mixed-up labels would never reach."""
     keras.utils.set_random_seed(comm.rank)
@@ -328,6 +343,7 @@ def check_shuffled_data_stay_with_their_labels():
     assert on_all(history.history["loss"])
 
 
+@full
 def check_a_dataset_of_unknown_length():
     def batches():
         for start in range(0, 72, 24):
@@ -373,6 +389,7 @@ def check_data_are_let_go_of_when_fit_has_ended():
     assert [one() for one in known] == [None] * 4
 
 
+@full
 def check_optimizers_that_do_more_than_a_step_are_refused():
     summed_up = "does not clip by a global norm, or scale, .*Received: a SGD with gradient_accumulation_steps=2"
     for options, message in (({"gradient_accumulation_steps": 2, "global_clipnorm": 1.0}, summed_up),):
@@ -387,6 +404,7 @@ def check_layers_that_see_more_than_a_micro_batch_are_refused():
     refused("same weights for all micro-batches.*'spectral', which divides.*microbatches=", with_layer(spectral))
 
 
+@full
 def check_a_tensor_of_another_type_than_its_layer_says_does_not_cross():
     def build():
         inputs = keras.Input((12,))
@@ -409,6 +427,7 @@ def check_inputs_of_another_shape_are_refused():
     assert "\n" not in str(raised.value)
 
 
+@full
 def check_a_mask_that_follows_from_weights_is_refused():
     layers = [keras.layers.Dense(4, name="early"), keras.layers.Masking(), keras.layers.Dense(10)]
     model = compiled(lambda: keras.Sequential([keras.Input((3, 4)), *layers]), metrics=[])
@@ -428,6 +447,7 @@ def check_models_and_steps_that_are_not_keras_own_are_refused():
     refused("one step at a time", compiled(steps_per_execution=2))
 
 
+@full
 def check_bad_pipelines_are_refused():
     names = ["dense_9", "dense_1"][: STAGES - 1]
     refused("no layer 'dense_9'. Did you mean 'dense_", callback=distribute(stages=None, cut=names))
@@ -461,6 +481,7 @@ def check_data_that_were_divided_before_are_refused():
     assert len(history.epoch) == 1
 
 
+@full
 def check_ranks_that_differ_are_told_so():
     refused("same epochs, by the same pipeline", callback=distribute(microbatches=2 + comm.rank))
     refused("must go through the same batches", batch_size=24 if comm.rank else 36)

@@ -5,6 +5,7 @@ import contextlib
 import keras
 import numpy as np
 import pytest
+from covering import full
 from graphs import dense_net, tied
 from interrupted import Interrupts, folder_of_all
 from scope_on_ranks import STAGES, WORDS, X, Y, adam, compiled, distance, own_sizes, pipeline, sgd, sizes
@@ -62,11 +63,13 @@ def goes_on(first, second, build=dense_net, optimizer=adam, data=(X, Y), **optio
             np.testing.assert_allclose(history.history[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@full
 def check_it_goes_on_in_the_midst_of_an_epoch_with_the_steps_of_one_process():
     for update in ("replicated", "sharded") if comm.size > STAGES else (None,):
         goes_on((STAGES, True), (STAGES, True), update=update)
 
 
+@full
 def check_a_weight_of_several_stages():
     goes_on((STAGES, True), (STAGES, True), tied, sgd, WORDS)
 
@@ -75,19 +78,23 @@ def check_loss_scales():
     goes_on((STAGES, True), (STAGES, True), optimizer=lambda: keras.optimizers.LossScaleOptimizer(adam()))
 
 
+@full
 def check_one_process_goes_on():
     goes_on((STAGES, True), (1, False))
 
 
+@full
 def check_it_goes_on_with_what_one_process_has_written():
     goes_on((1, False), (STAGES, True))
 
 
+@full
 def check_pipelines_of_whole_models_go_on_and_the_other_way():
     goes_on((STAGES, True), (STAGES, False))
     goes_on((STAGES, False), (STAGES, True))
 
 
+@full
 def check_another_number_of_stages_goes_on():
     if comm.size == 4:
         goes_on((4, True), (2, True))
@@ -100,6 +107,7 @@ def own_values(model):
     return [np.array(one) for one in variables if one.name != "seed_generator_state"]
 
 
+@full
 def check_weights_are_those_of_training_without_an_interruption_to_the_last_bit():
     def build():
         kept = list(dense_net().layers)
@@ -117,6 +125,7 @@ def check_weights_are_those_of_training_without_an_interruption_to_the_last_bit(
             np.testing.assert_array_equal(ours, theirs)
 
 
+@full
 def check_the_file_is_that_of_one_process():
     """By its names, shapes and types."""
     with folder_of_all() as folder:
@@ -134,6 +143,7 @@ def check_the_file_is_that_of_one_process():
                 np.testing.assert_allclose(found.arrays[name], expected.arrays[name], rtol=0, atol=1e-5)
 
 
+@full
 def check_a_rank_copies_and_gets_its_part_only():
     """In bytes: of weights and of Adam's state, which is twice as large."""
     held, given = [], []
@@ -164,6 +174,7 @@ def check_a_rank_copies_and_gets_its_part_only():
     assert sizes(model.variables) == own_sizes(model)
 
 
+@full
 def check_a_fit_that_had_ended_gives_its_weights_back():
     with folder_of_all() as folder:
         first, second = (model_of(dense_net, adam, STAGES, in_scope=True) for _ in range(2))

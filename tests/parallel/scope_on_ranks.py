@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from covering import full
 from graphs import dense_net, losses_of_layers, tied
 
 import easyscale
@@ -106,34 +107,42 @@ def equal(build=dense_net, optimizer=adam, stages=None, data=(X, Y), update=None
 # The steps
 
 
+@full
 def check_adam_takes_the_steps_of_one_process():
     equal()
 
 
+@full
 def check_sgd_with_momentum_and_a_cut_by_time():
     equal(optimizer=sgd, stages=pipeline(cut="time"))
 
 
+@full
 def check_sharded_update():
     equal(stages=pipeline(schedule="gpipe"), update="sharded")
 
 
+@full
 def check_losses_of_layers():
     equal(losses_of_layers)
 
 
+@full
 def check_a_weight_of_several_stages():
     equal(tied, sgd, data=WORDS)
 
 
+@full
 def check_an_optimizer_that_scales_the_loss():
     equal(optimizer=lambda: keras.optimizers.LossScaleOptimizer(adam()))
 
 
+@full
 def check_an_optimizer_that_knows_weights_by_their_values():
     equal(optimizer=muon)
 
 
+@full
 def check_gradients_that_are_added_up_in_the_backward_pass():
     """Those of large weights are: here all are large. Of an embedding's, those of rows are not."""
     large = gradient_sums.LARGE
@@ -148,6 +157,7 @@ def check_gradients_that_are_added_up_in_the_backward_pass():
 # Who has what
 
 
+@full
 def check_a_rank_has_its_stage_only():
     model = deferred()
     assert sizes(model.variables) == [0] * len(model.variables)
@@ -158,6 +168,7 @@ def check_a_rank_has_its_stage_only():
     assert "dense_0" in str(model.get_layer("dense_0").kernel.path)
 
 
+@full
 def check_what_another_stage_has_is_not_read():
     model = deferred()
     kept = model.get_weights()
@@ -169,6 +180,7 @@ def check_what_another_stage_has_is_not_read():
     comm.barrier()
 
 
+@full
 def check_first_values_are_those_of_one_process():
     model, reference = deferred(tied), compiled(tied)
     for ours, theirs in zip(model.variables, reference.variables, strict=True):
@@ -176,6 +188,7 @@ def check_first_values_are_those_of_one_process():
         np.testing.assert_array_equal(ours, theirs)
 
 
+@full
 def check_what_the_chief_has_is_what_all_begin_with():
     model, reference = deferred(), compiled()
     for ours, theirs in zip(model.weights, reference.weights, strict=True):
@@ -187,6 +200,7 @@ def check_what_the_chief_has_is_what_all_begin_with():
     assert distance(model, reference) <= 1e-5
 
 
+@full
 def check_a_second_fit_may_be_cut_elsewhere():
     model, reference = deferred(), compiled()
     names = ["dense_2", "tanh_0"][: STAGES - 1]
@@ -196,6 +210,7 @@ def check_a_second_fit_may_be_cut_elsewhere():
     assert distance(model, reference) <= 1e-5
 
 
+@full
 def check_models_of_the_same_layers_that_are_cut_elsewhere_train_and_are_evaluated_in_turns():
     """Layers go to and fro between stages, and with them what is traced of them."""
 
@@ -224,6 +239,7 @@ def check_models_of_the_same_layers_that_are_cut_elsewhere_train_and_are_evaluat
     np.testing.assert_allclose(losses(build(stages.scope), stages), losses(build(contextlib.nullcontext), None), 1e-5)
 
 
+@full
 def check_a_new_optimizer_has_new_state():
     model, reference = deferred(), compiled()
     for one in (model, reference):
@@ -236,6 +252,7 @@ def check_a_new_optimizer_has_new_state():
 # What does not train
 
 
+@full
 def check_validation_is_that_of_one_process():
     """With batches that differ between pipelines, layers' losses, and labels that only the first stage has right."""
     for build, data in ((losses_of_layers, (X, Y)), (tied, WORDS)):
@@ -275,6 +292,7 @@ def check_predictions_are_those_of_one_process():
         np.testing.assert_allclose(*on_batch, rtol=1e-4)
 
 
+@full
 def check_it_is_called_before_its_first_fit():
     """Which cuts it: the `fit()` behind goes on with the weights that were made then."""
     calls = [
@@ -296,6 +314,7 @@ def check_it_is_called_before_its_first_fit():
             assert delta <= 1e-5, delta
 
 
+@full
 def check_a_compiled_model_inside_of_another_is_called_as_a_layer():
     def build():
         inside = keras.Sequential([keras.Input((32,)), keras.layers.Dense(24, name="inside")], name="part")
@@ -311,6 +330,7 @@ def check_a_compiled_model_inside_of_another_is_called_as_a_layer():
         np.testing.assert_allclose(model.predict(X, verbose=0), reference.predict(X, verbose=0), rtol=1e-4, atol=1e-5)
 
 
+@full
 def check_calls_are_not_compiled_by_xla():
     """Before the first `fit()`, and compiled anew."""
     model, reference = deferred(jit_compile=True), compiled()
@@ -344,6 +364,7 @@ def check_what_was_loaded_is_what_is_evaluated_before_its_first_fit():
     assert distance(model, reference) <= 1e-5
 
 
+@full
 def check_what_was_loaded_since_is_what_is_evaluated():
     model, reference = deferred(), compiled()
     fit(model, stages=pipeline())
@@ -354,6 +375,7 @@ def check_what_was_loaded_since_is_what_is_evaluated():
     assert sizes(model.variables) == own_sizes(model)
 
 
+@full
 def check_the_best_weights_are_put_back():
     """Each rank keeps those of its stage. Labels of others make the last epochs worse."""
 
@@ -374,6 +396,7 @@ def check_the_best_weights_are_put_back():
     assert distance(model, reference) <= 1e-4
 
 
+@full
 def check_callbacks_call_the_model_while_the_chief_writes():
     class Predicts(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -411,6 +434,7 @@ def check_a_call_that_only_some_stages_make_is_told():
 # Files in a fit()
 
 
+@full
 def check_callbacks_write_files():
     class OfEachStep(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -434,6 +458,7 @@ def check_callbacks_write_files():
     comm.barrier()
 
 
+@full
 def check_a_file_that_is_loaded_in_the_scope_goes_on_with_its_optimizer():
     """Of stages, and of one process, on all ranks or on the chief; what is of other stages is let go of."""
     with tempfile.TemporaryDirectory() as folder:
@@ -461,6 +486,7 @@ def check_a_file_that_is_loaded_in_the_scope_goes_on_with_its_optimizer():
                 comm.barrier()
 
 
+@full
 def check_a_file_is_whole_also_if_a_callback_fails_on_all_ranks_meanwhile():
     class Fails(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):

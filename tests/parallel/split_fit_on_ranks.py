@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from counts import Counts
+from covering import full
 from split_on_ranks import adam, classes, classifier, largest_difference, sgd
 
 import easyscale
@@ -54,6 +55,7 @@ class Looks(keras.callbacks.Callback):
         self.state.append(sum(int(np.prod(one.shape)) for one in self.model.optimizer.updates.now.variables))
 
 
+@full
 def check_a_worker_has_its_slices_and_their_state_only():
     model, looks = build(classifier(adam)), Looks()
     whole = [tuple(one.shape) for one in model.weights]
@@ -75,6 +77,7 @@ def _sums(model):
     return float(sum(np.sum(value, dtype="float64") for value in model.get_weights()))
 
 
+@full
 def check_what_is_sent_in_a_step_is_what_the_docstrings_say():
     """16 rows of 24, 48 and 12 numbers on each worker. All weights are slices, and data have no gradient."""
 
@@ -114,6 +117,7 @@ def saves_epochs(group=None):
         comm.barrier()
 
 
+@full
 def check_a_saved_epoch_is_that_of_one_process_and_loads_with_its_optimizer():
     saves_epochs()
 
@@ -144,6 +148,7 @@ def predicts_in_callbacks(group=None):
         assert largest_difference(model, reference) <= 1e-5
 
 
+@full
 def check_a_callback_that_predicts_alone_has_whole_layers():
     predicts_in_callbacks()
 
@@ -166,10 +171,12 @@ def decides_in_callbacks(group=None):
     assert largest_difference(model, reference) <= 1e-5
 
 
+@full
 def check_callbacks_that_decide_decide_the_same_as_in_one_process():
     decides_in_callbacks()
 
 
+@full
 def check_fits_with_and_without_split_layers_go_on_with_the_optimizers_state():
     model, reference = build(classifier(adam)), build(classifier(adam))
     x, y = easyscale.shard(*classes())
@@ -183,6 +190,7 @@ def check_fits_with_and_without_split_layers_go_on_with_the_optimizers_state():
     assert [loss, accuracy] == pytest.approx(reference.evaluate(*classes(), verbose=0), rel=1e-4)
 
 
+@full
 def check_a_second_fit_traces_nothing_anew():
     model, traced, call = build(classifier(sgd)), [], SplitLayer._call
     SplitLayer._call = lambda *args, **options: traced.append(1) or call(*args, **options)
@@ -204,6 +212,7 @@ class Fails(keras.callbacks.Callback):
             raise RuntimeError("a callback that fails")
 
 
+@full
 def check_an_interrupted_fit_says_which_weights_are_lost():
     model = build(classifier(sgd))
     first = [weight.copy() for weight in model.get_weights()]
@@ -237,6 +246,7 @@ def _refused(message, model=None, layers=LAYERS, exchange="ring", **options):
     comm.barrier()
 
 
+@full
 def check_wrong_patterns_are_one_line():
     names = "'first', 'fc1', 'fc2', 'last'"
     _refused(
@@ -247,6 +257,7 @@ def check_wrong_patterns_are_one_line():
     _refused(r"Received: Dense 'fc1' of 22 columns, \d ranks", None, {"fc1": "columns"}) if comm.size > 22 else None
 
 
+@full
 def check_layers_that_cannot_be_split_are_one_line():
     def net(**options):
         layers = [keras.layers.Dense(8, name="fc", **options), keras.layers.LayerNormalization(name="norm")]
@@ -279,6 +290,7 @@ class Calls(keras.callbacks.Callback):
         self.model(np.zeros((2, 12)))
 
 
+@full
 def check_a_call_of_a_split_layer_beside_steps_is_one_line():
     model = build(classifier(sgd))
     with pytest.raises(ValueError, match="Received: a call of 'fc1' beside them"):

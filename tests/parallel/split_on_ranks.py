@@ -6,6 +6,7 @@ Each check returns the largest difference of a weight.
 import keras
 import numpy as np
 import tensorflow as tf
+from covering import full
 
 import easyscale
 from easyscale.callbacks import Distribute
@@ -117,21 +118,25 @@ def equal(
     return float(comm.all_gather_rows(delta).max())
 
 
+@full
 def check_dense_layers_by_columns_and_by_rows():
     return max(equal(classifier(optimizer), classes()) for optimizer in (sgd, adam))
 
 
+@full
 def check_the_first_layer_and_all_layers():
     """Nothing is reduced where all weights are slices, and rows of data have no gradient."""
     layers = {"first": "rows", "fc.*|last": "columns"}
     return max(equal(classifier(optimizer), classes(), layers) for optimizer in (sgd, adam))
 
 
+@full
 def check_clipping_by_the_norms_of_whole_gradients():
     optimizers = (lambda: sgd(clipnorm=0.1), lambda: adam(global_clipnorm=0.2))
     return max(equal(classifier(optimizer), classes()) for optimizer in optimizers)
 
 
+@full
 def check_a_validation_of_uneven_batches():
     return equal(classifier(sgd), classes(50), validates=True)
 
@@ -146,6 +151,7 @@ def check_an_embedding_by_rows_and_by_columns():
     return max(equal(classifier(one, looked_up), words, way) for one in optimizers for way in ways)
 
 
+@full
 def check_a_layer_that_is_called_twice_on_sequences():
     generator = np.random.default_rng(3)
     words = generator.integers(0, 23, (49, 6)), generator.integers(0, 10, 49)
@@ -153,6 +159,7 @@ def check_a_layer_that_is_called_twice_on_sequences():
     return max(equal(classifier(sgd, called_twice), words, way) for way in ways)
 
 
+@full
 def check_each_exchange_with_weights_that_come_late():
     deltas = []
     for name in easyscale.exchange.available():
@@ -160,6 +167,7 @@ def check_each_exchange_with_weights_that_come_late():
     return max(deltas)
 
 
+@full
 def check_a_model_that_its_first_step_builds():
     def build():
         return keras.Sequential([keras.layers.Dense(22, name="fc1"), keras.layers.Dense(10, name="last")])
@@ -179,15 +187,18 @@ def check_a_model_that_its_first_step_builds():
     assert model.count_params() == built.count_params()
 
 
+@full
 def check_a_sum_of_losses_over_uneven_batches():
     x, _ = classes()
     return equal(classifier(sgd, loss=keras.losses.MeanSquaredError("sum"), metrics=[]), (x, 0.1 * x[:, :10]))
 
 
+@full
 def check_steps_without_a_graph():
     return equal(classifier(sgd, run_eagerly=True), classes())
 
 
+@full
 def check_the_projections_of_attention():
     """4 heads of 3 numbers each over 2 to 4 ranks."""
 
@@ -204,12 +215,14 @@ def check_the_projections_of_attention():
     return max(equal(classifier(optimizer, build), words, ways) for optimizer in (sgd, adam))
 
 
+@full
 def check_batch_normalization_over_all_samples_between_split_layers():
     """Workers without a batch take part in both, in the order of the others' step."""
 
     return equal(classifier(sgd, normalized), classes(), validates=True)
 
 
+@full
 def check_several_steps_at_a_time_and_weighted_samples():
     weights = np.linspace(0.1, 2.0, 96).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((*classes(96), weights)).batch(24 // comm.size)

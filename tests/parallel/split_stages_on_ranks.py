@@ -6,6 +6,7 @@ Checks of equality return the largest difference of a weight.
 import keras
 import numpy as np
 import pytest
+from covering import full
 from folders import done_with, new_folder
 from pipeline_on_ranks import classes, compare, equal, largest_difference
 from split_on_ranks import adam, classifier, looked_up, sgd
@@ -67,16 +68,19 @@ def check_both_schedules_with_1_4_and_8_microbatches():
     return max(*deltas, equal(classifier(sgd, net), classes(49), [staged(microbatches=4)]))
 
 
+@full
 def check_clipping_by_norms_over_stages_and_slices():
     optimizers = (lambda: sgd(clipnorm=0.1), lambda: adam(global_clipnorm=0.2))
     return max(equal(classifier(one, net), classes(), [staged(microbatches=2)]) for one in optimizers)
 
 
+@full
 def check_cut_by_time_and_a_stage_without_split_layers():
     pipelines = [staged({"fc1": "rows"}, cut="time"), staged({"fc3": "columns"}, cut="weights")]
     return equal(classifier(sgd, net), classes(49), pipelines, validates=True)
 
 
+@full
 def check_embeddings_of_several_microbatches_that_are_alive():
     """The first stage looks the numbers of all micro-batches up before it has the gradient of the first."""
     pipelines = [
@@ -86,6 +90,7 @@ def check_embeddings_of_several_microbatches_that_are_alive():
     return equal(classifier(lambda: adam(clipnorm=0.05), looked_up), words(), pipelines)
 
 
+@full
 def check_attention_by_heads_beside_other_split_layers():
     """Layers beside each other, whose gradients no data put in order; one that is called twice, on one stage."""
 
@@ -103,6 +108,7 @@ def check_attention_by_heads_beside_other_split_layers():
     return equal(classifier(adam, build), words(), [staged(ways, cut=["cut"])])
 
 
+@full
 def check_ranks_of_a_stage_that_shuffle_in_their_own_ways_have_the_batch_of_the_first():
     model = classifier(sgd, net)()
     keras.utils.set_random_seed(7 + comm.rank)
@@ -131,6 +137,7 @@ def held_in_steps(model, look, **options):
     return found
 
 
+@full
 def check_a_rank_has_slices_of_its_stage():
     model, shapes = classifier(adam, net)(), []
 
@@ -146,6 +153,7 @@ def check_a_rank_has_slices_of_its_stage():
     assert [tuple(one.shape) for one in model.weights][:4] == [(12, 17), (17,), (17, 22), (22,)]
 
 
+@full
 def check_a_step_sends_what_the_docstrings_say():
     """8 samples of 24, 48, 24, 12 and 12 numbers in 4 micro-batches; 12 numbers cross, and the label."""
     layers = [
@@ -184,6 +192,7 @@ def check_a_step_sends_what_the_docstrings_say():
     assert sent[1:] == [expected] * 3, (sent, expected)
 
 
+@full
 def check_a_worker_is_all_ranks_of_a_pipeline():
     called.names.clear()
     Distribute("ring", model_parallel=Pipeline(**staged()))
@@ -209,6 +218,7 @@ class Predicts(keras.callbacks.Callback):
         self.losses.append(float(loss(y, self.model.predict(x, verbose=0))))
 
 
+@full
 def check_callbacks_and_files_have_whole_layers():
     """A file of an epoch goes on in one process; the best weights come back; a prediction has whole layers."""
     folder = new_folder()
@@ -239,6 +249,7 @@ def check_callbacks_and_files_have_whole_layers():
     done_with(folder)
 
 
+@full
 def check_a_second_fit_goes_on_and_so_does_one_process():
     model, reference = classifier(adam, net)(), classifier(adam, net)()
     reference.set_weights(list(map(np.array, comm.all_gather_object([one.tolist() for one in model.get_weights()])[0])))
@@ -250,6 +261,7 @@ def check_a_second_fit_goes_on_and_so_does_one_process():
     assert np.isfinite(model.get_weights()[2]).all()
 
 
+@full
 def check_an_interrupted_fit_leaves_slices_of_its_stage_only():
     model, step, count = classifier(sgd, net)(), Stage.step, []
 

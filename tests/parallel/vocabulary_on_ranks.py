@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 from counts import Counts
+from covering import full
 from split_on_ranks import adam, classifier, equal, largest_difference, sgd
 
 import easyscale
@@ -37,11 +38,13 @@ def net(activation=None, mask_zero=False, use_bias=True, length=None):
     return build
 
 
+@full
 def check_the_cross_entropy_of_logits_and_accuracy():
     optimizers = (lambda: sgd(clipnorm=0.1), lambda: adam(global_clipnorm=0.2))
     return max(equal(classifier(optimizer, net()), texts(), LOGITS, validates=True) for optimizer in optimizers)
 
 
+@full
 def check_the_cross_entropy_of_softmax_and_weighted_classes():
     x, y = texts()
     build = net("softmax", use_bias=False)
@@ -55,6 +58,7 @@ def check_the_cross_entropy_of_softmax_and_weighted_classes():
     return equal(make, (x, y[:, -1:]), LOGITS, class_weight=weights)
 
 
+@full
 def check_masks_and_a_class_that_is_ignored():
     """Some workers have more that is masked, or ignored, than others."""
     x, y = texts()
@@ -67,6 +71,7 @@ def check_masks_and_a_class_that_is_ignored():
     return max(equal(make, (x, y), LOGITS, validates=True) for make in makes)
 
 
+@full
 def check_steps_without_a_graph():
     return equal(classifier(sgd, net(), run_eagerly=True), texts(25), LOGITS, epochs=1)
 
@@ -95,6 +100,7 @@ def check_a_language_model_that_is_split_from_its_first_layer_to_its_last_is_sav
     return largest_difference(model, reference)
 
 
+@full
 def check_what_is_sent_in_a_step_is_what_the_docstring_says():
     """8 rows of 12 numbers on each worker, and words as many as 100 or 1000: it is the same. All weights are slices."""
     size, sent = comm.size, []

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+from covering import full
 from folders import new_folder
 
 import easyscale
@@ -32,6 +33,7 @@ def leave(folder, step):
     comm.barrier()
 
 
+@full
 def check_training_goes_on_in_a_step_for_which_only_the_chief_has_data():
     folder = new_folder()
     history, steps, weights = _train(folder)
@@ -43,6 +45,7 @@ def check_training_goes_on_in_a_step_for_which_only_the_chief_has_data():
         np.testing.assert_array_equal(mine, theirs)
 
 
+@full
 def check_a_worker_without_data_left_knows_the_step_of_a_model_that_was_not_built():
     """Nor was its update divided when the step was traced first."""
     folder = new_folder()

@@ -6,6 +6,7 @@ import io
 import keras
 import numpy as np
 from checkpoints_on_ranks import leave
+from covering import full
 from folders import new_folder
 from forms import own_forms
 from models import assert_equal_ranks, classify, digits, single_start
@@ -80,6 +81,7 @@ def chunk(model):
     return bounds[comm.rank + 1] - bounds[comm.rank]
 
 
+@full
 def check_gradients_travel_in_a_form_and_moving_statistics_do_not():
     model, before, _ = trained(Zeros())
     for variable, value in zip(model.weights, before, strict=True):
@@ -87,6 +89,7 @@ def check_gradients_travel_in_a_form_and_moving_statistics_do_not():
         assert (moved > 0) == ("moving" in variable.name), variable.path
 
 
+@full
 def check_weights_of_the_sharded_update_come_back_as_they_are():
     model, before, _ = trained(Zeros(), update="sharded")
     assert all(np.abs(after - value).max() > 0 for after, value in zip(model.get_weights(), before, strict=True))
@@ -95,6 +98,7 @@ def check_weights_of_the_sharded_update_come_back_as_they_are():
     assert (kernel != kernel.astype("float16")).mean() > 0.9
 
 
+@full
 def check_what_a_form_sends_is_what_it_says():
     moving = 4 * 2 * 32
     for compression in ("fp16", "bf16", "int8"):
@@ -103,11 +107,13 @@ def check_what_a_form_sends_is_what_it_says():
         assert abs(sent - 2 * (comm.size - 1) * packed - 2 * moving * (comm.size - 1) / comm.size) < 1000
 
 
+@full
 def check_the_sharded_update_sends_half_of_its_bytes_in_a_form():
     whole, packed = trained(None, update="sharded")[2], trained("fp16", update="sharded")[2]
     assert abs(packed - 0.75 * whole) < 1000
 
 
+@full
 def check_nothing_is_in_another_form_where_nothing_is_sent():
     """On one node `shared_memory` reads what is there, and the update is the one that it is without a form."""
     model, before, _ = trained(Zeros(), exchange="shared_memory")
@@ -117,6 +123,7 @@ def check_nothing_is_in_another_form_where_nothing_is_sent():
     assert model.optimizer.update is None and model.optimizer.compression == Zeros()
 
 
+@full
 def check_rows_of_sparse_gradients_travel_as_they_are():
     layers = [keras.Input((4,), dtype="int32"), keras.layers.Embedding(500, 8), keras.layers.Flatten()]
     model = classify(keras.Sequential([*layers, keras.layers.Dense(10)]), keras.optimizers.SGD(0.1))
@@ -127,6 +134,7 @@ def check_rows_of_sparse_gradients_travel_as_they_are():
     assert moved[0] > 0 and moved[1] == moved[2] == 0
 
 
+@full
 def check_one_form_in_two_fits_is_one_optimizer():
     model, _, _ = trained(easyscale.compression.FP16())
     optimizer = model.optimizer
@@ -156,6 +164,7 @@ def check_training_goes_on_with_the_same_bits_and_the_residuals():
             np.testing.assert_array_equal(after, value)
 
 
+@full
 def check_a_checkpoint_goes_on_without_its_residuals_where_nothing_keeps_any():
     folder = new_folder()
     _resumed(ErrorFeedback("int8"), folder)
@@ -197,6 +206,7 @@ LEARNT |= {"top_k": TopK(0.05), "random_k": RandomK(0.5), "power_sgd": PowerSGD(
 LEARNT |= {"int8, errors kept": ErrorFeedback("int8")}
 
 
+@full
 def check_digits_are_learnt_in_each_form():
     """The mean of three seeds: 793 images to train, of which the chief of three ranks has one more, and 997 to test.
 

@@ -5,6 +5,7 @@ from unittest import mock
 import keras
 import numpy as np
 import tensorflow as tf
+from covering import full
 from models import classify, conv_net, digits
 
 import easyscale
@@ -41,12 +42,14 @@ def _lengths(model, x=None, y=None, update=None):
     return counted.lengths
 
 
+@full
 def check_one_exchange_a_step():
     for update in (None, "replicated"):
         lengths = _lengths(classify(conv_net(), "sgd"), update=update)
         assert len(lengths) == STEPS and len(set(lengths)) == 1
 
 
+@full
 def check_a_step_calls_python_once_and_once_more_where_weights_come_back():
     made, called = HostCalls.__call__, []
 
@@ -60,6 +63,7 @@ def check_a_step_calls_python_once_and_once_more_where_weights_come_back():
             assert len(called) == times * STEPS
 
 
+@full
 def check_each_rank_has_its_part_of_the_optimizers_state():
     sizes = []
 
@@ -78,12 +82,14 @@ def check_each_rank_has_its_part_of_the_optimizers_state():
     assert max(parts) < whole / comm.size + 100
 
 
+@full
 def check_accumulation_over_k_steps_exchanges_once_in_k_steps():
     for k in (2, 3, 4):
         optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=k)
         assert len(_lengths(classify(conv_net(), optimizer))) == STEPS // k
 
 
+@full
 def check_moving_statistics_travel_in_the_same_vector():
     layers = [keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
     model = classify(keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(10)]), "sgd")

@@ -7,6 +7,7 @@ import weakref
 
 import keras
 import tensorflow as tf
+from covering import full
 from models import assert_as_one_process, classify, conv_net, digits
 
 import easyscale
@@ -45,6 +46,7 @@ def check_a_batched_dataset():
     _fit_datasets(lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH), easyscale.shard)
 
 
+@full
 def check_a_dataset_of_unknown_length_that_goes_on_in_the_next_epoch():
     x, y = digits(GLOBAL_BATCH * 2 + 1)
     spec = tf.TensorSpec((None, *x.shape[1:]), x.dtype), tf.TensorSpec((None,), y.dtype)
@@ -70,6 +72,7 @@ def check_a_batched_dataset_with_steps_after():
     _fit_datasets(scaled, easyscale.shard)
 
 
+@full
 def check_an_unbatched_dataset():
     _fit_datasets(
         lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)),
@@ -91,10 +94,12 @@ class _Batches(keras.utils.PyDataset):
         return self.x[rows], self.y[rows]
 
 
+@full
 def check_a_py_dataset():
     _fit_datasets(_Batches, easyscale.shard, shuffle=False)
 
 
+@full
 def check_generators_of_different_lengths():
     x, y = digits(GLOBAL_BATCH * 6 + 1)
 
@@ -115,6 +120,7 @@ def check_generators_of_different_lengths():
     assert_as_one_process(distributed, single)
 
 
+@full
 def check_data_are_let_go_of_when_fit_has_ended():
     """Else a thread of theirs asks for more of them while Python ends."""
     x, y = digits(8)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from covering import full
 from keras.callbacks import (
     EarlyStopping,
     LambdaCallback,
@@ -20,6 +21,7 @@ from easyscale.callbacks import Distribute
 # Decisions at the end of an epoch
 
 
+@full
 def check_early_stopping_restores_the_best_weights_on_all_ranks():
     def callbacks(folder):
         return [EarlyStopping("val_loss", mode="max", patience=1, restore_best_weights=True)]
@@ -27,11 +29,13 @@ def check_early_stopping_restores_the_best_weights_on_all_ranks():
     assert as_one_process(callbacks, epochs=4) == 2 * STEPS
 
 
+@full
 def check_early_stopping_on_the_metric_of_all_ranks():
     """On the last rank the validation's loss rises from the start; on all together it falls."""
     assert as_one_process(lambda folder: [EarlyStopping("val_loss", patience=0)], epochs=4) == 4 * STEPS
 
 
+@full
 def check_early_stopping_on_the_chief_alone_stops_all_ranks():
     def callbacks(folder):
         return [EarlyStopping("val_loss", mode="max", patience=1)]
@@ -39,6 +43,7 @@ def check_early_stopping_on_the_chief_alone_stops_all_ranks():
     assert as_one_process(callbacks, on=0, epochs=4) == 2 * STEPS
 
 
+@full
 def check_reduce_lr_on_plateau():
     def callbacks(folder):
         return [ReduceLROnPlateau("val_loss", mode="max", patience=1, factor=0.5)]
@@ -46,6 +51,7 @@ def check_reduce_lr_on_plateau():
     as_one_process(callbacks, place=0)
 
 
+@full
 def check_learning_rate_scheduler():
     as_one_process(lambda folder: [LearningRateScheduler(lambda epoch, rate: rate * 0.5)])
 
@@ -58,6 +64,7 @@ class _Rates(keras.callbacks.Callback):
         self.rates.append(float(self.model.optimizer.learning_rate))
 
 
+@full
 def check_a_learning_rate_that_differs_between_ranks_is_the_chiefs():
     rates = _Rates()
     scheduler = LearningRateScheduler(lambda epoch: 0.1 / (1 + epoch + easyscale.rank()))
@@ -85,6 +92,7 @@ def check_schedulers_of_several_optimizers_in_one():
 # Epochs
 
 
+@full
 def check_different_epochs_are_refused_on_all_ranks():
     with pytest.raises(easyscale.DesyncError, match="epochs=3 on rank 0, epochs=4 on rank 1"):
         train([Distribute()], shard=True, epochs=4 if easyscale.rank() == 1 else 3)
@@ -105,15 +113,18 @@ class _CoolDown(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = 0.1 / (batch + 1)
 
 
+@full
 def check_a_learning_rate_set_before_each_step_of_uneven_data():
     as_one_process(lambda folder: [_WarmUp()], data=UNEVEN)
 
 
+@full
 def check_a_learning_rate_set_on_the_chief_alone_holds_on_all_ranks():
     as_one_process(lambda folder: [_WarmUp()], on=0, data=UNEVEN)
     as_one_process(lambda folder: [_CoolDown()], on=0, place=0, data=UNEVEN)
 
 
+@full
 def check_terminate_on_nan_stops_all_ranks_in_the_step_of_one():
     x, y = DATA[0].copy(), DATA[1]
     x[2 * GLOBAL_BATCH + 1] = np.nan  # in the third batch of the second rank
@@ -157,21 +168,25 @@ class _StopAfterEpoch(keras.callbacks.Callback):
         _stop(self, epoch, at=1)
 
 
+@full
 def check_a_stop_before_a_step_on_one_rank_stops_all_after_it():
     assert as_one_process(lambda folder: _lambda("on_train_batch_begin", 2), on=1) == 3
     assert as_one_process(lambda folder: [_StopBeforeStep()], on=2) == 3
 
 
+@full
 def check_a_stop_after_a_step_on_one_rank_stops_all_after_it():
     assert as_one_process(lambda folder: _lambda("on_train_batch_end", 2), on=1) == 3
     assert as_one_process(lambda folder: [_StopAfterStep()], on=2) == 3
 
 
+@full
 def check_a_stop_before_an_epoch_on_one_rank_leaves_all_one_step():
     assert as_one_process(lambda folder: _lambda("on_epoch_begin", 1), on=1) == STEPS + 1
     assert as_one_process(lambda folder: [_StopBeforeEpoch()], on=2) == STEPS + 1
 
 
+@full
 def check_a_stop_after_an_epoch_on_one_rank_stops_all_after_it():
     assert as_one_process(lambda folder: _lambda("on_epoch_end", 1), on=1) == 2 * STEPS
     assert as_one_process(lambda folder: [_StopAfterEpoch()], on=2) == 2 * STEPS
@@ -189,6 +204,7 @@ class _StopAfterSteps(keras.callbacks.Callback):
         self.model.stop_training = self.left == 0
 
 
+@full
 def check_stops_within_epochs_of_uneven_data_with_checkpoints():
     """The last step of an epoch is the chief's alone. It stops there, or some rank before."""
 

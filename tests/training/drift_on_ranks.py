@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import full
 from models import assert_equal_ranks, classify, conv_net, different_start, digits
 
 import easyscale
@@ -57,6 +58,7 @@ def _desync(match, **options):
     assert len(set(comm.all_gather_object(message))) == 1, "ranks say different things"
 
 
+@full
 def check_a_weight_assigned_on_one_rank_is_named_at_the_next_comparison():
     _desync(
         rf"Received: `model/dense(_\d+)?/kernel` (and \d more )?of rank {LAST} differs? from rank 0 "
@@ -66,16 +68,19 @@ def check_a_weight_assigned_on_one_rank_is_named_at_the_next_comparison():
     )
 
 
+@full
 def check_a_weight_assigned_on_one_rank_is_that_of_its_owner_after_the_next_step():
     model = classify(conv_net(), "sgd")
     _fit(model=model, callbacks=[Assign(LAST, batch=4)], distribute={"check_every": 3, "update": "sharded"})
     assert_equal_ranks(model.get_weights())
 
 
+@full
 def check_a_weight_assigned_after_the_last_step_is_found_where_each_rank_updates_its_part():
     _desync(r"of rank \d", callbacks=[Assign(LAST, batch=9)], distribute={"update": "sharded"})
 
 
+@full
 def check_a_weight_assigned_on_the_chief_is_found_at_the_end_of_fit():
     others = "s 1, 2" if comm.size == 3 else " 1"
     _desync(
@@ -84,6 +89,7 @@ def check_a_weight_assigned_on_the_chief_is_found_at_the_end_of_fit():
     )
 
 
+@full
 def check_a_rank_without_data_compares_as_well():
     x, y = digits(8 * comm.size * 10)
     x, y = easyscale.shard(x, y)
@@ -92,6 +98,7 @@ def check_a_rank_without_data_compares_as_well():
     _desync(r"of rank 1 .* after step 4 ", callbacks=[Assign(1, batch=0)], data=(x, y), distribute={"check_every": 4})
 
 
+@full
 def check_equal_ranks_are_left_alone():
     history = _fit(distribute={"check_every": 1}, epochs=2, steps_per_epoch=None)
     assert len(history.history["loss"]) == 2
@@ -151,6 +158,7 @@ class Accumulating(keras.Model):
         return {"loss": loss}
 
 
+@full
 def check_a_train_step_that_applies_its_gradients_in_some_steps_only_is_right():
     model = Accumulating()
     model.compile("sgd")
@@ -199,6 +207,7 @@ def check_the_same_data_on_all_ranks_is_warned_of_once_by_the_chief():
         assert "the same first batch in all" in found[0] and "easyscale.shard(x, y)" in found[0]
 
 
+@full
 def check_divided_data_is_not_warned_of():
     assert _warnings() == []
     assert _warnings(data=easyscale.shard(np.ones((96, 8, 8, 1)), np.ones(96, "int32"))) == []  # too plain to tell
@@ -212,6 +221,7 @@ def check_the_size_of_a_step_is_said_where_it_may_be_another_than_is_meant():
     assert (size in said.getvalue()) == easyscale.is_chief()
 
 
+@full
 def check_different_data_on_ranks_is_not_warned_of():
     x, y = digits(96)
     assert _warnings(data=(x[::-1].copy(), y[::-1].copy()) if comm.rank == 1 else (x, y)) == []
@@ -226,6 +236,7 @@ def _not_finite(run):
     return [(rank, message) for rank, said in enumerate(comm.all_gather_object(mine)) for message in said]
 
 
+@full
 def check_the_rank_whose_loss_is_first_not_finite_is_said_once_by_the_chief():
     x, y = easyscale.shard(*digits(8 * comm.size * 10))
     if comm.rank == LAST:
@@ -244,6 +255,7 @@ def check_losses_that_are_not_finite_anywhere_are_of_all_ranks():
     assert f"of all {comm.size} ranks at once: their weights, or the last gradients of one, are not finite" in message
 
 
+@full
 def check_nan_in_data_that_no_loss_sees_is_left_alone():
     x, y = easyscale.shard(*digits(8 * comm.size * 4))
     x[:, 0, 0] = np.nan

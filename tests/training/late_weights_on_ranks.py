@@ -7,6 +7,7 @@ from unittest import mock
 import keras
 import numpy as np
 import tensorflow as tf
+from covering import full
 from keras.callbacks import LambdaCallback, ModelCheckpoint, TerminateOnNaN
 from models import (
     EXCHANGES,
@@ -81,6 +82,7 @@ def check_each_exchange_takes_the_steps_of_one_process():
     return delta
 
 
+@full
 def check_all_but_the_first_and_the_last_step_receive_in_the_next_one():
     with Watched() as watched:
         _train()
@@ -101,6 +103,7 @@ class Passed(keras.layers.Layer):
         return inputs + 0 * tf.stop_gradient(tf.ensure_shape(noted, inputs.shape))
 
 
+@full
 def check_a_layer_computes_while_the_weights_of_the_next_are_on_their_way():
     """The last bucket of steps 2 to 4 is held up until the first layer of the next step has computed."""
     changed, passes, calls = threading.Condition(), [], itertools.count()
@@ -127,6 +130,7 @@ def check_a_layer_computes_while_the_weights_of_the_next_are_on_their_way():
     assert len(passes) == 5 and next(calls) == 5 * 3
 
 
+@full
 def check_the_same_is_sent_with_and_without():
     sent = []
     for how in (LateGather, lambda *_: None):
@@ -137,22 +141,26 @@ def check_the_same_is_sent_with_and_without():
     assert sent[0] == sent[1], sent
 
 
+@full
 def check_one_vector_is_waited_for():
     with Watched() as watched:
         _train(bucket_bytes=None)
     assert watched.received == 0
 
 
+@full
 def check_replicated_updates_are_waited_for():
     with Watched() as watched:
         _train(update="replicated")
     assert watched.received == 0
 
 
+@full
 def check_steps_per_execution():
     return equal(dense(sgd, steps_per_execution=3), distribute=IN_BUCKETS, exchanges=["ring"])
 
 
+@full
 def check_data_whose_end_is_not_known():
     """Keras begins a step more, which finds none."""
     x, y = digits(4 * 24)
@@ -172,10 +180,12 @@ def check_data_whose_end_is_not_known():
     return delta
 
 
+@full
 def check_clipping_by_the_norm_of_all_gradients():
     return equal(conv(lambda: sgd(global_clipnorm=0.1)), distribute=IN_BUCKETS, exchanges=["ring"])
 
 
+@full
 def check_steps_without_graphs():
     with Watched() as watched:
         delta = equal(dense(sgd, run_eagerly=True), distribute=IN_BUCKETS, exchanges=["ring"])
@@ -193,6 +203,7 @@ class Unused(keras.layers.Layer):
         return inputs
 
 
+@full
 def check_weights_without_a_gradient_stay():
     def build():
         layers = [keras.Input((8, 8, 1)), Unused(), keras.layers.Flatten(), Unused(), keras.layers.Dense(10)]
@@ -201,6 +212,7 @@ def check_weights_without_a_gradient_stay():
     return equal(build, distribute={"bucket_bytes": 1500}, exchanges=["ring"])
 
 
+@full
 def check_rows_of_embeddings():
     def build():
         layers = [keras.Input((64,)), keras.layers.Embedding(17, 3), keras.layers.Flatten(), keras.layers.Dense(10)]
@@ -237,6 +249,7 @@ class Clipped(keras.Model):
         return logs
 
 
+@full
 def check_a_step_of_ones_own_that_reads_new_weights_has_them():
     def build():
         net = conv_net()
@@ -286,14 +299,17 @@ def _seen_in(hook):
     return delta
 
 
+@full
 def check_a_callback_sees_the_weights_of_the_step_that_ends():
     return _seen_in("on_train_batch_end")
 
 
+@full
 def check_a_callback_sees_the_weights_of_the_step_before_the_one_that_begins():
     return _seen_in("on_train_batch_begin")
 
 
+@full
 def check_a_callback_of_one_rank_sees_the_weights_of_the_step():
     seen = []
     look = LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(model.get_weights()))
@@ -307,6 +323,7 @@ def check_a_callback_of_one_rank_sees_the_weights_of_the_step():
         np.testing.assert_array_equal(np.array(a, b.dtype), b)
 
 
+@full
 def check_checkpoints_and_validations_have_the_weights_of_their_step():
     def callbacks(folder):
         names = "{epoch}-{batch}.weights.h5", "{epoch}.keras"
@@ -318,12 +335,14 @@ def check_checkpoints_and_validations_have_the_weights_of_their_step():
     assert as_one_process(callbacks, data=UNEVEN, distribute=IN_BUCKETS) == 3 * STEPS
 
 
+@full
 def check_models_and_validations_at_the_end_of_an_epoch():
     with Watched() as watched:
         as_one_process(lambda folder: [ModelCheckpoint(folder / "{epoch}.keras")], distribute=IN_BUCKETS)
     assert watched.late > 0
 
 
+@full
 def check_evaluate_in_a_callback_sees_the_weights_of_the_step():
     x, y = digits(2 * 24)
 
@@ -345,6 +364,7 @@ def check_evaluate_in_a_callback_sees_the_weights_of_the_step():
         np.testing.assert_allclose(losses, expected, atol=TOLERANCE)
 
 
+@full
 def check_a_fit_that_a_callback_ends_leaves_the_weights_of_the_step():
     class Stop(Exception):
         pass
@@ -369,6 +389,7 @@ def check_a_fit_that_a_callback_ends_leaves_the_weights_of_the_step():
     )
 
 
+@full
 def check_interrupted_steps_leave_the_weights_of_the_last_one():
     """On all ranks, outside of callbacks: by the data."""
     x, y = digits(6 * 24)
@@ -397,6 +418,7 @@ def check_interrupted_steps_leave_the_weights_of_the_last_one():
     return delta
 
 
+@full
 def check_fits_one_after_the_other_and_single_steps_between():
     x, y = digits(3 * 24)
 

@@ -5,6 +5,7 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
+from covering import full
 from models import assert_equal_ranks
 
 import easyscale
@@ -167,6 +168,7 @@ def check_own_state_is_the_chiefs_at_the_end_of_an_epoch_and_that_is_said_once()
     assert not [message for message in _fit(_centred("only_first_replica"), (x, x[:, :1])) if "assigns" in message]
 
 
+@full
 def check_own_state_that_is_a_mean_is_averaged_in_each_step():
     x = NUMBERS[:24] + comm.rank
     model = _centred("mean")

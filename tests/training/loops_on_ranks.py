@@ -2,6 +2,7 @@
 
 import keras
 import tensorflow as tf
+from covering import full
 from models import assert_as_one_process, assert_equal_ranks, classify, conv_net, different_start, digits, equal
 
 import easyscale
@@ -49,6 +50,7 @@ class Measuring(keras.Sequential):
         return {"moved": sum(tf.reduce_sum(tf.abs(old - new)) for old, new in pairs), **logs}
 
 
+@full
 def check_weights_that_were_read_before_the_update_stay_what_they_were():
     """The ranks of a node have one copy of the weights in common: nobody may write to what another still reads."""
 
@@ -59,6 +61,7 @@ def check_weights_that_were_read_before_the_update_stay_what_they_were():
     equal(build, data=digits(24 * 8), epochs=3)
 
 
+@full
 def check_a_train_step_of_ones_own():
     def build():
         model = OwnStep()
@@ -95,6 +98,7 @@ class CountsBatches(OwnStep):
         return [self.before, self.after]
 
 
+@full
 def check_means_of_batches_of_different_sizes_are_those_of_one_process():
     def build():
         model = CountsBatches()
@@ -159,6 +163,7 @@ def check_two_optimizers_uneven_data_and_two_fits():
     assert_as_one_process(distributed, single)
 
 
+@full
 def check_a_training_loop_of_ones_own():
     x, y = digits()
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -182,6 +187,7 @@ def check_a_training_loop_of_ones_own():
     assert_as_one_process(distributed, lambda: train(conv_net(), _sgd(), x, y, GLOBAL_BATCH))
 
 
+@full
 def check_a_second_fit_and_a_second_compile():
     x, y = digits()
 
@@ -203,6 +209,7 @@ def check_a_second_fit_and_a_second_compile():
     assert_as_one_process(distributed, lambda: train(x, y, GLOBAL_BATCH, list))
 
 
+@full
 def check_an_optimizer_wrapped_by_hand():
     x, y = digits()
 
@@ -225,6 +232,7 @@ def check_an_optimizer_wrapped_by_hand():
     assert_as_one_process(distributed, single)
 
 
+@full
 def check_ranks_start_with_the_chiefs_optimizer_state():
     x, y = digits()
 
@@ -248,6 +256,7 @@ def check_ranks_start_with_the_chiefs_optimizer_state():
     assert_as_one_process(distributed, single)
 
 
+@full
 def check_train_on_batch_with_an_optimizer_wrapped_by_hand_starts_equal():
     different_start()
     xs, ys = easyscale.shard(*digits(48))

@@ -4,6 +4,7 @@ import warnings
 
 import keras
 import numpy as np
+from covering import full
 from models import classify, conv_net, different_start, digits, equal, single_start
 
 import easyscale
@@ -30,6 +31,7 @@ def _binary(metrics=None, **options):
     return build
 
 
+@full
 def check_losses_of_several_outputs_where_the_last_batch_is_whole_on_some_ranks():
     x, y = digits(4 * 24 + 1)
 
@@ -45,6 +47,7 @@ def check_losses_of_several_outputs_where_the_last_batch_is_whole_on_some_ranks(
     equal(build, (x, {"one": labels, "two": 1 - labels}), validates=True)
 
 
+@full
 def check_metrics_that_are_not_means():
     def metrics():
         kinds = keras.metrics
@@ -74,11 +77,13 @@ def _counts():
     return [keras.metrics.TruePositives(name="tp"), keras.metrics.FalseNegatives(name="fn"), "binary_accuracy"]
 
 
+@full
 def check_counts_of_a_validation_that_each_rank_has_whole():
     data = _digits_above_four()
     equal(_binary(_counts), data, exchanges=["ring"], validation_data=data)
 
 
+@full
 def check_counts_of_a_validation_whose_parts_are_the_same():
     x, y = np.ones((48, 8, 8, 1), "float32"), np.ones((48, 1), "float32")
     equal(_binary(_counts), (x, y), exchanges=["ring"], validates=True)
@@ -89,6 +94,7 @@ def check_counts_of_a_validation_whose_parts_are_the_same():
     assert found["val_tp"][-1] + found["val_fn"][-1] == 48, found
 
 
+@full
 def check_sums_in_a_validation_that_each_rank_has_whole():
     x, y = digits(COUNT)
     labels = (y / 10).astype("float32")[:, None]
@@ -117,6 +123,7 @@ class TellingOfItsOwn(keras.Sequential):
         return {**super().train_step(data), "label": keras.ops.mean(data[1])}
 
 
+@full
 def check_a_number_of_a_step_that_is_no_metric_is_told_of():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -127,6 +134,7 @@ def check_a_number_of_a_step_that_is_no_metric_is_told_of():
     assert bool(texts) == easyscale.is_chief(), texts
 
 
+@full
 def check_weighted_metrics():
     weights = np.random.default_rng(0).uniform(0, 3, COUNT).astype("float32")
     equal(
@@ -137,6 +145,7 @@ def check_weighted_metrics():
     )
 
 
+@full
 def check_confusion_matrix_of_classes():
     def build():
         model = conv_net()
@@ -186,12 +195,14 @@ class Kept(keras.metrics.Metric):
         return self.mean + 100 * self.first
 
 
+@full
 def check_states_that_say_how_they_are_merged():
     xs, ys = easyscale.shard(*_digits_above_four())
     history = _binary(lambda: [Kept()])().fit(xs, ys, verbose=0, callbacks=[Distribute()])
     assert history.history["kept"] == [(comm.size - 1) / 2 + 500]
 
 
+@full
 def check_evaluate_with_the_callback_is_that_of_all_ranks():
     x, y = digits(COUNT)
     single_start()  # on all ranks
@@ -207,6 +218,7 @@ def check_evaluate_with_the_callback_is_that_of_all_ranks():
         )
 
 
+@full
 def check_evaluate_with_a_masked_loss_and_uneven_data():
     words = np.random.default_rng(0).integers(0, 9, (COUNT, 5))
     single_start()  # a layer draws its seed when it is made
@@ -222,6 +234,7 @@ def check_evaluate_with_a_masked_loss_and_uneven_data():
         np.testing.assert_allclose(model.evaluate(words, words, batch_size=24, verbose=0), alone, rtol=1e-5)
 
 
+@full
 def check_predictions_of_all_ranks_in_order():
     x, y = digits(COUNT)
     single_start()
@@ -245,10 +258,12 @@ def _telling():
     return model
 
 
+@full
 def check_metrics_are_merged_that_a_train_step_returns_beside_other_numbers():
     equal(_telling, _digits_above_four(), exchanges=["ring"])
 
 
+@full
 def check_a_rank_without_data_has_the_history_of_the_others():
     x, y = _digits_above_four()
     xs, ys = easyscale.shard(x[:96], y[:96])
@@ -277,6 +292,7 @@ class Recorder(keras.callbacks.Callback):
         self.tests.append(dict(logs))
 
 
+@full
 def check_every_callback_sees_the_merged_metrics_wherever_it_stands():
     different_start()
     x, y = digits(COUNT)
@@ -308,6 +324,7 @@ class Evaluator(keras.callbacks.Callback):
             self.on_epoch_end(0)
 
 
+@full
 def check_the_chief_may_evaluate_by_itself_within_fit():
     xs, ys = easyscale.shard(*digits(COUNT))
     options = {"epochs": 2, "shuffle": False, "verbose": 0, "validation_data": (xs, ys)}
@@ -335,6 +352,7 @@ def check_a_part_that_one_rank_evaluates_for_itself_is_told_of():
     assert all("each worker has the result of its own part" in message for message in told)
 
 
+@full
 def check_evaluating_after_fit_needs_no_other_rank():
     xs, ys = easyscale.shard(*digits())
     model = classify(conv_net(), "sgd")

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import full
 from models import (
     assert_equal_ranks,
     classify,
@@ -45,6 +46,7 @@ class Reducing(keras.Model):
         return keras.ops.mean(self.loss(y, y_pred))
 
 
+@full
 def check_a_loss_of_ones_own_may_reduce_one_for_each_sample():
     def build():
         inputs = keras.Input((8, 8, 1))
@@ -56,6 +58,7 @@ def check_a_loss_of_ones_own_may_reduce_one_for_each_sample():
     equal(build, data=digits(48), exchanges=["ring"])
 
 
+@full
 def check_a_model_that_is_built_by_its_first_batch():
     def build():
         layers = [keras.layers.Flatten(), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(10)]
@@ -71,6 +74,7 @@ def check_a_model_that_is_built_by_its_first_batch_and_runs_eagerly():
     equal(build, data=digits(48), exchanges=["ring"])
 
 
+@full
 def check_variables_without_gradients_and_frozen_ones():
     class Partly(keras.Model):
         def __init__(self):
@@ -103,6 +107,7 @@ def check_two_inputs_two_outputs():
     )
 
 
+@full
 def check_a_trainer_that_is_no_model():
     class TrainerOnly(TensorFlowTrainer, keras.layers.Dense):
         def __init__(self):
@@ -133,6 +138,7 @@ def _normalized():
     return classify(keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(10)]), _sgd())
 
 
+@full
 def check_batch_normalization_of_each_rank_by_itself_keeps_one_moving_average():
     different_start()
     xs, ys = easyscale.shard(*digits(960 + 1))  # one rank has one step more
@@ -142,6 +148,7 @@ def check_batch_normalization_of_each_rank_by_itself_keeps_one_moving_average():
     assert history.history["accuracy"][-1] > 0.6
 
 
+@full
 def check_moving_averages_after_a_step_are_those_of_the_global_batch():
     x, y = digits(24 + 1)
 
@@ -160,6 +167,7 @@ def check_moving_averages_after_a_step_are_those_of_the_global_batch():
         assert (model.layers[1].moving_variance.numpy() <= expected.moving_variance.numpy() + 1e-6).all()
 
 
+@full
 def check_moving_averages_are_one_when_gradients_are_accumulated():
     different_start()
     model = _normalized()
@@ -169,6 +177,7 @@ def check_moving_averages_are_one_when_gradients_are_accumulated():
     assert_equal_ranks(model.get_weights())
 
 
+@full
 def check_gradients_of_the_last_layers_leave_while_those_of_the_first_are_computed():
     exchanged, in_time = threading.Event(), []
 

@@ -5,6 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from covering import full
 from models import assert_as_one_process, assert_equal_ranks, classify, conv_net, different_start, digits
 
 import easyscale
@@ -41,10 +42,12 @@ def _as_one_process(policy, tolerance, **optimizer):
     return delta
 
 
+@full
 def check_mixed_float16_takes_the_steps_of_one_process_to_its_rounding():
     return _as_one_process("mixed_float16", 2e-3)
 
 
+@full
 def check_mixed_bfloat16_takes_the_steps_of_one_process_to_its_rounding():
     return _as_one_process("mixed_bfloat16", 2e-2)
 
@@ -84,11 +87,13 @@ def _overflow_on_one_rank(make, **optimizer):
     return model
 
 
+@full
 def check_overflow_on_one_rank_with_the_optimizer_that_compile_wraps():
     model = _overflow_on_one_rank(lambda: _mixed("mixed_float16", _sgd()))
     assert isinstance(model.optimizer.inner_optimizer, keras.optimizers.LossScaleOptimizer)
 
 
+@full
 def check_overflow_on_one_rank_with_an_optimizer_wrapped_by_hand():
     def make():
         optimizer = easyscale.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(_sgd()), "tree")
@@ -114,6 +119,7 @@ def check_overflow_on_one_rank_while_gradients_are_accumulated():
     _overflow_on_one_rank(make)
 
 
+@full
 def check_loss_scaling_outside_is_refused_where_nothing_turns_it_inside_out():
     x, y = easyscale.shard(*digits(48))
     model = _mixed("mixed_float16", easyscale.DistributedOptimizer(_sgd(), "ring"))

@@ -7,6 +7,7 @@ from itertools import groupby
 import keras
 import numpy as np
 import tensorflow as tf
+from covering import full
 from models import classify, conv_net, digits
 
 import easyscale
@@ -68,6 +69,7 @@ def train(callbacks=(), slow=False, epochs=1, **options):
     return model
 
 
+@full
 def check_parts_make_up_the_steps_and_all_are_there():
     begins = Begins()
     with recorded() as timeline:
@@ -110,6 +112,7 @@ def check_training_is_the_same_while_parts_are_recorded():
         assert beside == ({"wait", "exchange", "gather"} if "bucket_bytes" in options else set())
 
 
+@full
 def check_data_that_ends_unseen_and_steps_in_one_call_are_counted():
     x, y = easyscale.shard(*digits(8 * comm.size * STEPS))
     for steps, count in ((1, 2 * STEPS - 1), (2, STEPS - 1)):
@@ -130,6 +133,7 @@ def check_data_that_ends_unseen_and_steps_in_one_call_are_counted():
         assert {span.step for span in timeline.spans} == set(range(count + 1))
 
 
+@full
 def check_steps_of_one_number_are_the_same_on_ranks_of_which_some_have_fewer():
     x, y = easyscale.shard(*digits(8 * comm.size * STEPS))
     count = 8 * (STEPS - comm.rank)
@@ -142,6 +146,7 @@ def check_steps_of_one_number_are_the_same_on_ranks_of_which_some_have_fewer():
     assert (STEPS - 1 in timeline.waits) == (comm.rank == 0)
 
 
+@full
 def check_without_it_nothing_is_recorded_and_no_message_is_sent():
     train()
     assert (comm.timeline.steps, comm.timeline.spans) == (0, [])

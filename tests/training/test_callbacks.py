@@ -5,7 +5,7 @@ from launches import over_ranks
 HERE = Path(__file__).parent
 
 
-@over_ranks(HERE / "writers_on_ranks.py", sizes=[3], limit=600, turn=(0, 2))
+@over_ranks(HERE / "writers_on_ranks.py", sizes=[3], limit=600)
 def test_files_are_those_of_one_process_and_written_once(check):
     check()
 

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow.summary as summary  # not `tf.summary`, which this import replaces
+from covering import full
 from folders import done_with, new_folder
 from keras.callbacks import (
     BackupAndRestore,
@@ -37,14 +38,17 @@ import easyscale
 from easyscale.callbacks import Distribute
 
 
+@full
 def check_model_checkpoint_writes_the_weights_of_each_epoch():
     as_one_process(lambda folder: [ModelCheckpoint(folder / "{epoch}.weights.h5", save_weights_only=True)])
 
 
+@full
 def check_model_checkpoint_writes_the_model_of_each_epoch():
     as_one_process(lambda folder: [ModelCheckpoint(folder / "{epoch}.keras")], place=0)
 
 
+@full
 def check_model_checkpoint_keeps_the_best_by_the_metrics_of_all_ranks():
     def callbacks(folder):
         return [
@@ -55,6 +59,7 @@ def check_model_checkpoint_keeps_the_best_by_the_metrics_of_all_ranks():
     as_one_process(callbacks)
 
 
+@full
 def check_model_checkpoint_after_every_second_batch_of_uneven_data():
     def callbacks(folder):
         return [ModelCheckpoint(folder / "{epoch}-{batch}.weights.h5", save_weights_only=True, save_freq=2)]
@@ -72,6 +77,7 @@ def check_model_checkpoint_in_the_midst_of_an_accumulation():
     as_one_process(callbacks, data=UNEVEN, build=build)
 
 
+@full
 def check_stock_keras_goes_on_with_what_model_checkpoint_wrote():
     folder = new_folder()
 
@@ -115,6 +121,7 @@ def check_the_state_tree_in_a_callback_has_the_whole_state_of_the_optimizer():
             np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@full
 def check_csv_logger_has_the_metrics_of_all_ranks():
     as_one_process(lambda folder: [CSVLogger(folder / "log.csv")])
 
@@ -152,6 +159,7 @@ def _restored_as_one_process(steps, save_freq, alone):
     done_with(folder)
 
 
+@full
 def check_backup_and_restore_ends_as_if_there_had_been_no_interruption():
     def uninterrupted(folder):
         return train([], shard=False)[0]
@@ -159,6 +167,7 @@ def check_backup_and_restore_ends_as_if_there_had_been_no_interruption():
     _restored_as_one_process(steps=2 * STEPS + 2, save_freq="epoch", alone=uninterrupted)
 
 
+@full
 def check_backup_and_restore_of_every_second_batch():
     """Keras begins the epoch again with the weights of its middle."""
 
@@ -182,6 +191,7 @@ def check_an_exception_on_all_ranks_while_the_chief_saves_can_be_caught():
     done_with(folder)
 
 
+@full
 def check_the_progress_bar_and_history_have_the_metrics_of_all_ranks():
     different_start()
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -191,6 +201,7 @@ def check_the_progress_bar_and_history_have_the_metrics_of_all_ranks():
     assert (shown in out.getvalue()) == easyscale.is_chief() == bool(out.getvalue())
 
 
+@full
 def check_tensor_board_writes_the_metrics_of_all_ranks():
     for update_freq in ("epoch", 1):
         numbers = []
@@ -233,6 +244,7 @@ class _Saving(keras.callbacks.Callback):
             keras.models.load_model(self.chiefs / f"{epoch - 1}.keras")
 
 
+@full
 def check_a_callback_of_ones_own_that_saves_on_all_ranks_writes_once():
     def callbacks(folder):
         return [_Saving(folder, folder.with_name("0") if folder.name.isdigit() else folder)]
@@ -258,14 +270,17 @@ def _averaging():
     return small_net(keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True, ema_momentum=0.9, name="sgd"))
 
 
+@full
 def check_all_callbacks_at_once_with_distribute_first():
     as_one_process(_all_of_keras, place=0, build=_averaging, data=UNEVEN)
 
 
+@full
 def check_all_callbacks_at_once_with_distribute_in_the_middle():
     as_one_process(_all_of_keras, place=4, build=_averaging)
 
 
+@full
 def check_all_callbacks_at_once_with_distribute_last():
     as_one_process(_all_of_keras, build=_averaging)
 
@@ -280,14 +295,17 @@ def _swaps_and_saves(swap_on_epoch):
     return callbacks
 
 
+@full
 def check_swap_ema_weights_in_validation():
     as_one_process(_swaps_and_saves(swap_on_epoch=False), build=_averaging)
 
 
+@full
 def check_swap_ema_weights_for_the_callbacks_after_it():
     as_one_process(_swaps_and_saves(swap_on_epoch=True), build=_averaging)
 
 
+@full
 def check_swap_ema_weights_under_loss_scaling():
     def build():
         optimizer = keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True, ema_momentum=0.9)

@@ -9,6 +9,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
+from covering import full  # noqa: E402
 from folders import new_folder  # noqa: E402
 from local_training import BATCH, NESTEROV, SAMPLES, Watched, compare_resumed, fit, parts  # noqa: E402
 from models import assert_equal_ranks, classify, different_start, digits  # noqa: E402
@@ -22,6 +23,7 @@ from easyscale.update.local import fragments_of  # noqa: E402
 comm = easyscale.communicator.get()
 
 
+@full
 def check_weights_that_take_turns_are_those_of_the_equations():
     """Two weights in two fragments: a round of one behind each second step, and of both at the end of an epoch.
 
@@ -30,6 +32,7 @@ def check_weights_that_take_turns_are_those_of_the_equations():
     _compare_turns(DiLoCo(4, fragments=2, outer_optimizer=NESTEROV()))
 
 
+@full
 def check_weights_of_rounds_that_go_on_beside_are_those_of_the_equations():
     """A round ends a step after it has begun, or where the epoch ends; or of all weights, two steps after."""
     _compare_turns(DiLoCo(4, fragments=2, outer_optimizer=NESTEROV(), overlap=1, mixing=0.25))
@@ -108,6 +111,7 @@ class Holds(Ring):
         super().allreduce(buffer)
 
 
+@full
 def check_workers_step_on_while_a_round_goes_on():
     """What a round sends is held until the second step behind its begin has ended; then all see its weights."""
 
@@ -165,6 +169,7 @@ def check_what_moves_by_itself_and_callbacks_agree_where_rounds_go_on_beside():
         assert comm.all_gather_object(numbers) == [numbers] * comm.size
 
 
+@full
 def check_a_round_of_a_fragment_sends_a_part_and_those_who_look_see_what_all_have():
     layers = [keras.layers.Dense(64) for _ in range(4)]
     keras.utils.set_random_seed(1)
@@ -202,6 +207,7 @@ def check_a_round_of_a_fragment_sends_a_part_and_those_who_look_see_what_all_hav
     assert written == [19], written
 
 
+@full
 def check_training_goes_on_from_the_end_of_an_epoch_where_rounds_go_on_beside():
     update = DiLoCo(every=3, outer_optimizer=NESTEROV(), overlap=2)
     compare_resumed(update, [7, 14], (7, None))

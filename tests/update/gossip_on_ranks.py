@@ -8,6 +8,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
+from covering import full  # noqa: E402
 from local_training import BATCH, SAMPLES, Computed, Watched, compare_resumed, fit, linear  # noqa: E402
 from models import assert_equal_ranks, classify, different_start, digits  # noqa: E402
 
@@ -50,6 +51,7 @@ class Mixed(Computed):
         self.weights = [self.last.copy() for _ in SAMPLES]
 
 
+@full
 def check_weights_are_those_of_the_equations_also_in_a_second_fit():
     for every in (1, 2, 5):
         model, watched = linear(), Watched()
@@ -64,6 +66,7 @@ def check_weights_are_those_of_the_equations_also_in_a_second_fit():
             assert int(model.optimizer.iterations) == computed.steps
 
 
+@full
 def check_a_worker_hears_one_other_and_meets_nobody_until_an_epoch_ends():
     watched, model = Watched(), linear(keras.optimizers.SGD(0.05))
     fit(model, Gossip(), epochs=2, callbacks=[watched], steps=3)
@@ -82,6 +85,7 @@ def check_training_goes_on_from_a_checkpoint_of_an_epochs_end_with_the_same_bits
     compare_resumed(Gossip(), [7, 14], (7, None))
 
 
+@full
 def check_moving_statistics_and_several_types_of_weights():
     different_start()
     layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(8, dtype="float64")]
@@ -95,6 +99,7 @@ def check_moving_statistics_and_several_types_of_weights():
     assert comm.all_gather_object(numbers) == [numbers] * comm.size
 
 
+@full
 def check_a_worker_that_stops_stops_all_at_the_end_of_the_epoch():
     class Stops(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -122,6 +127,7 @@ def check_a_worker_in_another_round_is_told_of():
         assert comm.rank not in (1, 2 % comm.size)
 
 
+@full
 def check_a_form_is_refused():
     try:
         fit(linear(), Gossip(), compression="int8")

@@ -10,6 +10,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
+from covering import full  # noqa: E402
 from folders import new_folder  # noqa: E402
 from local_training import BATCH, NESTEROV, Computed, Watched, compare_resumed, fit, linear, parts  # noqa: E402
 from models import assert_equal_ranks, classify, conv, dense, different_start, digits, equal, sgd  # noqa: E402
@@ -46,6 +47,7 @@ def check_weights_are_those_of_the_equations_also_in_a_second_fit():
             assert int(model.optimizer.iterations) == computed.steps
 
 
+@full
 def check_a_round_after_each_step_is_one_process():
     """Also with a last batch in which some have no part, with a loss that is a sum, and with momentum."""
     distribute = {"update": LocalSGD(every=1)}
@@ -62,6 +64,7 @@ def check_a_round_after_each_step_is_one_process():
     equal(summed, digits(96), distribute=distribute, exchanges=["tree"])
 
 
+@full
 def check_nothing_is_sent_between_rounds():
     watched, model = Watched(), dense(functools.partial(keras.optimizers.Adam))()
     x, y = easyscale.shard(*digits(comm.size * 4 * 9))
@@ -112,6 +115,7 @@ def check_who_looks_between_rounds_sees_the_weights_of_the_last():
         np.testing.assert_array_equal(model.get_weights()[0], last)
 
 
+@full
 def check_a_file_of_an_epoch_has_mean_weights_and_the_mean_of_all_states():
     model, folder = linear(), new_folder()
     computed = Computed(comm.all_gather_object(model.get_weights()[0].tolist())[0], every=3)
@@ -127,6 +131,7 @@ def check_a_file_of_an_epoch_has_mean_weights_and_the_mean_of_all_states():
             assert int(saved.optimizer.iterations) == computed.steps
 
 
+@full
 def check_a_worker_that_stops_stops_all_in_the_next_round():
     class Stops(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -155,6 +160,7 @@ class Zeros(Packing):
         vector[:] = 0
 
 
+@full
 def check_differences_travel_in_a_form():
     """If nothing arrives of them, weights are those of the last round, and so of the first."""
     model = linear()
@@ -168,6 +174,7 @@ def check_differences_travel_in_a_form():
     np.testing.assert_allclose(model.get_weights()[0], computed.last, atol=0.02)
 
 
+@full
 def check_layers_that_move_by_themselves_are_averaged_and_draw_apart():
     different_start()
     layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(8), keras.layers.BatchNormalization()]
@@ -183,12 +190,14 @@ def check_layers_that_move_by_themselves_are_averaged_and_draw_apart():
     assert comm.all_gather_object(numbers) == [numbers] * comm.size
 
 
+@full
 def check_loss_scaling_is_each_workers_own():
     model = linear(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)))
     fit(model, LocalSGD(every=3))
     assert_equal_ranks([*model.get_weights(), *map(np.array, model.optimizer.variables)])
 
 
+@full
 def check_workers_with_the_same_data_are_told_so_in_the_first_round():
     """Within an epoch, or at its end."""
     for update in (LocalSGD(every=3), LocalSGD(every=10**6), Gossip()):
@@ -201,6 +210,7 @@ def check_workers_with_the_same_data_are_told_so_in_the_first_round():
         assert len(found) == int(comm.is_chief), (update, found)
 
 
+@full
 def check_a_step_past_the_optimizer_is_an_error():
     class Past(keras.Model):
         def __init__(self):
@@ -226,12 +236,14 @@ def check_a_step_past_the_optimizer_is_an_error():
         raise AssertionError("it was taken")
 
 
+@full
 def check_training_goes_on_from_a_checkpoint_with_the_same_bits():
     """One that is due is written in the next round: it has each worker's own optimizer, and the outer one."""
     update = DiLoCo(every=3, start_step=2, outer_optimizer=NESTEROV())
     compare_resumed(update, [1, 2, 5, 7, 10, 13, 14], (10, 1, None))  # together, and in rounds, also of an epoch's end
 
 
+@full
 def check_workers_that_have_memory_in_common_step_alone_in_their_own():
     """So many weights that XLA compiles their update; then one worker changes its own."""
     x, y = easyscale.shard(*digits(comm.size * 4 * 7))

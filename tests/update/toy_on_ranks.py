@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+from covering import full
 
 import easyscale
 from easyscale import backend
@@ -30,6 +31,7 @@ class BySign(ReplicatedUpdate):
         replication.update(self._optimizer.apply, signs, variables, is_of_keras(self._optimizer))
 
 
+@full
 def check_an_update_is_asked_for_by_its_name():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])

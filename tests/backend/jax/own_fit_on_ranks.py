@@ -15,6 +15,7 @@ import jax.numpy as jnp  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from covering import full  # noqa: E402
 from models import assert_as_one_process, classify, conv_net, dense, digits, equal, sgd  # noqa: E402
 
 import easyscale  # noqa: E402
@@ -59,6 +60,7 @@ class OwnStep(keras.Model):
         return super().train_step(state, data)
 
 
+@full
 def check_a_train_step_of_ones_own_is_refused_where_workers_are_many():
     inputs = keras.Input((8, 8, 1))
     model = OwnStep(inputs, keras.layers.Dense(10)(keras.layers.Flatten()(inputs)))
@@ -70,6 +72,7 @@ def check_a_train_step_of_ones_own_is_refused_where_workers_are_many():
         common.fit_a_little(model)
 
 
+@full
 def check_loss_scaling_is_refused_where_workers_are_many():
     keras.config.set_dtype_policy("mixed_float16")
     model = classify(conv_net(), sgd())
@@ -81,10 +84,12 @@ def check_loss_scaling_is_refused_where_workers_are_many():
         common.fit_a_little(model)
 
 
+@full
 def check_several_steps_in_one_execution():
     return max(equal(dense(sgd, steps_per_execution=steps), epochs=3, validates=True) for steps in (2, 3))
 
 
+@full
 def check_weights_that_a_callback_sets_count():
     """Keras on JAX keeps what it trains in a place of its own; callbacks see the model, and change it."""
 
@@ -106,6 +111,7 @@ def check_weights_that_a_callback_sets_count():
     )
 
 
+@full
 def check_arrays_of_jax():
     x, y = digits(98)
 
@@ -138,6 +144,7 @@ def _fit_with_gradients(look):
     return model
 
 
+@full
 def check_gradients_are_written_in_the_place_of_those_before():
     places = []
     if comm.size > 1:  # else Keras's own step is one function
@@ -145,6 +152,7 @@ def check_gradients_are_written_in_the_place_of_those_before():
         assert len(places) == 6 and all(each == places[0] for each in places), places
 
 
+@full
 def check_a_model_holds_no_gradients_behind_a_fit():
     gradients = []
     if comm.size > 1:
@@ -154,6 +162,7 @@ def check_a_model_holds_no_gradients_behind_a_fit():
         assert all(gradient() is None for gradient in gradients)
 
 
+@full
 def check_gradients_that_somebody_keeps_stay_what_they_were():
     arrays, views = [], []
 
@@ -168,6 +177,7 @@ def check_gradients_that_somebody_keeps_stay_what_they_were():
         assert len(arrays) == 6
 
 
+@full
 def check_each_shape_of_a_batch_is_traced_once():
     traces = []
 
@@ -187,6 +197,7 @@ def check_each_shape_of_a_batch_is_traced_once():
     assert counts[0] == counts[1] or comm.size == 1, traces
 
 
+@full
 def check_compiling_stays_on():
     model = classify(conv_net(), sgd(), jit_compile=True)
     with warnings.catch_warnings():
@@ -195,10 +206,12 @@ def check_compiling_stays_on():
     assert model.jit_compile
 
 
+@full
 def check_without_compiling():
     return equal(dense(sgd, run_eagerly=True), epochs=1)
 
 
+@full
 def check_an_exchange_inside_of_jit_is_refused():
     variable = keras.Variable([0.0])
     optimizer = easyscale.DistributedOptimizer(keras.optimizers.SGD(1.0))

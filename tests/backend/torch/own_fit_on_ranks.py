@@ -9,6 +9,7 @@ import fit_on_ranks as common  # noqa: E402
 import keras  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from covering import full  # noqa: E402
 from equality_of_optimizers_on_ranks import check_gradient_accumulation_under_loss_scaling  # noqa: E402
 from metrics_on_ranks import check_metrics_are_merged_that_a_train_step_returns_beside_other_numbers  # noqa: E402
 from models import assert_as_one_process, classify, conv_net, dense, digits, equal, sgd  # noqa: E402
@@ -55,6 +56,7 @@ class OwnStep(keras.Model):
         return [self.mean_loss]
 
 
+@full
 def check_several_steps_in_one_execution():
     """As of Keras 3.16, which trains on several batches in one call."""
     if release_of(keras.__version__) >= (3, 16):
@@ -63,6 +65,7 @@ def check_several_steps_in_one_execution():
         common.fit_a_little(dense(sgd, steps_per_execution=2)())
 
 
+@full
 def check_a_train_step_of_ones_own():
     def build():
         model = OwnStep()

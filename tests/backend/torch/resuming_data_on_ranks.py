@@ -6,6 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch  # noqa: E402
+from covering import full  # noqa: E402
 from resuming_on_ranks import BATCH, EPOCHS, goes_on  # noqa: E402
 
 
@@ -23,6 +24,7 @@ def _generator(x, y):
     return {"x": batches()}
 
 
+@full
 def check_a_data_loader_that_shuffles():
     goes_on(_loader, 14)
 
