@@ -99,6 +99,7 @@ def test_a_stopped_rank_is_known_to_be_stopped(watched):
     assert (words["state"], words["stack"], words["busy"]) == ("T", "", False)
 
 
+@pytest.mark.full
 def test_a_rank_that_traces_or_evaluates_and_computes_takes_its_time(watched):
     assert watched(Activity.FIRST_STEP, "computes", 3.0)[-1]["busy"]
     # On a busy machine it gets no core for a while.

@@ -109,6 +109,7 @@ model.fit(x, x.sum(axis=1, keepdims=True), batch_size=4, verbose=0)
 """
 
 
+@pytest.mark.full
 def test_it_says_where_steps_are_not_those_of_one_process(tmp_path):
     (tmp_path / "train.py").write_text(NORMALIZES)
     done = run([EASYSCALE, "launch", "-n", "2", "--auto", str(tmp_path / "train.py")], timeout=100)
@@ -146,6 +147,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_what_a_script_forks_trains_alone(tmp_path):
     (tmp_path / "train.py").write_text(FORKS)
     alone = run([sys.executable, str(tmp_path / "train.py")], timeout=100)

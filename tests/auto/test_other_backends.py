@@ -10,6 +10,7 @@ from other_backends import JAX, LIMIT, TORCH
 SCRIPT = Path(__file__).parent / "scripts" / "fine_tuning.py"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("other", [TORCH, pytest.param(JAX, marks=pytest.mark.full)], ids=lambda other: other.name)
 def test_several_fits_are_those_of_one_process(other, tmp_path):
     results = []

@@ -19,6 +19,7 @@ def test_workers_go_on_without_those_that_are_lost(other, exchange, update):
     assert "lost rank 1; 3 workers go on. Its part of the data, 1/4 of each step, is divided among them" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("exchange", "update", "kind"),
     [
@@ -33,6 +34,7 @@ def test_the_others_divide_the_data_of_the_lost_anew(other, exchange, update, ki
     assert done.stdout.count("is divided among them") == 2, done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("exchange", ["ring", pytest.param("shared_memory", marks=pytest.mark.full)])
 def test_the_state_that_a_lost_worker_has_owned_is_taken_from_the_next(other, exchange):
     """Training is that of one process."""
@@ -40,6 +42,7 @@ def test_the_state_that_a_lost_worker_has_owned_is_taken_from_the_next(other, ex
     assert done.stdout.count("went on") == 2, done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["arrays", pytest.param("PyDataset", marks=pytest.mark.full)])
 def test_workers_that_are_killed_are_replaced(other, kind):
     """Each later epoch has every sample once."""
@@ -48,6 +51,7 @@ def test_workers_that_are_killed_are_replaced(other, kind):
     assert "has been replaced" in done.stdout, done.stdout
 
 
+@pytest.mark.full
 def test_the_next_worker_is_the_chief_when_it_is_lost(other, tmp_path):
     """The chief is killed in a step, and the next one in a validation: who comes then shows, writes and checkpoints."""
     done = lose(4, "chiefs_are_lost", "ring", "sharded", str(tmp_path), script=LOSING_CHIEFS, other=other)

@@ -16,6 +16,7 @@ SUMS = Path(__file__).with_name("seconds_of_sums.py")
 EASYSCALE = str(Path(sys.executable).with_name("easyscale"))
 
 
+@pytest.mark.full
 def test_rows_run(tmp_path):
     file = tmp_path / "found.json"
     options = ["--quick", "--only", "bytes,pack,1gbit,digits", "--network", "throttle", "--json", str(file)]

@@ -84,6 +84,7 @@ def test_two_ranks_make_a_table_json_and_a_plot(ranks, tmp_path, model):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_devices_beside_stock_keras_on_as_many(ranks):
     options = ["--model", "cifar10", "--batch-size", "2", "--steps", "1", "--rounds", "1", "--exchanges", "ring"]
     done = ranks.run("bench", "fit", "-n", "2", "--replication", "in_graph", *options, timeout=180)

@@ -46,6 +46,7 @@ def python_on(tmp_path):
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("features", [OLDER, NEWER])
 def test_it_is_switched_on_where_tensorflow_would_not_and_it_is_faster(features):
     has = features.split()

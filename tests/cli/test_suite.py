@@ -171,6 +171,7 @@ def test_bad_input_is_refused_before_anything_starts(cli, tmp_path, arguments, m
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.full
 def test_a_killed_suite_goes_on_and_a_cell_without_room_says_so(ranks, tmp_path):
     out = tmp_path / "out"
     options = ["--models", "cifar10", "--image-size", "8", "-n", "1", "--batch-sizes", "2,20000000"]

@@ -186,6 +186,7 @@ model.fit(x, y > 0, batch_size=batch, epochs=9, callbacks=[callbacks.Distribute(
 SHARD, BATCH = "x, y = shard(x, y)", "batch = local_batch(16)"
 
 
+@pytest.mark.full
 def test_what_is_random_or_rounds_or_writes_is_switched_off(ranks, script, tmp_path):
     done = verified(ranks, script(KERAS.format(shard=SHARD, batch=BATCH)), code=0)
     head, weights, metrics, others, off = done.stdout.splitlines()
@@ -231,6 +232,7 @@ assert len(history.epoch) == 9, "it was ended after five steps"
 """
 
 
+@pytest.mark.full
 def test_the_second_fit_is_compared_and_a_loss_over_a_whole_batch_is_told_from_wrong_data(ranks, script):
     done = verified(ranks, script(SEVERAL_FITS), code=1)
     _, difference, hint, rest, off = done.stdout.splitlines()
@@ -252,14 +254,18 @@ def test_the_second_fit_is_compared_and_a_loss_over_a_whole_batch_is_told_from_w
             "10 steps of 2 optimizers in 2 fits, 8 weights of 322 elements in float64",
             marks=pytest.mark.full,  # it compares with a ring by itself
         ),
-        (["pipeline.py"], "5 steps, 10 weights of 32,945 elements in float64"),
+        pytest.param(["pipeline.py"], "5 steps, 10 weights of 32,945 elements in float64", marks=pytest.mark.full),
         pytest.param(
             ["pipeline.py", "-n", "4", "--", "--stages", "2"],
             "5 steps, 10 weights of 32,945 elements in float64",
             marks=pytest.mark.full,
         ),
-        (["hybrid.py"], "5 steps, 10 weights of 535,242 elements in float64"),
-        (["linear_regression.py", "--exchange", "tree"], "5 steps, 2 weights of 2 elements in float64"),
+        pytest.param(["hybrid.py"], "5 steps, 10 weights of 535,242 elements in float64", marks=pytest.mark.full),
+        pytest.param(
+            ["linear_regression.py", "--exchange", "tree"],
+            "5 steps, 2 weights of 2 elements in float64",
+            marks=pytest.mark.full,
+        ),
         (["allreduce_without_keras.py", "-n", "3", "--", "--points", "3000"], "5 allreduces of 60 elements in float64"),
     ],
 )

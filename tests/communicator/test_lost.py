@@ -52,6 +52,7 @@ def _run_with_spares(size, spares, limit, *script):
     return [line for line in done.stdout.splitlines() if "end of rank" in line]
 
 
+@pytest.mark.full
 def test_ranks_that_are_killed_at_any_time_are_replaced():
     losses = 6
     ends = _run_with_spares(4, 40, 130, str(REPLACED), str(losses))

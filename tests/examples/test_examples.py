@@ -15,6 +15,7 @@ def test_example_between_processes(check):
     check()
 
 
+@pytest.mark.full
 def test_demo_trains_digits_to_97_percent_on_one_process_and_on_two():
     done = run([sys.executable, str(EXAMPLES / "demo.py")], timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -28,6 +29,7 @@ def test_demo_trains_digits_to_97_percent_on_one_process_and_on_two():
     assert re.search(r"^equal weights on all ranks +yes$", summary, re.MULTILINE)
 
 
+@pytest.mark.full
 def test_replication_makes_the_same_model_on_one_device_on_two_and_on_two_processes():
     easyscale = str(Path(sys.executable).with_name("easyscale"))
     script = [str(EXAMPLES / "replication.py"), "--epochs", "1"]

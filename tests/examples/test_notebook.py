@@ -4,6 +4,7 @@ from pathlib import Path
 
 import nbclient
 import nbformat
+import pytest
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
@@ -12,6 +13,7 @@ def _texts(cell):
     return "".join(output.get("text", "") for output in cell.outputs)
 
 
+@pytest.mark.full
 def test_notebook_trains_on_two_processes_and_shows_what_they_write(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import harness  # noqa: E402
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("update", [pytest.param("replicated", marks=pytest.mark.full), "sharded"])
 def test_workers_that_are_killed_are_replaced_until_replacements_fail(tmp_path, update):
     script = Path(__file__).with_name("replaced.py")

@@ -45,7 +45,10 @@ def test_a_rank_that_has_done_its_part_may_end(tmp_path):
     assert (done.code, done.errors) == (0, "")
 
 
-@pytest.mark.parametrize("exchange", ["ring", "shared_memory", "mpi"])
+@pytest.mark.parametrize(
+    "exchange",
+    [pytest.param("ring", marks=pytest.mark.full), "shared_memory", pytest.param("mpi", marks=pytest.mark.full)],
+)
 def test_a_stopped_rank_is_named_and_the_job_ended(tmp_path, exchange):
     done = sums("sigstop", tmp_path, "--stall-timeout", "4", exchange=exchange)
     assert done.code == 124

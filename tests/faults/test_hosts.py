@@ -46,8 +46,15 @@ def test_ranks_on_two_hosts_sum_up(tmp_path):
         assert [hosts.shared_memory(number) for number in (0, 1)] == [[], []]
 
 
-@pytest.mark.parametrize("how", ["lose", "cut"])
-@pytest.mark.parametrize("options", [[], ["--elastic"]])
+@pytest.mark.parametrize(
+    ("how", "options"),
+    [
+        ("lose", ["--elastic"]),
+        ("cut", []),
+        pytest.param("lose", [], marks=pytest.mark.full),
+        pytest.param("cut", ["--elastic"], marks=pytest.mark.full),
+    ],
+)
 def test_a_host_that_does_not_answer_ends_the_job(tmp_path, how, options):
     with Hosts(2) as hosts:
         process = start(hosts, "sleeps", tmp_path, *options)
@@ -74,6 +81,7 @@ def test_a_rank_that_is_killed_is_named_on_its_host(tmp_path):
         assert wait_until_gone(hosts, 1) == []
 
 
+@pytest.mark.full
 def test_a_job_goes_on_without_a_host_that_is_lost(tmp_path):
     """From its last checkpoint, on the hosts that are left, to what one process that nothing happens to comes to."""
     arguments = [str(TRAINING), "ring", "host", "mid-epoch", str(tmp_path)]

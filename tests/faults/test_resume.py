@@ -31,6 +31,7 @@ def undisturbed(tmp_path_factory):
     return result(folder)
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("resume")
 def test_killed_and_started_again_on_as_many_ranks_and_on_fewer(tmp_path, undisturbed):
     first, fewer, none = tmp_path / "first", tmp_path / "fewer", tmp_path / "none"
@@ -67,7 +68,7 @@ def test_killed_and_started_again_on_as_many_ranks_and_on_fewer(tmp_path, undist
 
 
 @pytest.mark.xdist_group("resume")
-@pytest.mark.parametrize("moment", ["before step 1", "mid-epoch"])
+@pytest.mark.parametrize("moment", [pytest.param("before step 1", marks=pytest.mark.full), "mid-epoch"])
 def test_asked_to_end_it_writes_a_checkpoint_and_the_launcher_starts_again(tmp_path, undisturbed, moment):
     done = train(tmp_path, "-n", "2", "--restarts", "1", fault="sigterm", moment=moment)
     assert done.code == 0, done.errors

@@ -192,6 +192,7 @@ def _searched(fails, case, folder):
     return search, console.export_text()
 
 
+@pytest.mark.full
 def test_what_fails_is_shrunk_and_printed_with_its_script(tmp_path):
     case = Case(7, {"optimizer": "Lamb", "epochs": "3"})
     search, text = _searched(lambda case, alone: case["optimizer"] == "Lamb", case, tmp_path)
@@ -201,6 +202,7 @@ def test_what_fails_is_shrunk_and_printed_with_its_script(tmp_path):
     assert search.counts == {"differs": 1, "found again": 1}
 
 
+@pytest.mark.full
 def test_what_fails_only_behind_others_is_told_apart(tmp_path):
     search, text = _searched(lambda case, alone: not alone, Case(7, {}), tmp_path)
     assert "depends on what ran before" in text
@@ -218,6 +220,7 @@ class OneThatFailsAlone:
         raise failed
 
 
+@pytest.mark.full
 def test_what_one_process_cannot_train_is_no_failure_of_several():
     assert Trial(OneThatFailsAlone()).run(Case(0, {"exchange": "async"})).kind == "skipped"
 
@@ -235,7 +238,7 @@ def pool():
     "cases",
     [
         pytest.param([_drawn(seed) for seed in EACH_PAIR], marks=on_ranks, id="each-exchange-and-update"),
-        pytest.param(PARALLEL, marks=on_ranks, id="pipelines-and-splits"),
+        pytest.param(PARALLEL, marks=[*on_ranks, pytest.mark.full], id="pipelines-and-splits"),
         pytest.param(PARALLEL_OF_MORE, marks=[*on_ranks, pytest.mark.full], id="pipelines-and-splits-of-more"),
         pytest.param([Case.parse(case) for case in FOUND[-ALWAYS:]], marks=on_ranks, id="found"),
         pytest.param(
@@ -275,6 +278,7 @@ ring.Ring.whole, ring.Ring._reduce = getattr(ring.Ring, "whole", ring.Ring._redu
 SLEEPS = "import time\nif easyscale.rank() == 1: time.sleep(3600)"
 
 
+@pytest.mark.full
 @_marked
 def test_an_exchange_that_drops_an_element_is_found_and_shrunk(pool, tmp_path):
     console = Console(file=open(os.devnull, "w"))  # noqa: SIM115
@@ -292,6 +296,7 @@ Checkpointing.end_data = lambda checkpointing: None
 """
 
 
+@pytest.mark.full
 @_marked
 def test_state_that_comes_late_from_a_checkpoint_is_found(tmp_path):
     case = Case(2, {"samples": "25", "optimizer": "Adam", "resume": "behind step 2"})
@@ -310,6 +315,7 @@ def test_a_refusal_is_told_from_an_error(pool):
     assert verdict.detail == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.full
 @_marked
 def test_a_rank_that_hangs_is_told_with_its_stack():
     job = Job(launch_options(Case(0, {})), limit=3.0)
@@ -321,6 +327,7 @@ def test_a_rank_that_hangs_is_told_with_its_stack():
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.full
 @_marked
 def test_a_script_that_is_printed_compares_by_itself(tmp_path):
     case = Case(4, {"body": "conv", "second": "evaluate, fit"})

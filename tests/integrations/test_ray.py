@@ -38,6 +38,7 @@ def script(tmp_path):
     return write
 
 
+@pytest.mark.full
 @needs_hosts
 def test_workers_are_on_all_nodes_and_take_the_steps_of_one_process(cluster, script):
     done = cluster.run(
@@ -73,6 +74,7 @@ def test_workers_are_on_all_nodes_and_take_the_steps_of_one_process(cluster, scr
     )
 
 
+@pytest.mark.full
 @needs_hosts
 def test_each_worker_sees_the_gpus_that_are_reserved_for_it(cluster, script):
     done = cluster.run(
@@ -127,6 +129,7 @@ def test_output_streams_and_the_exception_of_a_worker_on_another_node_is_raised(
     assert sorted(line.partition("rank ")[2] for line in shown) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.full
 @needs_hosts
 def test_cpus_that_others_have_and_what_the_launcher_refuses_are_one_line_each(cluster, script):
     done = cluster.run(
@@ -165,6 +168,7 @@ def test_cpus_that_others_have_and_what_the_launcher_refuses_are_one_line_each(c
     )
 
 
+@pytest.mark.full
 @needs_hosts
 def test_nothing_stays_behind_a_driver_that_is_killed(cluster, script):
     driver = cluster.start(

@@ -63,6 +63,7 @@ class Pods(Hosts):
         return self
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "names",
     [
@@ -85,6 +86,7 @@ def test_ranks_run_on_the_workers_and_none_in_the_pod_of_the_launcher(tmp_path, 
     assert said == [f"rank {rank} of {size} in {names[rank // 2].partition('.')[0]}" for rank in range(size)], output
 
 
+@pytest.mark.full
 def test_ranks_of_other_pods_have_time_for_a_checkpoint_when_the_launcher_is_asked_to_end(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TRAIN)

@@ -26,12 +26,12 @@ def test_exchanges(check):
     check()
 
 
-@over_ranks(FIT, sizes=[2], starts=BY_LAUNCH[:1] + BY_MPIEXEC[1:])
+@over_ranks(FIT, sizes=[2], starts=BY_LAUNCH[:1])
 def test_fit(check):
     check()
 
 
-@over_ranks(FIT, sizes=[], full=[2], starts=BY_MPIEXEC[:1] + BY_LAUNCH[1:])
+@over_ranks(FIT, sizes=[], full=[2], starts=BY_MPIEXEC + BY_LAUNCH[1:])
 def test_fit_started_the_other_way(check):
     check()
 

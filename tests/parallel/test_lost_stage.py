@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 SCRIPT = Path(__file__).with_name("loses_a_stage.py")
 
@@ -20,6 +21,7 @@ def launch(*options, folder, model="pipeline"):
     )
 
 
+@pytest.mark.full
 def test_a_stage_that_dies_ends_the_job_or_goes_on_from_the_checkpoint(tmp_path):
     ends, alone, *restarts = (tmp_path / name for name in ("ends", "alone", "pipeline", "scope"))
     for folder in (ends, alone, *restarts):

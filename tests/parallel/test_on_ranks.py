@@ -10,7 +10,13 @@ from launches import over_ranks
 HERE = Path(__file__).parent
 
 
-@over_ranks(HERE / "pipeline_on_ranks.py", sizes=[], full=[2, 3, 4], limit=900)
+@over_ranks(
+    HERE / "pipeline_on_ranks.py",
+    sizes=[3],
+    full=[2, 4],
+    only=["sgd_of_two_inputs_and_two_outputs"],
+    limit=900,
+)
 def test_a_pipeline_takes_the_steps_of_one_process(check):
     check()
 
@@ -60,12 +66,18 @@ def test_checkpoints_of_pipelines(check):
     check()
 
 
-@over_ranks(HERE / "hybrid_on_ranks.py", sizes=[4], limit=900)
+@over_ranks(HERE / "hybrid_on_ranks.py", sizes=[4], only=["masks_and_weights_that_losses_are_divided_by"], limit=900)
 def test_pipelines_side_by_side_take_the_steps_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "group_on_ranks.py", sizes=[], full=[2, 3, 4], limit=900)
+@over_ranks(
+    HERE / "group_on_ranks.py",
+    sizes=[2],
+    full=[3, 4],
+    only=["dense_layers_by_columns_and_by_rows"],
+    limit=900,
+)
 def test_layers_that_are_split_within_groups_take_the_steps_of_one_process(check):
     check()
 

@@ -5,6 +5,7 @@ import sys
 import cloudpickle
 import keras
 import numpy as np
+import pytest
 
 import easyscale
 
@@ -23,6 +24,7 @@ def _train():
     return model, history.history, keras.config.backend(), keras.config.floatx()
 
 
+@pytest.mark.full
 def test_two_workers_train_the_model_of_this_process(monkeypatch):
     alone, history, backend, _ = _train()  # and TensorFlow is in use here
     monkeypatch.setenv("KERAS_BACKEND", "numpy")  # which came too late here, and must not reach workers

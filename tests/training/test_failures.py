@@ -24,10 +24,14 @@ def _fail(case, size, servers=0):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("exception_in_a_callback", "KeyError: 'in a callback'"),
+        pytest.param("exception_in_a_callback", "KeyError: 'in a callback'", marks=pytest.mark.full),
         ("exception_inside_an_exchange", "ZeroDivisionError: inside an exchange"),
         ("exception_while_tracing", "Exception encountered when calling RaisingLayer.call()"),
-        ("different_gradients_and_fit_recovers_the_error", "ZeroDivisionError: inside an exchange"),
+        pytest.param(
+            "different_gradients_and_fit_recovers_the_error",
+            "ZeroDivisionError: inside an exchange",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_an_exception_on_one_rank_ends_all_and_is_shown_once(case, message, size):
@@ -71,6 +75,7 @@ def test_ranks_that_differ_end_with_one_line(case, message, size):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", ["a_fit_behind_one_that_failed", "a_fit_of_another_model_behind_one_that_failed"])
 def test_a_fit_on_one_rank_behind_one_that_failed_there_is_named(case):
     done, _ = _fail(case, size=2)
@@ -86,7 +91,7 @@ def test_a_fit_on_one_rank_behind_one_that_failed_there_is_named(case):
     ("case", "who"),
     [
         ("a_worker_is_killed", "rank 1 on "),
-        ("a_server_is_killed", "rank 2, a server, on "),
+        pytest.param("a_server_is_killed", "rank 2, a server, on ", marks=pytest.mark.full),
         ("a_server_is_killed_while_nobody_waits", "rank 2, a server, on "),
     ],
 )
@@ -100,6 +105,7 @@ def test_a_rank_that_is_killed_is_named(case, who):
     assert last.endswith("was killed by signal 9 (Killed)"), done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rank", "least", "message"),
     [
@@ -117,17 +123,20 @@ def test_an_elastic_job_ends_below_the_least_workers_and_without_a_server(rank, 
     assert time.time() - killed_at < 15
 
 
+@pytest.mark.full
 def test_an_exception_of_a_worker_that_nobody_waits_for_ends_all():
     done, _ = _fail("exception_where_nobody_waits", size=2, servers=1)
     assert done.stderr.count("KeyError: 'in a callback'") == 1, done.stderr
 
 
+@pytest.mark.full
 def test_validation_on_one_rank_alone_is_named():
     done, _ = _fail("validation_on_the_chief_alone", size=3)
     assert "DesyncError: all ranks must take part in the same epochs, validations and steps." in done.stderr
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_model_that_cannot_start_equal_is_refused():
     done, _ = _fail("a_model_that_is_not_built_without_the_callback", size=2)
     assert (
@@ -135,6 +144,7 @@ def test_a_model_that_cannot_start_equal_is_refused():
     )
 
 
+@pytest.mark.full
 def test_a_rank_without_any_data_ends_the_job_with_a_reason():
     done, _ = _fail("data_that_one_rank_has_none_of", size=3)
     assert "Error" in done.stderr

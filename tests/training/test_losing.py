@@ -18,6 +18,7 @@ def test_a_worker_that_servers_do_not_wait_for_is_lost_and_the_others_go_on():
     assert lost in done.stdout, done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("exchange", "update", "batch"),
     [
@@ -36,6 +37,7 @@ def test_workers_that_wait_for_each_other_go_on_without_those_that_are_lost(exch
     assert f"lost rank 1; 3 workers go on. Its part of the data, 1/4 of each step, is {becomes}\n" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("exchange", "update", "kind"),
     [
@@ -61,6 +63,7 @@ def test_the_next_worker_is_the_chief_when_it_is_lost(exchange, update, tmp_path
         assert f"Epoch {epoch}/6" in done.stdout, done.stdout
 
 
+@pytest.mark.full
 def test_workers_that_come_back_one_by_one_train_one_model(tmp_path):
     done = lose(3, "workers_come_back_one_by_one", str(tmp_path), options=["--respawn"])
     assert done.stdout.count("went on") == 3, done.stdout
@@ -68,6 +71,7 @@ def test_workers_that_come_back_one_by_one_train_one_model(tmp_path):
         assert f"begins with {workers} workers" in done.stdout, done.stdout
 
 
+@pytest.mark.full
 def test_callbacks_are_called_once_when_the_chief_is_lost_between_two_of_them(tmp_path):
     done = lose(3, "chiefs_are_lost_in_a_hook_and_in_a_validation", str(tmp_path), script=LOSING_CHIEFS)
     assert done.stdout.count("went on") == 1, done.stdout
@@ -75,6 +79,7 @@ def test_callbacks_are_called_once_when_the_chief_is_lost_between_two_of_them(tm
     assert "lost rank 1; 1 worker goes on" in done.stdout, done.stdout
 
 
+@pytest.mark.full
 def test_a_replacement_that_becomes_the_chief_knows_what_was_before(tmp_path):
     options, case = ["--respawn"], "one_that_replaced_another_is_the_chief"
     done = lose(2, case, str(tmp_path), options=options, script=LOSING_CHIEFS)
@@ -82,6 +87,7 @@ def test_a_replacement_that_becomes_the_chief_knows_what_was_before(tmp_path):
     assert "with 2 workers: rank 1 has been replaced" in done.stdout, done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("exchange", "update"), [pytest.param("ring", "replicated", marks=pytest.mark.full), ("shared_memory", "sharded")]
 )
@@ -92,6 +98,7 @@ def test_the_next_chief_gives_a_newcomer_what_the_one_before_has_not(exchange, u
     assert (tmp_path / "1.json").read_text() == (tmp_path / "2.json").read_text()
 
 
+@pytest.mark.full
 def test_the_last_worker_goes_on_alone_and_ends_with_its_own_exit_code():
     launch = [sys.executable, "-m", "easyscale", "launch", "-n", "3", "--elastic"]
     done = run([*launch, str(LOSING), "one_is_left"], timeout=200)
@@ -102,6 +109,7 @@ def test_the_last_worker_goes_on_alone_and_ends_with_its_own_exit_code():
     assert done.stderr.splitlines()[-1].endswith("ended with exit code 1"), done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "end"),
     [
@@ -119,12 +127,14 @@ def test_every_sample_is_trained_on_again(kind, end):
     assert "is divided among them" in done.stdout, done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("exchange", ["shared_memory", pytest.param("ring", marks=pytest.mark.full), "tree"])
 def test_the_state_that_a_lost_worker_has_owned_is_taken_from_the_next(exchange):
     done = lose(3, "a_sharded_update_goes_on", exchange, options=["--elastic-batch", "local"])
     assert done.stdout.count("went on") == 2, done.stdout
 
 
+@pytest.mark.full
 def test_checkpoints_of_an_elastic_job_are_of_the_workers_that_are_left(tmp_path):
     done = lose(4, "checkpoints_stay_right", str(tmp_path / "saved"))
     assert done.stdout.count("went on:") == 2, done.stdout

@@ -12,7 +12,6 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from covering import full
 from keras.src.backend.jax import trainer
 from structure import test_classes, test_public_names
 from structure.package import MODULES
@@ -31,7 +30,6 @@ from easyscale.step.shared import Shared
 FLOAT32 = np.dtype("float32")
 
 
-@full
 def check_the_backend_is_keras_own():
     assert backend.get().name == keras.backend.backend() == "jax"
 
@@ -48,7 +46,6 @@ def check_batches_are_taken_one_by_one_where_keras_would_stack_them():
     assert first.shape == ((2, 2, 2) if stacks else (2, 2))
 
 
-@full
 def check_a_view_stays_what_it_is_when_the_variable_changes():
     for dtype in ("float32", "bfloat16", "int32", "bool"):
         variable = keras.Variable(np.zeros((2, 3)), dtype=dtype, trainable=False)
@@ -58,7 +55,6 @@ def check_a_view_stays_what_it_is_when_the_variable_changes():
         assert specs_of([variable]) == [((2, 3), view.dtype)]
 
 
-@full
 def check_a_call_sees_the_memory_of_arrays_and_its_results_are_memory_of_its_own():
     gradient, returned, seen = jnp.arange(4.0), np.ones(3, "float32"), []
 
@@ -71,7 +67,6 @@ def check_a_call_sees_the_memory_of_arrays_and_its_results_are_memory_of_its_own
     assert seen == [(True, 0.1)] and tensor.tolist() == [1.0, 1.0, 1.0]
 
 
-@full
 def check_bfloat16_travels_as_it_is():
     gradient = jnp.asarray([1.5, -2.0], jnp.bfloat16)
     spec = (2,), np.dtype(ml_dtypes.bfloat16)
@@ -79,7 +74,6 @@ def check_bfloat16_travels_as_it_is():
     assert twice.dtype == jnp.bfloat16 and twice.tolist() == [3.0, -4.0]
 
 
-@full
 def check_an_update_that_is_compiled_reads_and_writes_variables_that_it_was_not_given():
     given, other = keras.Variable([1.0]), keras.Variable([10.0])
     calls = []
@@ -96,7 +90,6 @@ def check_an_update_that_is_compiled_reads_and_writes_variables_that_it_was_not_
     assert calls == [True, True]  # to see which variables it uses, and to compile it
 
 
-@full
 def check_what_a_step_asks_is_asked_before_it_is_made():
     asked = []
 
@@ -142,7 +135,6 @@ def check_each_gradient_has_the_weight_of_its_samples():
             assert absent is None
 
 
-@full
 def check_a_worker_gets_the_parts_that_it_owns():
     def on_rank(comm):
         gradients, variable = _gradients(comm), keras.Variable(np.zeros(6, "float32"))
@@ -156,7 +148,6 @@ def check_a_worker_gets_the_parts_that_it_owns():
     np.testing.assert_allclose(whole, 1.5 * np.arange(6))
 
 
-@full
 def check_gradients_that_are_summed_up_travel_when_they_are_due():
     def on_rank(comm, due):
         moving, variable, sums = (keras.Variable([value]) for value in (float(comm.rank), 0.0, 5.0))
@@ -178,7 +169,6 @@ def check_every_feature_that_is_missing_is_refused_with_a_remedy():
             jax_backend.require(feature)
 
 
-@full
 def check_the_document_has_a_row_for_each_feature_that_is_missing():
     document = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
     rows = re.findall(r"^\| (.*) \| yes \| .* \| refused \|$", document, re.MULTILINE)
@@ -186,7 +176,6 @@ def check_the_document_has_a_row_for_each_feature_that_is_missing():
         assert row.replace("`", "").startswith(feature.value.replace("`", ""))
 
 
-@full
 def check_who_averages_as_well_is_refused():
     optimizer = easyscale.DistributedOptimizer("sgd", communicator="local")
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -197,7 +186,6 @@ def check_who_averages_as_well_is_refused():
                 optimizer.workers.replicas.check_model(model)
 
 
-@full
 def check_what_holds_for_every_module_holds_for_those_of_jax():
     modules = [name for name in MODULES if name.startswith("easyscale.backend.jax")]
     for module in modules:
@@ -206,7 +194,6 @@ def check_what_holds_for_every_module_holds_for_those_of_jax():
     assert len(modules) == len(list(Path(sys.modules["easyscale.backend.jax"].__path__[0]).glob("*.py")))
 
 
-@full
 def check_tensorflow_is_not_imported():
     assert "tensorflow" not in sys.modules
 

@@ -1,5 +1,6 @@
 """Jobs of Keras on JAX, started as a user starts them: what they need, and what is refused in one line."""
 
+import pytest
 from backend.shared.benched_jobs import check_a_bench
 from backend.shared.resumed_jobs import check_a_checkpoint_of_tensorflow, check_a_restart
 from backend.shared.verified_jobs import check_a_script_that_does_not_divide_its_batch, check_a_script_that_is_equal
@@ -48,10 +49,12 @@ def test_what_jax_does_not_have_is_refused_before_training(job):
         assert line.startswith(f"{feature} needs another backend of Keras. Received: KERAS_BACKEND=jax. "), line
 
 
+@pytest.mark.full
 def test_asked_to_end_a_job_is_started_again_and_comes_to_the_same_weights(job, tmp_path):
     check_a_restart(job, tmp_path)
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_tensorflow_goes_on(job, tmp_path):
     check_a_checkpoint_of_tensorflow(job, tmp_path)
 
@@ -61,13 +64,16 @@ ways.append({"x": xs, "y": ys, "batch_size": batch, "validation_data": (xs, ys),
 """
 
 
+@pytest.mark.full
 def test_a_script_is_equal_to_one_process(tmp_path):
     check_a_script_that_is_equal(JAX, tmp_path, VALIDATES, fits=2)
 
 
+@pytest.mark.full
 def test_a_script_that_does_not_divide_its_batch_is_found(tmp_path):
     check_a_script_that_does_not_divide_its_batch(JAX, tmp_path)
 
 
+@pytest.mark.full
 def test_a_bench_of_training(tmp_path):
     check_a_bench(JAX, tmp_path)

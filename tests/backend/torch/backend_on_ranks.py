@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from covering import full
 from structure import test_classes, test_public_names
 from structure.package import MODULES
 
@@ -32,12 +31,10 @@ from easyscale.step.shared import Shared
 FLOAT32 = np.dtype("float32")
 
 
-@full
 def check_the_backend_is_keras_own():
     assert backend.get().name == keras.backend.backend() == "torch"
 
 
-@full
 def check_an_execution_takes_as_many_batches_as_keras_counts():
     taken = []
     step = data.by_iterator(taken.append, steps_per_execution=3)
@@ -49,7 +46,6 @@ def check_an_execution_takes_as_many_batches_as_keras_counts():
         step(batches)
 
 
-@full
 def check_a_view_stays_what_it_is_when_the_variable_changes():
     for dtype in ("float32", "bfloat16", "int64", "bool"):
         variable = keras.Variable(np.zeros((2, 3)), dtype=dtype, trainable=False)
@@ -59,7 +55,6 @@ def check_a_view_stays_what_it_is_when_the_variable_changes():
         assert specs_of([variable]) == [((2, 3), view.dtype)]
 
 
-@full
 def check_a_call_sees_the_memory_of_tensors_and_its_results_are_memory_of_its_own():
     gradient, returned, seen = torch.arange(4.0), np.ones(3, "float32"), []
 
@@ -73,7 +68,6 @@ def check_a_call_sees_the_memory_of_tensors_and_its_results_are_memory_of_its_ow
     assert seen == [(True, 0.1)] and tensor.tolist() == [5.0 if shares else 1.0, 1.0, 1.0]
 
 
-@full
 def check_bfloat16_travels_as_it_is():
     gradient = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
     spec = (2,), np.dtype(ml_dtypes.bfloat16)
@@ -81,14 +75,12 @@ def check_bfloat16_travels_as_it_is():
     assert twice.dtype == torch.bfloat16 and twice.tolist() == [3.0, -4.0]
 
 
-@full
 def check_a_gradient_of_some_rows_is_refused():
     rows = torch.sparse_coo_tensor([[0]], [[1.0]], (2, 1))
     with pytest.raises(ValueError, match="gradients must be dense tensors. Received: one of layout torch.sparse_coo"):
         backend.get().host_calls()(lambda array: None, [rows], [])
 
 
-@full
 def check_random_numbers_go_on_where_they_were():
     state = json.loads(json.dumps(get_random_state(backend.get())))
 
@@ -110,7 +102,6 @@ def _gradients(comm, bucket_bytes=None):
     )
 
 
-@full
 def check_each_gradient_has_the_weight_of_its_samples():
     def on_rank(comm, bucket_bytes):
         variables = [keras.Variable(np.zeros(shape, "float32")) for shape in ([3], [2, 2], [1])]
@@ -126,7 +117,6 @@ def check_each_gradient_has_the_weight_of_its_samples():
             assert absent is None
 
 
-@full
 def check_a_worker_gets_the_parts_that_it_owns():
     def on_rank(comm):
         gradients, variable = _gradients(comm), keras.Variable(np.zeros(6, "float32"))
@@ -154,7 +144,6 @@ def check_gradients_that_are_summed_up_travel_when_they_are_due():
         np.testing.assert_allclose(found, [[0.75, 0.75], gradient, summed])
 
 
-@full
 def check_a_fused_step_is_keras_own_to_rounding():
     makers = {
         "Adam": lambda: keras.optimizers.Adam(0.01),
@@ -189,7 +178,6 @@ def check_every_feature_that_is_missing_is_refused_with_a_remedy():
             torch_backend.require(feature)
 
 
-@full
 def check_the_document_has_a_row_for_each_feature_that_is_missing():
     document = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
     rows = re.findall(r"^\| (.*) \| yes \| refused \| .* \|$", document, re.MULTILINE)
@@ -213,7 +201,6 @@ def check_who_averages_as_well_is_refused():
                 optimizer.workers.replicas.check_model(model)
 
 
-@full
 def check_what_holds_for_every_module_holds_for_those_of_torch():
     modules = [name for name in MODULES if name.startswith("easyscale.backend.torch")]
     for module in modules:
@@ -222,12 +209,10 @@ def check_what_holds_for_every_module_holds_for_those_of_torch():
     assert len(modules) == len(list(Path(sys.modules["easyscale.backend.torch"].__path__[0]).glob("*.py")))
 
 
-@full
 def check_tensorflow_is_not_imported():
     assert "tensorflow" not in sys.modules
 
 
-@full
 def check_an_optimizer_of_many_weights_without_a_kernel_is_told_of():
     weight = keras.Variable(np.zeros((1024, 1024), "float32"))
     told = {}

@@ -1,5 +1,6 @@
 """Jobs of Keras on PyTorch, started as a user starts them: what they need, and what is refused in one line."""
 
+import pytest
 from backend.shared.benched_jobs import check_a_bench
 from backend.shared.resumed_jobs import check_a_checkpoint_of_tensorflow, check_a_restart
 from backend.shared.verified_jobs import check_a_script_that_does_not_divide_its_batch, check_a_script_that_is_equal
@@ -53,6 +54,7 @@ def test_a_job_that_is_refused_ends_with_one_line(job):
     assert [line for line in lines if line != error and not line.startswith("easyscale: rank")] == []
 
 
+@pytest.mark.full
 def test_an_error_is_shown_also_with_a_process_group(job, tmp_path):
     """PyTorch collects what is shown, to write it when the process would go on."""
     script = (
@@ -85,21 +87,26 @@ ways.append({"x": torch.utils.data.DataLoader(data, batch, shuffle=True)})
 """
 
 
+@pytest.mark.full
 def test_a_script_is_equal_to_one_process(tmp_path):
     check_a_script_that_is_equal(TORCH, tmp_path, SHUFFLES, fits=2)
 
 
+@pytest.mark.full
 def test_a_script_that_does_not_divide_its_batch_is_found(tmp_path):
     check_a_script_that_does_not_divide_its_batch(TORCH, tmp_path)
 
 
+@pytest.mark.full
 def test_asked_to_end_a_job_is_started_again_and_comes_to_the_same_weights(job, tmp_path):
     check_a_restart(job, tmp_path)
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_tensorflow_goes_on(job, tmp_path):
     check_a_checkpoint_of_tensorflow(job, tmp_path)
 
 
+@pytest.mark.full
 def test_a_bench_of_training(tmp_path):
     check_a_bench(TORCH, tmp_path)

@@ -43,6 +43,7 @@ def test_where_training_works_two_ranks_have_trained_and_it_says_how_fast_messag
     assert texts["training"].startswith("2 ranks have trained with tensorflow, over ")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not MAY_MOUNT, reason="needs root, and util-linux")
 def test_a_small_dev_shm_and_few_files_are_found_with_their_cures():
     line = "mount -t tmpfs -o size=4m tmpfs /dev/shm && ulimit -n 64 && exec " + " ".join(DOCTOR)
@@ -73,6 +74,7 @@ def doctor_on(hosts, number=0, *options):
     return subprocess.CompletedProcess([], process.returncode, output, errors)
 
 
+@pytest.mark.full
 @on_hosts
 def test_hosts_with_another_keras_and_hosts_that_are_down_are_named():
     found = importlib.metadata.distribution("keras")
