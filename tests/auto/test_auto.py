@@ -1,6 +1,6 @@
 """Scripts as tutorials write them, unchanged, by `easyscale launch --auto`: two workers do what one process does.
 
-Each script leaves its weights, `History`, evaluations and predictions in a file; one run has all scripts.
+Each script leaves its weights, `History`, evaluations and predictions in a file; one run has several scripts.
 """
 
 import functools
@@ -16,8 +16,8 @@ from launches import environment, run
 
 FOLDER = Path(__file__).parent
 EASYSCALE = str(Path(sys.executable).with_name("easyscale"))
-EQUAL = ["conv_net", "tf_data", "custom_train_step", "text", "fine_tuning", "tuner", "other_data", "sizes", "files"]
-EQUAL += ["predictions"]
+SHORT = ["conv_net", "custom_train_step"]
+EQUAL = ["tf_data", "text", "fine_tuning", "tuner", "other_data", "sizes", "files", "predictions", *SHORT]
 SHUFFLED = ["conv_net:shuffle", "tf_data:shuffle"]
 pytestmark = [pytest.mark.xdist_group("auto")]
 
@@ -30,18 +30,17 @@ class Outcome(NamedTuple):
     results: dict[str, dict[str, np.ndarray]]
 
 
-def _outcome(workers: int) -> Outcome:
-    found = _run(workers)
+def _outcome(workers: int, *names: str) -> Outcome:
+    found = _run(workers, *(names or (*EQUAL, *SHUFFLED)))
     assert isinstance(found, Outcome), found
     return found
 
 
 @functools.cache
-def _run(workers: int) -> Outcome | str:
-    """Run all scripts; return what they have left, or what was written if they fail."""
+def _run(workers: int, *names: str) -> Outcome | str:
+    """Run scripts; return what they have left, or what was written if they fail."""
     start = [sys.executable] if workers == 1 else [EASYSCALE, "launch", "--auto", "-n", str(workers)]
     with tempfile.TemporaryDirectory() as folder:
-        names = [*EQUAL, *SHUFFLED]
         done = run([*start, str(FOLDER / "all_scripts.py"), folder, *names], timeout=450, env=environment())
         if done.returncode:
             return done.stdout[-3000:] + done.stderr[-6000:]
@@ -49,20 +48,32 @@ def _run(workers: int) -> Outcome | str:
     return Outcome(done.stdout, done.stderr, results)
 
 
-@pytest.mark.parametrize("name", EQUAL)
+@pytest.mark.parametrize("name", SHORT)
 def test_two_workers_do_what_one_process_does(name):
-    expected, found = _outcome(1).results[name], _outcome(2).results[name]
+    _compare(name, *SHORT)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", EQUAL)
+def test_two_workers_do_what_one_process_does_in_each_script(name):
+    _compare(name)
+
+
+def _compare(name, *names):
+    expected, found = (_outcome(workers, *names).results[name] for workers in (1, 2))
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SHUFFLED)
 def test_accuracy_is_that_of_one_process_where_data_are_shuffled(name):
     expected, found = (_outcome(workers).results[name]["score"][1] for workers in (1, 2))
     assert found >= expected - 0.01 > 0.8
 
 
+@pytest.mark.full
 def test_it_says_what_it_did_and_what_it_could_not():
     said = [line.removeprefix("easyscale: --auto: ") for line in _outcome(2).err.splitlines() if "--auto" in line]
     assert len({*said}) == len(said), "each line once, by one rank"

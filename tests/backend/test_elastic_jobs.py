@@ -4,9 +4,8 @@ import pytest
 from losses import LOSING_CHIEFS, lose
 from other_backends import OTHERS
 
-pytestmark = [
-    pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS),
-]
+PARAMS = [pytest.param(other, id=name, marks=[pytest.mark.full] * (name == "jax")) for name, other in OTHERS.items()]
+pytestmark = [pytest.mark.parametrize("other", PARAMS)]
 
 
 @pytest.mark.parametrize(

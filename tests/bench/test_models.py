@@ -26,6 +26,7 @@ def made():
     return functools.cache(lambda name: ZOO[name].make(MODELS[name].image_size or 0, ZOO[name].classes))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_model_has_as_many_weights_as_the_paper_says(made, name):
     least, most = PAPERS[name]
@@ -36,6 +37,7 @@ def test_commands_know_the_models_of_the_zoo():
     assert list(MODELS) == list(ZOO) == sorted(ZOO)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 def test_commands_know_how_large_a_model_is_and_how_much_it_computes(made, name):
     model = made(name)
@@ -50,6 +52,7 @@ def test_commands_know_how_large_a_model_is_and_how_much_it_computes(made, name)
     assert total / 1e6 == pytest.approx(MODELS[name].multiply_adds, rel=0.005)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in MODELS if (MODELS[name].smallest or 0) > 1])
 def test_commands_know_the_smallest_image(name):
     with pytest.raises(ValueError):
@@ -58,6 +61,7 @@ def test_commands_know_the_smallest_image(name):
         ZOO[name].make(MODELS[name].smallest, 10)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["alexnet", "cifar10", "deepspeech2", "googlenet", "transformer"])
 def test_what_is_written_down_here_has_a_loss_of_its_data(name):
     model = bench_fit.build(name, "momentum", MODELS[name].smallest or 0)

@@ -48,6 +48,7 @@ def test_a_table_has_a_row_for_each_way():
     ]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not two_hosts.Hosts.are_possible(), reason="needs root, and namespaces, iproute2 and util-linux")
 def test_a_line_that_is_slowed_down_takes_as_long_as_a_link_of_that_rate():
     """4 MB in each direction at 20 Mbit/s: 1.6 s, of which a bucket of the link's queue takes 0.1 off."""

@@ -39,6 +39,7 @@ if comm.membership.is_joining and comm.membership.note == "first":
 if comm.membership.is_joining:
     assert comm.membership.join("here")
 elif comm.rank == 1:
+    time.sleep(5)  # until the spares have begun with MPI
     die()
 must_agree = not is_first_chief
 while is_first_chief or must_agree or comm.membership.initial_ranks != [2, 1]:

@@ -57,6 +57,7 @@ def test_both_sides_use_the_same_names():
     assert (bench_fit.BOUND, bench_fit.ALONE) == (fit_report.BOUND, fit_report.ALONE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "model",
     [

@@ -33,6 +33,7 @@ def test_a_job_with_spares_ends_although_no_rank_has_used_mpi(ranks, script):
     assert sorted(done.stdout.splitlines()) == ["[1] done", "done"]
 
 
+@pytest.mark.full
 def test_a_worker_lives_although_its_forerunner_ends(ranks, tmp_path):
     path = Path(__file__).with_name("superseded_on_ranks.py")
     done = ranks.run("launch", "-n", "3", "--elastic", "--respawn", "--spares", "5", str(path), str(tmp_path))
@@ -101,6 +102,7 @@ def test_an_elastic_job_fails_if_a_rank_dies_outside_of_its_training(ranks, scri
     assert done.stderr.splitlines() == [f"{name}; {left}", name]
 
 
+@pytest.mark.full
 def test_ranks_that_wait_for_a_stopped_spare_at_their_end_are_reported(ranks, script, tmp_path):
     path = script(
         """
@@ -163,6 +165,7 @@ def test_ranks_that_wait_for_one_to_begin_with_mpi_are_reported(ranks, script):
     assert f"rank 1 on {os.uname().nodename} does not wait" in done.stderr
 
 
+@pytest.mark.full
 def test_a_spare_sleeps_before_ranks_begin_with_mpi_and_after(ranks, script):
     path = script(
         """
@@ -198,6 +201,7 @@ def test_a_spare_sleeps_before_ranks_begin_with_mpi_and_after(ranks, script):
         assert int(switches) < 50 and heavy == "0", found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("whom", ["standby", "worker"])
 def test_spares_that_are_killed_before_mpi_has_begun_are_named(ranks, script, whom):
     path = script(

@@ -101,6 +101,7 @@ def test_without_the_launcher_a_fit_says_once_what_it_would_bring(python_on, scr
     assert "oneDNN's kernels" not in python_on(OLDER, path, TF_ENABLE_ONEDNN_OPTS="0").stdout
 
 
+@pytest.mark.full
 @needs_mount
 def test_a_fit_on_tensorflow_says_once_that_the_launcher_has_switched_it_on(python_on, script):
     launch = ["-m", "easyscale", "launch", "-n", 2]
@@ -110,6 +111,7 @@ def test_a_fit_on_tensorflow_says_once_that_the_launcher_has_switched_it_on(pyth
     assert "oneDNN's kernels" not in python_on(OLDER, *launch, script(FIT), TF_ENABLE_ONEDNN_OPTS="1").stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("other", other_backends.OTHERS.values(), ids=other_backends.OTHERS)
 def test_nothing_is_said_of_it_on_another_backend(other, script):
     command = [*other.easyscale, "launch", "-n", "1", script(FIT)]

@@ -202,7 +202,11 @@ def test_what_is_random_or_rounds_or_writes_is_switched_off(ranks, script, tmp_p
     ("lines", "hint"),
     [
         ({"shard": "", "batch": BATCH}, "Received: the same first batch in all 2 processes. Divide the data: "),
-        ({"shard": SHARD, "batch": "batch = 16"}, "in step 1 one process trains on 16 samples, 2 processes on 32"),
+        pytest.param(
+            {"shard": SHARD, "batch": "batch = 16"},
+            "in step 1 one process trains on 16 samples, 2 processes on 32",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_data_or_a_batch_that_is_not_divided_is_found(ranks, script, lines, hint):

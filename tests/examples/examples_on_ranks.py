@@ -12,7 +12,6 @@ from pathlib import Path
 import documents
 import keras
 import numpy as np
-from covering import full
 
 import easyscale
 
@@ -37,7 +36,6 @@ def _printed(example, *arguments):
     return dict(line.split(": ", 1) for line in out.getvalue().splitlines() if ": " in line), code
 
 
-@full
 def check_linear_regression_finds_one_line_alone_and_together():
     printed, _ = _printed("linear_regression.py")
     if not CHIEF:
@@ -49,7 +47,6 @@ def check_linear_regression_finds_one_line_alone_and_together():
     np.testing.assert_allclose(lines[1], lines[0], atol=2e-5)
 
 
-@full
 def check_custom_exchange_costs_what_it_says_and_trains_like_a_ring():
     printed, _ = _printed("custom_exchange.py")
     if CHIEF:
@@ -58,7 +55,6 @@ def check_custom_exchange_costs_what_it_says_and_trains_like_a_ring():
         assert float(printed["weights by star and by ring differ by at most"]) <= 1e-5
 
 
-@full
 def check_digits_compares_the_weights_of_all_ranks():
     fit = keras.Model.fit
 
@@ -77,7 +73,6 @@ def check_digits_compares_the_weights_of_all_ranks():
         assert printed[f"equal weights on all {SIZE} ranks"] == ("yes" if SIZE == 1 else "no")
 
 
-@full
 def check_the_example_for_kubernetes_goes_on_from_its_checkpoint():
     communicator = easyscale.communicator.get()
     with tempfile.TemporaryDirectory() as own:
@@ -112,7 +107,6 @@ def check_large_batch_trains_the_digits_where_nothing_can_be_downloaded():
         assert printed[tested].endswith(f"with {best.removeprefix('LARS ')}, 0.1)")
 
 
-@full
 def check_a_pipeline_takes_noise_out_of_digits():
     printed, _ = _printed("pipeline.py", "--epochs", "4", "--stages", str(max(2, SIZE)))
     if CHIEF:
@@ -122,7 +116,6 @@ def check_a_pipeline_takes_noise_out_of_digits():
     easyscale.callbacks.Distribute()  # each rank is a worker of its own again
 
 
-@full
 def check_a_hybrid_learns_digits_with_fully_connected_layers_in_slices():
     accuracies = []
     for split in ("fc.*=columns", "fc1=rows,fc2=columns", ""):

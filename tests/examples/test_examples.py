@@ -10,7 +10,7 @@ from launches import mpirun, over_ranks, run
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@over_ranks(Path(__file__).with_name("examples_on_ranks.py"), sizes=[2], full=[1, 3], limit=400)
+@over_ranks(Path(__file__).with_name("examples_on_ranks.py"), sizes=[], full=[1, 2, 3], limit=400)
 def test_example_between_processes(check):
     check()
 

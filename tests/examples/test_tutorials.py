@@ -9,7 +9,7 @@ from launches import run
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
-SHORT = {"first_two_processes", "which_exchange"}
+SHORT = {"which_exchange"}
 # Those that print counts, the same each time. Of the others digits differ.
 EXACT = {"which_exchange", "write_an_exchange"}
 

@@ -109,6 +109,7 @@ def test_a_job_goes_on_without_a_host_that_is_lost(tmp_path):
             np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5)
 
 
+@pytest.mark.full
 def test_too_few_hosts_end_the_job(tmp_path):
     with Hosts(2) as hosts:
         process = start(hosts, "sleeps", tmp_path, "--restarts", "2", "--min-workers", "3")

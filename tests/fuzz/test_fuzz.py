@@ -45,7 +45,7 @@ PARALLEL_OF_MORE = [draw(seed, {"model_parallel": "pipeline"}) for seed in (8000
 ]
 
 # Cases that differed once. The last ones are run always, the others are marked `full`.
-ALWAYS = 13
+ALWAYS = 6
 FOUND = [
     '{"seed": 3100188, "style": "unbuilt", "samples": "25", "resume": "behind step 2"}',
     '{"seed": 20068, "body": "attention", "outputs": "dict", "loss": "LogCosh", "optimizer": "Adam", "samples": "31", '
@@ -237,7 +237,9 @@ def pool():
 @pytest.mark.parametrize(
     "cases",
     [
-        pytest.param([_drawn(seed) for seed in EACH_PAIR], marks=on_ranks, id="each-exchange-and-update"),
+        pytest.param(
+            [_drawn(seed) for seed in EACH_PAIR], marks=[*on_ranks, pytest.mark.full], id="each-exchange-and-update"
+        ),
         pytest.param(PARALLEL, marks=[*on_ranks, pytest.mark.full], id="pipelines-and-splits"),
         pytest.param(PARALLEL_OF_MORE, marks=[*on_ranks, pytest.mark.full], id="pipelines-and-splits-of-more"),
         pytest.param([Case.parse(case) for case in FOUND[-ALWAYS:]], marks=on_ranks, id="found"),

@@ -105,6 +105,7 @@ def test_each_worker_sees_the_gpus_that_are_reserved_for_it(cluster, script):
     assert (sorted(seen[:4]), seen[4:]) == (["0", "0", "1", "1"], ["0,1", "0,1", ""]), done.stderr
 
 
+@pytest.mark.full
 @needs_hosts
 def test_output_streams_and_the_exception_of_a_worker_on_another_node_is_raised(cluster, script):
     done = cluster.run(

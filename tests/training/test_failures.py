@@ -150,6 +150,7 @@ def test_a_rank_without_any_data_ends_the_job_with_a_reason():
     assert "Error" in done.stderr
 
 
+@pytest.mark.full
 def test_a_rank_without_data_takes_part_where_the_first_step_builds_model_and_optimizer():
     launch = [sys.executable, "-m", "easyscale", "launch", "-n", "3", str(FAILING)]
     done = run([*launch, "no_data_and_an_optimizer_that_the_first_step_builds"], timeout=90)

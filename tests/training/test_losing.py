@@ -51,6 +51,7 @@ def test_the_others_divide_the_data_of_the_lost_anew(exchange, update, kind):
     assert done.stdout.count("is divided among them") == 2, done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("exchange", "update"), [("ring", "replicated"), pytest.param("shared_memory", "sharded", marks=pytest.mark.full)]
 )

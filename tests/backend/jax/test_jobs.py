@@ -17,6 +17,7 @@ sys.meta_path.insert(0, Without())
 """
 
 
+@pytest.mark.full
 def test_a_job_needs_neither_tensorflow_nor_torch(job):
     script = (
         WITHOUT

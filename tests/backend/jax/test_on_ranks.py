@@ -103,9 +103,8 @@ def test_gradients_that_stay_on_gpus_take_the_steps_of_one_process(check):
 
 @over_ranks(
     SHARED / "with_servers_on_ranks.py",
-    sizes=[2],
-    full=[3],
-    only=["a_batch_that_is_trained_after_fit_is_of_the_workers_alone", "what_a_server_rehearses_leaves_no_trace"],
+    sizes=[],
+    full=[2, 3],
     limit=400,
     servers=1,
     starts=STARTS,
@@ -131,13 +130,8 @@ def test_workers_that_serve_each_other_wait_for_nobody(check):
 
 @over_ranks(
     SHARED / "serving_on_ranks.py",
-    sizes=[2],
-    only=[
-        "a_saved_model_goes_on_in_stock_keras",
-        "a_step_does_without_the_late",
-        "every_gradient_is_applied_and_its_staleness_is_counted",
-        "weights_that_callbacks_set_between_epochs_are_the_servers",
-    ],
+    sizes=[],
+    full=[2],
     limit=400,
     servers=1,
     starts=STARTS,

@@ -7,6 +7,7 @@ from backend.shared.verified_jobs import check_a_script_that_does_not_divide_its
 from other_backends import BEGIN, TORCH
 
 
+@pytest.mark.full
 def test_a_job_needs_no_tensorflow(job):
     script = "import sys; sys.modules['tensorflow'] = None\n" + BEGIN
     script += """
@@ -41,6 +42,7 @@ def test_what_torch_does_not_have_is_refused_before_training(job):
     assert [line for line in done.stdout.splitlines() if not line.startswith("[1]")] == list(REFUSED.values())
 
 
+@pytest.mark.full
 def test_a_job_that_is_refused_ends_with_one_line(job):
     done = job(BEGIN + "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; easyscale.callbacks.Distribute()")
     error = (
@@ -71,6 +73,7 @@ fit(callbacks=[easyscale.callbacks.Distribute("ring")])
     assert "`torch.distributed` must not be initialised" in done.stderr, done.stderr
 
 
+@pytest.mark.full
 def test_ranks_with_different_backends_are_told_so(job):
     script = "import os\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1': os.environ['KERAS_BACKEND'] = 'tensorflow'\n"
     done = job(script + BEGIN + "fit(callbacks=[easyscale.callbacks.Distribute('ring')])")
