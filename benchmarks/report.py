@@ -1,4 +1,4 @@
-"""What `compare.py` writes: JSON with every time, plots, and the tables of README.md and docs/alternatives.md."""
+"""What `compare.py` writes: JSON with every time, plots, and the tables of docs/alternatives.md."""
 
 import json
 import os
@@ -23,7 +23,7 @@ __all__ = [
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 ALTERNATIVES = HERE.parent / "docs" / "alternatives.md"
-PAGES = {"sums": [ALTERNATIVES], "training": [ALTERNATIVES, HERE.parent / "README.md"]}
+PAGES = {"sums": [ALTERNATIVES], "training": [ALTERNATIVES]}
 
 SUMS = ["shared_memory", "ring", "MPI_Allreduce", "Gloo"]
 STACKS = {"EasyScale": "Keras 3", "MultiWorkerMirroredStrategy": "tf_keras", "PyTorch DDP": "PyTorch"}

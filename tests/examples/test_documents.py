@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PAGES = "".join((ROOT / path).read_text() for path in documents.PAGES)
 COMMANDS = re.findall(r"```console\n(.*?)```", README + CONTRIBUTING + PAGES, re.DOTALL)
-TABLES = ["README.md", "docs/exchanges.md"]
+TABLES = ["docs/exchanges.md"]
 
 
 def _typed(*programs):
