@@ -1,4 +1,4 @@
-"""What `compare.py` writes: JSON with every time, plots, and the tables of docs/alternatives.md."""
+"""The output of `compare.py`: JSON with every time, plots, and the tables of docs/alternatives.md."""
 
 import json
 import os

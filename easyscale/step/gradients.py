@@ -102,9 +102,10 @@ class Gradients:
         if everyone_of(self.communicator).size == 1 or all(gradient is None for gradient in gradients):
             return list(gradients) if shards is None else list(map(tensors.part_of, gradients, shards.parts))
         self.choose(variables)
-        reducer = self.reducer_of(context, gradients, variables, accumulation is not None, shards)
-        dense, in_rows = reducer.plan.of(Kind.DENSE), reducer.plan.of(Kind.ROWS)
-        step = self._arrays(reducer.plan, context, gradients, accumulation)
+        plan = self._plan(context, gradients, variables, accumulation is not None, shards is not None)
+        reducer = self._reducer(plan, context, variables, shards)
+        dense, in_rows = plan.of(Kind.DENSE), plan.of(Kind.ROWS)
+        step = self._arrays(plan, context, gradients, accumulation)
         if accumulation is None:
             self.early.remember(variables, shards)
         else:
@@ -148,35 +149,50 @@ class Gradients:
         return step._replace(weight=weight, due=accumulation.due, accumulated=scaled)
 
     def reducer_of(
-        self,
-        context: StepContext,
-        gradients: Sequence[Gradient],
-        variables: Sequence[Variable],
-        accumulates: bool = False,
-        shards: Shards | None = None,
+        self, context: StepContext, gradients: Sequence[Gradient], variables: Sequence[Variable], shards: Shards | None
     ) -> Reducer:
-        """Return the `Reducer` of a step's gradients, created on first use.
+        """Return the `Reducer` of a step that does not accumulate gradients; create it the first time.
 
         Args:
             context: `StepContext`.
             gradients: The step's gradients.
             variables: The variables they belong to.
-            accumulates: Bool. Whether gradients are accumulated over several steps before they are exchanged.
             shards: The `Shards`, if each worker receives only the parts that it owns; else `None`.
         """
+        plan = self._plan(context, gradients, variables, False, shards is not None)
+        return self._reducer(plan, context, variables, shards)
+
+    def _plan(
+        self,
+        context: StepContext,
+        gradients: Sequence[Gradient],
+        variables: Sequence[Variable],
+        accumulates: bool,
+        sharded: bool,
+    ) -> Plan:
+        """Return the plan of a step, with the positions of its own gradients."""
+        kinds = [
+            None if gradient is None else self._kind_of(gradient, variable, accumulates)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
         by_kind: dict[Kind, list[Entry]] = {kind: [] for kind in (Kind.DENSE, Kind.MOVING, Kind.ROWS, Kind.SLICE)}
         for kind in (Kind.DENSE, Kind.ROWS, Kind.SLICE):  # variables are numbered in this order
-            for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-                if gradient is not None and self._kind_of(gradient, variable, accumulates) is kind:
-                    # The shape of a slice may differ between ranks, that of the whole does not.
-                    shape = self.slices.sliced(variable).shape if kind is Kind.SLICE else variable.shape
-                    spec = Spec(tuple(shape), self._tensors.dtype_of(gradient))
-                    by_kind[kind].append(Entry(kind, spec, self._number_of(variable), position))
+            for position in [position for position, found in enumerate(kinds) if found is kind]:
+                variable = variables[position]
+                # The shape of a slice may differ between ranks, that of the whole does not.
+                shape = self.slices.sliced(variable).shape if kind is Kind.SLICE else variable.shape
+                spec = Spec(tuple(shape), self._tensors.dtype_of(gradients[position]))
+                by_kind[kind].append(Entry(kind, spec, self._number_of(variable), position))
         for position, variable in enumerate(context.moving):
             spec = Spec(tuple(variable.shape), self._tensors.dtype_of(self._tensors.whole(variable)))
             by_kind[Kind.MOVING].append(Entry(Kind.MOVING, spec, position, position))
         entries = tuple(entry for of_kind in by_kind.values() for entry in of_kind)
-        plan = Plan(entries, accumulates, shards is not None, self._number)
+        return Plan(entries, accumulates, sharded, self._number)
+
+    def _reducer(
+        self, plan: Plan, context: StepContext, variables: Sequence[Variable], shards: Shards | None
+    ) -> Reducer:
+        """Return the `Reducer` of an equal plan, whose gradients may have had other positions in their step."""
         if plan not in self._reducers:
             of_step = [variables[entry.position] for entry in plan.gradients], context.moving
             self._reducers[plan] = Reducer(plan, *of_step, self.config, self._shared, self._densify, shards)
@@ -208,8 +224,8 @@ class Gradients:
             of moving statistics, which are not assigned.
         """
         self.choose(variables)
-        reducer = self.reducer_of(context, gradients, variables)
-        step = self._arrays(reducer.plan, context, gradients, None)
+        plan = self._plan(context, gradients, variables, False, False)
+        reducer, step = self._reducer(plan, context, variables, None), self._arrays(plan, context, gradients, None)
         reducer.begin(step)
         return lambda: list(reducer.finish(step).summed)
 

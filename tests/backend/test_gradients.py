@@ -37,6 +37,17 @@ def test_each_gradient_has_the_weight_of_its_samples(run_ranks, size, bucket_byt
         assert absent is None
 
 
+def test_gradients_of_the_same_variables_may_have_other_positions_in_a_later_step(run_ranks):
+    def on_rank(comm):
+        first, second, without = (tf.Variable([0.0]) for _ in range(3))
+        gradients, own = _gradients(comm), [tf.constant([1.0 + comm.rank]), tf.constant([10.0 + comm.rank])]
+        gradients.reduce(StepContext(), own, [first, second])
+        means = gradients.reduce(StepContext(), [own[0], None, own[1]], [first, without, second])
+        return [one if one is None else one.numpy().item() for one in means]
+
+    assert run_ranks(2, on_rank) == [[1.5, None, 10.5]] * 2
+
+
 def test_moving_statistics_become_their_mean(run_ranks):
     def on_rank(comm):
         moving, variable = tf.Variable([float(comm.rank)]), tf.Variable([0.0])
