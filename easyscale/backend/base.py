@@ -278,7 +278,10 @@ class Backend(abc.ABC):
         return None
 
     def time_when(self, tensors: Sequence[Any]) -> Any:
-        """Return the time at which tensors are ready, in a step: seconds since 1970, a number or a float64 tensor."""
+        """Return the time at which tensors are ready, in a step: seconds since 1970, a number or a float64 tensor.
+
+        `None` if only a call of Python can tell.
+        """
         return time.time()
 
     # Random numbers

@@ -39,8 +39,9 @@ class Steps:
         timeline = self._communicator.timeline
         if not timeline.is_on:
             return None
-        if exchanges:  # another Python call would cost more than all other records
-            return self._shared.backend.time_when(tensors[:1])
+        # Another Python call would cost more than all other records.
+        if exchanges and (time := self._shared.backend.time_when(tensors[:1])) is not None:
+            return time
 
         def came(*_: np.ndarray) -> None:
             timeline.to(Part.PASSES)

@@ -11,8 +11,8 @@ from easyscale import keras_internals
 from easyscale.backend.base import Backend, Feature
 from easyscale.backend.jax import data, on_gpus, variables
 from easyscale.backend.jax.between_graph import BetweenGraph
-from easyscale.backend.jax.compiled_update import CompiledUpdate
-from easyscale.backend.jax.host_calls import HostCalls
+from easyscale.backend.jax.graph import CompiledUpdate
+from easyscale.backend.jax.host_calls import HostCalls, is_tracing
 from easyscale.backend.jax.keras_steps import KerasSteps
 from easyscale.backend.jax.tensors import ArrayTensors
 from easyscale.communicator import Communicator
@@ -22,7 +22,7 @@ __all__ = ["BACKEND"]
 
 
 class Jax(Backend):
-    """JAX, where compiled code consists of functions of arrays, and EasyScale runs between them."""
+    """JAX, where a step is compiled as a function of the values of variables."""
 
     name = "jax"
     tensors = ArrayTensors()
@@ -64,6 +64,9 @@ class Jax(Backend):
 
     def scaled(self, gradient: Any, factor: Any) -> Any:
         return gradient * factor
+
+    def time_when(self, tensors: Sequence[Any]) -> float | None:
+        return None if is_tracing() else super().time_when(tensors)
 
     def random_state(self) -> list:
         return []  # JAX has no global generator: all generators are variables of layers

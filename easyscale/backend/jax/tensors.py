@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from easyscale.backend.base import Tensors
+from easyscale.backend.jax.graph import Touched
 from easyscale.layout.specs import Spec
 from easyscale.step.context import Gradient
 
@@ -15,7 +16,7 @@ __all__ = ["ArrayTensors"]
 
 
 class ArrayTensors(Tensors):
-    """Operations on gradients that have been computed."""
+    """Operations on gradients, in code that is being compiled and in eager code."""
 
     def whole(self, value: Any) -> jax.Array:
         return getattr(value, "value", value)
@@ -30,8 +31,11 @@ class ArrayTensors(Tensors):
         return None if gradient is None else jnp.reshape(gradient, (-1,))[part]
 
     def nan_unless_finite(self, weight: Any, tensors: Sequence[jax.Array]) -> Any:
-        return weight if all(bool(jnp.isfinite(tensor).all()) for tensor in tensors) else float("nan")
+        finite = jnp.stack([jnp.isfinite(tensor).all() for tensor in tensors]).all()
+        return jnp.where(finite, weight, jnp.nan)
 
     def if_true(self, condition: jax.Array, act: Callable[[], None]) -> None:
-        if condition:
+        with Touched() as scope:
             act()
+        for variable in scope.written.values():
+            variable.assign(jnp.where(condition, scope.get_current_value(variable), variable.value))

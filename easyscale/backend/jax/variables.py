@@ -1,8 +1,6 @@
 """JAX and NumPy arrays, and the values of variables."""
 
-import contextlib
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,7 +11,7 @@ from easyscale.keras_internals import native_of, set_native
 from easyscale.layout.bucket import ALIGNMENT
 from easyscale.layout.specs import Variable
 
-__all__ = ["array_of", "assign", "given_away", "holding", "set_values", "tensor_of", "values_of", "view_of"]
+__all__ = ["array_of", "assign", "set_values", "tensor_of", "values_of", "view_of"]
 
 
 def array_of(value: Any) -> np.ndarray:
@@ -59,26 +57,7 @@ def values_of(variables: Sequence[Variable]) -> list[Any]:
     return [native_of(variable) for variable in variables]
 
 
-def given_away(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Return arrays to donate to a compiled function: those with other references are copied."""
-    for index in range(len(arrays)):
-        if sys.getrefcount(arrays[index]) > 2:  # the list's and the call's
-            arrays[index] = jnp.copy(arrays[index])
-    return arrays
-
-
 def set_values(variables: Sequence[Variable], values: Sequence[Any]) -> None:
     """Set variables to values of the same shapes and dtypes."""
     for variable, value in zip(variables, values, strict=True):
         set_native(variable, value)
-
-
-@contextlib.contextmanager
-def holding(variables: Sequence[Variable], values: Sequence[Any]) -> Iterator[None]:
-    """Set variables to other values within this context."""
-    before = values_of(variables)
-    set_values(variables, values)
-    try:
-        yield
-    finally:
-        set_values(variables, before)

@@ -19,7 +19,6 @@ from structure.package import MODULES
 import easyscale
 from easyscale import backend, exchange, keras_internals
 from easyscale.backend.base import Feature
-from easyscale.backend.jax import questions
 from easyscale.communicator import run_ranks
 from easyscale.layout.specs import specs_of
 from easyscale.step.context import Accumulation, StepContext
@@ -88,29 +87,6 @@ def check_an_update_that_is_compiled_reads_and_writes_variables_that_it_was_not_
         update(apply, [jnp.asarray([1.0])], [given])
     assert (given.numpy().tolist(), other.numpy().tolist()) == ([1.0 - 10 - 11 - 12], [13.0])
     assert calls == [True, True]  # to see which variables it uses, and to compile it
-
-
-def check_what_a_step_asks_is_asked_before_it_is_made():
-    asked = []
-
-    def total(vector, mark):
-        asked.append((np.asarray(vector).tolist(), mark))
-        return vector * 3
-
-    def step(vector):
-        return questions.ask(vector, None, total) + 1
-
-    with questions.recording() as recorded:
-        step(jnp.asarray([2.0]))
-    (question,) = recorded
-    answers = [question.total(question.vector, question.fingerprint)]
-
-    def with_answers(vector, answers):
-        with questions.answering(answers):
-            return step(vector)
-
-    assert jax.jit(with_answers)(jnp.asarray([2.0]), answers).tolist() == [7.0] == step(jnp.asarray([2.0])).tolist()
-    assert asked == [([2.0], None)] * 2
 
 
 def _gradients(comm, bucket_bytes=None):

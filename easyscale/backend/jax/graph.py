@@ -1,0 +1,165 @@
+"""Functions that change variables, compiled: a training step, a pass of it, the update of weights."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from easyscale.backend.jax.foreign_calls import ForeignCall
+from easyscale.backend.jax.host_calls import is_tracing, tracing
+from easyscale.keras_internals import in_stateless_scope, native_of, set_native
+from easyscale.layout.specs import Variable
+from easyscale.step.context import Gradient
+
+__all__ = ["CompiledUpdate", "Graph", "Touched", "holding"]
+
+
+class Touched(keras.StatelessScope):
+    """Records which variables a function reads and writes; the caller knows only some of them."""
+
+    def __init__(self, variables: Sequence[Variable] = (), values: Sequence[Any] = ()):
+        super().__init__(list(zip(variables, values, strict=True)))
+        self.read: dict[int, Variable] = {}
+        self.written: dict[int, Variable] = {}
+
+    def get_current_value(self, variable: Variable) -> Any:
+        self.read.setdefault(id(variable), variable)
+        return super().get_current_value(variable)
+
+    def add_update(self, update: tuple[Variable, Any]) -> None:
+        self.written.setdefault(id(update[0]), update[0])
+        super().add_update(update)
+
+
+class _Compiled:
+    """A function compiled for arguments of one structure, as a function of the variables' values.
+
+    Args:
+        function: Function of `arguments`.
+        arguments: Tuple of arguments, or others of the same structure and shapes.
+        donates: Bool. Whether a variable's new value gets the memory of the old one.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple, donates: bool):
+        self._function, self._calls = function, list[ForeignCall]()
+        touched = Touched()
+        jax.eval_shape(lambda given: self._run(touched, given), arguments)
+        self._changed = [one for number, one in touched.read.items() if number in touched.written]
+        self._others = [one for number, one in touched.read.items() if number not in touched.written]
+        self._written = [*self._changed, *(one for number, one in touched.written.items() if number not in touched.read)]
+        self._calls.clear()
+        self._donates = donates
+        self._compiled = jax.jit(self._of_values, donate_argnums=0 if donates else ())
+
+    def _run(self, scope: Touched, arguments: tuple) -> Any:
+        with scope, tracing(self._calls):
+            return self._function(*arguments)
+
+    def _of_values(self, changed: list, others: list, arguments: tuple) -> tuple[Any, list]:
+        scope = Touched([*self._changed, *self._others], [*changed, *others])
+        returned = self._run(scope, arguments)
+        return returned, [scope.get_current_value(variable) for variable in self._written]
+
+    def __call__(self, arguments: tuple) -> Any:
+        changed = [native_of(variable) for variable in self._changed]
+        if self._donates:
+            for index in range(len(changed)):
+                if sys.getrefcount(changed[index]) > 3:  # the variable's, the list's and the call's
+                    changed[index] = jnp.copy(changed[index])
+        others = [native_of(variable) for variable in self._others]
+        # By the end all calls are over, and an error of theirs is raised here.
+        returned, values = jax.block_until_ready(self._compiled(changed, others, arguments))
+        for variable, value in zip(self._written, values, strict=True):
+            set_native(variable, value)
+        return returned
+
+
+class Graph:
+    """A function of arrays that reads and changes variables, compiled for each structure of its arguments.
+
+    Calls of Python in it run in the order in which they are traced. The function is traced twice: first to see which
+    variables it uses.
+
+    Args:
+        function: Function. Takes and returns trees of arrays.
+        donates: Bool. Whether a variable's new value gets the memory of the old one, which is then lost if the function
+            fails. Defaults to `False`.
+    """
+
+    def __init__(self, function: Callable[..., Any], donates: bool = False):
+        self._function, self._donates = function, donates
+        self._compiled: dict[tuple, _Compiled] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.traced(*arguments)(arguments)
+
+    def traced(self, *arguments: Any) -> _Compiled:
+        """Return the compiled function for arguments of this structure, which is not called."""
+        leaves, structure = jax.tree.flatten(arguments)
+        key = structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
+        if key not in self._compiled:
+            self._compiled[key] = _Compiled(self._function, arguments, self._donates)
+        return self._compiled[key]
+
+    def forget(self) -> None:
+        """Discard everything compiled, because the function has changed."""
+        self._compiled.clear()
+
+
+class CompiledUpdate:
+    """Compiles functions that update variables, unless a whole step is being compiled. See `base.CompiledUpdate`."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[tuple, Graph] = {}
+
+    def __call__(
+        self,
+        apply: Callable[[list, list], None],
+        gradients: Sequence[Gradient],
+        variables: Sequence[Variable],
+        compiles: bool = False,
+    ) -> None:
+        owner = getattr(apply, "__self__", apply)
+        update = _scaled_update(owner) if isinstance(owner, keras.optimizers.LossScaleOptimizer) else apply
+        if is_tracing() or in_stateless_scope():
+            update(list(gradients), list(variables))
+            return
+        key = id(owner), *map(id, variables)
+        if key not in self._graphs:
+            chosen = list(variables)
+            self._graphs[key] = Graph(lambda gradients: update(gradients, chosen))
+        self._graphs[key](list(gradients))
+
+    def forget(self) -> None:
+        self._graphs.clear()
+
+
+def _scaled_update(optimizer: keras.optimizers.LossScaleOptimizer) -> Callable[[list, list], None]:
+    """Return `optimizer.apply` for code that is being compiled, in which its branches cannot assign variables."""
+
+    def update(gradients: list, variables: list[Variable]) -> None:
+        state = list(optimizer.variables)
+        values = optimizer.stateless_apply(
+            [one.value for one in state], gradients, [variable.value for variable in variables]
+        )
+        for variable, value in zip([*variables, *state], [*values[0], *values[1]], strict=True):
+            variable.assign(value)
+
+    return update
+
+
+@contextlib.contextmanager
+def holding(variables: Sequence[Variable]) -> Iterator[None]:
+    """Keep the current values of variables within this context, also in scopes of Keras's that do not have them."""
+    before, values = [native_of(one) for one in variables], [one.value for one in variables]
+    for variable, value in zip(variables, values, strict=True):
+        set_native(variable, value)
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            set_native(variable, value)
