@@ -80,11 +80,12 @@ class BatchOfProcesses(WholeBatch):
         return self._step.context
 
     def _sum(self, vector: Tensor, fingerprint: Tensor | None = None) -> Tensor:
-        """Return the sum of all workers' float64 `vector`, in a step; see `total`."""
+        """Return the sum of all workers' `vector` in float64, in a step; see `total`."""
         shared, spec = self._shared, Spec(tuple(vector.shape), np.dtype("float64"))
 
         def summed(local: np.ndarray, *own: np.ndarray) -> list[np.ndarray]:
-            rows = shared.gather_rows(np.concatenate([local, *(mark.reshape(1) for mark in own)]))
+            row = np.concatenate([local, *(mark.reshape(1) for mark in own)], dtype="float64")  # as a worker that joins
+            rows = shared.gather_rows(row)
             counts_once = own and shared.may_be_whole and (rows == rows[0]).all()
             return [(rows[:1] if counts_once else rows)[:, : local.size].sum(axis=0)]
 
