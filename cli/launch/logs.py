@@ -1,6 +1,5 @@
 """Log files: one for the output of each rank, and one for what the launcher shows."""
 
-import contextlib
 import errno
 import os
 import stat
@@ -16,11 +15,14 @@ class Logs:
 
     A line is written once it is complete, because pieces of several streams may arrive interleaved.
 
-    A file that can no longer be written, e.g. because the disk is full, is left as it is. Other users may be able to
-    write to the folder, so links are not followed, and named pipes are not opened.
+    A file that can no longer be written, e.g. because the disk is full, is left as it is, and `failure` says so. Other
+    users may be able to write to the folder, so links are not followed, and named pipes are not opened.
 
     Args:
         folder: Path. It is created if it does not exist.
+
+    Attributes:
+        failure: String. The reason why the first lines were lost; `None` if none were.
 
     Raises:
         LaunchError: If it cannot be created, or one of these file names is taken by a link or by no regular file.
@@ -29,6 +31,7 @@ class Logs:
     def __init__(self, folder: str):
         self._folder = Path(folder)
         self._begun: set[str] = set()
+        self.failure: str | None = None
         self._lines: dict[tuple[str, str | int], bytes] = {}  # incomplete lines, by file and source
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -60,9 +63,12 @@ class Logs:
         self._try_to_write(name, whole + end)
 
     def _try_to_write(self, name: str, data: bytes) -> None:
-        with contextlib.suppress(OSError, LaunchError):
+        try:
             if data:
                 self._write(name, data)
+        except (OSError, LaunchError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self.failure = self.failure or f"{self._folder / name}: {reason}"
 
     def _write(self, name: str, data: bytes) -> None:
         file = _opened(self._folder / name)

@@ -49,6 +49,7 @@ class Screen:
         hosts: Sequence[str] = (),
     ):
         self._chief, self._logs, self._shown_ranks, self._hosts = chief, logs, shown, hosts
+        self._has_lost_logs = False
         opened: dict[tuple[int, int, int], _Sink] = {}
         self._sinks = {}
         for stream, file in STANDARD.items():
@@ -91,6 +92,7 @@ class Screen:
 
     def tick(self) -> None:
         """Show lines that have waited long enough. Call this a few times a second."""
+        self._look_for_lost_logs()
         for sink in self._sinks.values():
             sink.tick()
 
@@ -112,10 +114,16 @@ class Screen:
         """Show all that is left."""
         for source in self._sources.values():
             source.end()
-        for sink in self._sinks.values():
-            sink.end()
         if self._logs is not None:
             self._logs.end()
+        self._look_for_lost_logs()
+        for sink in self._sinks.values():
+            sink.end()
+
+    def _look_for_lost_logs(self) -> None:
+        if self._logs is not None and self._logs.failure is not None and not self._has_lost_logs:
+            self._has_lost_logs = True
+            self.say(f"easyscale: lines are lost from the logs, and the job goes on: {self._logs.failure}")
 
     def finish(self, seconds: float | None = None) -> None:
         """Wait until the reader has taken everything; after `seconds`, if given, drop the rest. Call this last."""

@@ -1,5 +1,6 @@
 """What the launcher shows of what ranks write."""
 
+import errno
 import os
 import time
 
@@ -137,3 +138,23 @@ def test_a_link_that_comes_later_is_not_followed(tmp_path):
     logs.of_rank(1, "stdout", b"a line\n")
     logs.end()
     assert precious.read_text() == "precious"
+
+
+def test_logs_that_cannot_be_written_are_reported_once(tmp_path, capfdbinary, monkeypatch):
+    screen = output.Screen(logs=Logs(str(tmp_path)))
+    write = os.write
+
+    def full(file, data):
+        if os.path.samestat(os.fstat(file), (tmp_path / "rank_1.log").stat()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", full)
+    for number in range(3):
+        screen.feed(1, "stdout", b"line %d\n" % number)
+        screen.tick()
+    screen.end()
+    out, err = capfdbinary.readouterr()
+    reason = f"{tmp_path / 'rank_1.log'}: No space left on device"
+    assert err.decode() == f"easyscale: lines are lost from the logs, and the job goes on: {reason}\n"
+    assert out.count(b"[1] line") == 3

@@ -43,7 +43,7 @@ class BetweenGraph(EagerReplica):
             for value in _optimizers_in(getattr(model, "optimizer", None))
         ):
             raise ValueError(
-                f"several processes cannot train with loss scaling here: compiled code cannot call Python with {reason}. "
+                f"loss scaling needs one process here: compiled code cannot call Python with {reason}. "
                 "Received: KERAS_BACKEND=jax and a LossScaleOptimizer. Use the policy 'mixed_bfloat16', or set "
                 "KERAS_BACKEND=tensorflow"
             )

@@ -153,7 +153,7 @@ class ForeignCall:
 def _array_at(address: int, spec: Spec) -> np.ndarray:
     dtype = np.dtype(spec.dtype)
     memory = (ctypes.c_char * (int(np.prod(spec.shape, dtype=np.int64)) * dtype.itemsize)).from_address(address)
-    return np.ndarray(spec.shape, dtype, memory)
+    return np.ndarray(spec.shape, dtype, memoryview(memory))
 
 
 def why_not() -> str | None:

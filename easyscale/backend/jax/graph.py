@@ -11,7 +11,8 @@ import keras
 
 from easyscale.backend.jax.foreign_calls import ForeignCall
 from easyscale.backend.jax.host_calls import is_tracing, tracing
-from easyscale.keras_internals import in_stateless_scope, native_of, set_native
+from easyscale.backend.jax.variables import set_values, traced_values_of, values_of
+from easyscale.keras_internals import in_stateless_scope
 from easyscale.layout.specs import Variable
 from easyscale.step.context import Gradient
 
@@ -50,7 +51,10 @@ class _Compiled:
         jax.eval_shape(lambda given: self._run(touched, given), arguments)
         self._changed = [one for number, one in touched.read.items() if number in touched.written]
         self._others = [one for number, one in touched.read.items() if number not in touched.written]
-        self._written = [*self._changed, *(one for number, one in touched.written.items() if number not in touched.read)]
+        self._written = [
+            *self._changed,
+            *(one for number, one in touched.written.items() if number not in touched.read),
+        ]
         self._calls.clear()
         self._donates = donates
         self._compiled = jax.jit(self._of_values, donate_argnums=0 if donates else ())
@@ -65,16 +69,14 @@ class _Compiled:
         return returned, [scope.get_current_value(variable) for variable in self._written]
 
     def __call__(self, arguments: tuple) -> Any:
-        changed = [native_of(variable) for variable in self._changed]
+        changed = values_of(self._changed)
         if self._donates:
             for index in range(len(changed)):
                 if sys.getrefcount(changed[index]) > 3:  # the variable's, the list's and the call's
                     changed[index] = jnp.copy(changed[index])
-        others = [native_of(variable) for variable in self._others]
         # By the end all calls are over, and an error of theirs is raised here.
-        returned, values = jax.block_until_ready(self._compiled(changed, others, arguments))
-        for variable, value in zip(self._written, values, strict=True):
-            set_native(variable, value)
+        returned, values = jax.block_until_ready(self._compiled(changed, values_of(self._others), arguments))
+        set_values(self._written, values)
         return returned
 
 
@@ -143,9 +145,7 @@ def _scaled_update(optimizer: keras.optimizers.LossScaleOptimizer) -> Callable[[
 
     def update(gradients: list, variables: list[Variable]) -> None:
         state = list(optimizer.variables)
-        values = optimizer.stateless_apply(
-            [one.value for one in state], gradients, [variable.value for variable in variables]
-        )
+        values = optimizer.stateless_apply(traced_values_of(state), gradients, traced_values_of(variables))
         for variable, value in zip([*variables, *state], [*values[0], *values[1]], strict=True):
             variable.assign(value)
 
@@ -155,11 +155,9 @@ def _scaled_update(optimizer: keras.optimizers.LossScaleOptimizer) -> Callable[[
 @contextlib.contextmanager
 def holding(variables: Sequence[Variable]) -> Iterator[None]:
     """Keep the current values of variables within this context, also in scopes of Keras's that do not have them."""
-    before, values = [native_of(one) for one in variables], [one.value for one in variables]
-    for variable, value in zip(variables, values, strict=True):
-        set_native(variable, value)
+    before, values = values_of(variables), traced_values_of(variables)
+    set_values(variables, values)
     try:
         yield
     finally:
-        for variable, value in zip(variables, before, strict=True):
-            set_native(variable, value)
+        set_values(variables, before)

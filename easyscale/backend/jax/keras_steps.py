@@ -13,7 +13,7 @@ from easyscale.backend import keras_steps
 from easyscale.backend.jax.foreign_calls import why_not
 from easyscale.backend.jax.graph import Graph, holding
 from easyscale.backend.jax.host_calls import is_tracing
-from easyscale.backend.jax.variables import set_values
+from easyscale.backend.jax.variables import set_values, traced_values_of
 from easyscale.layout.specs import Variable
 from easyscale.optimizers.nested import all_variables
 
@@ -26,7 +26,7 @@ def is_own(model: keras.Model, name: str) -> bool:
 
 
 def _kinds_of(model: keras.Model, trains: bool) -> list[Callable[[], Sequence[Variable]]]:
-    """Return functions that list the variables of a model, in the order in which Keras passes their values to a step."""
+    """Return functions that list a model's variables, in the order in which Keras passes their values to a step."""
     kinds: list[Callable[[], Sequence[Variable]]] = [
         lambda: model.trainable_variables,
         lambda: model.non_trainable_variables,
@@ -78,7 +78,7 @@ class LiveStep:
     def _step(self, data: Any) -> Any:
         if is_own(self._model, "train_step" if self._trains else "test_step"):
             kinds = [list(variables()) for variables in _kinds_of(self._model, self._trains)]
-            logs, state = self._own(tuple([one.value for one in kind] for kind in kinds), data)
+            logs, state = self._own(tuple(map(traced_values_of, kinds)), data)
             for variables, values in zip(kinds, state, strict=True):
                 _assign(variables, values)
             return logs
@@ -93,9 +93,9 @@ class LiveStep:
         """Return the logs and the gradients of the trained variables; assign moving statistics and metrics."""
         model, batch = self._model, keras.utils.unpack_x_y_sample_weight(data)
         kinds = model.trainable_variables, model.non_trainable_variables, model.metrics_variables
-        trained, moved, counted = ([one.value for one in kind] for kind in kinds)
+        trained, moved, counted = map(traced_values_of, kinds)
         optimizer = model.optimizer if self._trains else None
-        scale = {} if optimizer is None else {"optimizer_variables": [one.value for one in optimizer.variables]}
+        scale = {} if optimizer is None else {"optimizer_variables": traced_values_of(optimizer.variables)}
         others = [] if optimizer is None else all_variables(optimizer)  # nested ones included: they may scale the loss
 
         def loss_of(trained: list) -> tuple[Any, tuple]:

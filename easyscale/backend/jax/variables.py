@@ -11,7 +11,7 @@ from easyscale.keras_internals import native_of, set_native
 from easyscale.layout.bucket import ALIGNMENT
 from easyscale.layout.specs import Variable
 
-__all__ = ["array_of", "assign", "set_values", "tensor_of", "values_of", "view_of"]
+__all__ = ["array_of", "assign", "set_values", "tensor_of", "traced_values_of", "values_of", "view_of"]
 
 
 def array_of(value: Any) -> np.ndarray:
@@ -55,6 +55,11 @@ def assign(variable: Variable, value: Any) -> None:
 def values_of(variables: Sequence[Variable]) -> list[Any]:
     """Return the values of variables, not cast by any dtype policy."""
     return [native_of(variable) for variable in variables]
+
+
+def traced_values_of(variables: Sequence[Any]) -> list[jax.Array]:
+    """Return the values of variables in code that is being traced: those that it has assigned to them, if any."""
+    return [variable.value for variable in variables]
 
 
 def set_values(variables: Sequence[Variable], values: Sequence[Any]) -> None:
