@@ -13,9 +13,7 @@ PAGES = [
         "alternatives",
         "large_batch",
         "from_horovod",
-        "from_multiworkermirrored",
-        "from_parameter_server_strategy",
         "from_ddp",
-        "from_accelerate",
+        "from_tf_strategies",
     )
 ]
