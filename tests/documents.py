@@ -10,7 +10,7 @@ PAGES = [
         "launch",
         "verify",
         "exchanges",
-        "alternatives",
+        "benchmarks",
         "large_batch",
         "from_horovod",
         "from_ddp",
