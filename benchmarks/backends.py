@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/backends.py [mlp-adam] [mlp-momentum] [resnet50] [--rounds 3]
 
 Needs `make .venv/backends/torch/.done .venv/backends/jax/.done`. Each process has one core. Time is of a step, by the
-clock and of a process's processor. Results go to benchmarks/results/backends.json, a table and a plot to docs/benchmarks.md,
-and a table to README.md. It takes half an hour.
+clock and of a process's processor. Results go to benchmarks/results/backends.json, a table and a plot to
+docs/benchmarks.md, and a table to README.md. It takes half an hour.
 """
 
 import argparse
