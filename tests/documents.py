@@ -9,7 +9,7 @@ PAGES = [
         "start",
         "launch",
         "verify",
-        "exchanges",
+        "how_it_works",
         "benchmarks",
         "large_batch",
         "from_horovod",

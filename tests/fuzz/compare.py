@@ -67,7 +67,7 @@ def _normalizes_parts(case: Case) -> bool:
 
 
 def _counts_by_batches(path: tuple) -> bool:
-    """Whether it is the loss of one of several outputs in a validation: docs/pipeline.md."""
+    """Whether it is the loss of one of several outputs in a validation: docs/limits.md."""
     evaluated = any(str(name).endswith("evaluate") for name in path)
     return any(str(name).endswith(("one_loss", "two_loss")) and (evaluated or name[:4] == "val_") for name in path)
 
