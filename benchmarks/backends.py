@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/backends.py [mlp-adam] [mlp-momentum] [resnet50] [--rounds 3]
 
 Needs `make .venv/backends/torch/.done .venv/backends/jax/.done`. Each process has one core. Time is of a step, by the
-clock and of a process's processor. Results go to benchmarks/results/backends.json, tables to docs/backends.md and
-README.md. It takes half an hour.
+clock and of a process's processor. Results go to benchmarks/results/backends.json, a table and a plot to
+docs/benchmarks.md, and a table to README.md. It takes half an hour.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from compare import easyscale_group, peer_group
 from pages import replace
-from report import write_rows
+from report import PAGE, described, plot_backends, write_rows
 from turns import Group
 from workloads import WORKLOADS
 
@@ -99,30 +99,21 @@ def _medians(rows: list[dict]) -> tuple[dict[tuple[str, str, str], float], list[
 
 
 def table(rows: list[dict]) -> list[str]:
-    """Return a row for each way: milliseconds of processor time and by the clock, and speed beside one process."""
+    """Return a row for each way: milliseconds of a step, and throughput relative to one process."""
     medians, measured = _medians(rows)
-    lines = [
-        "| ms of processor (by the clock); samples/s of a process, beside one process alone | "
-        + " | ".join(WORKLOADS[key].title for key in measured)
-        + " |",
-        "|---|" + "---|" * len(measured),
-    ]
+    lines = [f"| | {' | '.join(WORKLOADS[key].title for key in measured)} |", "|---" * (1 + len(measured)) + "|"]
     for name, processes, beside in dict.fromkeys((row["name"], row["processes"], row["beside"]) for row in rows):
         cells = []
         for key in measured:
-            wall, processor = (1e3 * medians[key, name, clock] for clock in CLOCKS)
-            cell = f"{processor:.0f} ({wall:.0f})"
-            if processes > 1:
-                cell += "; " + ", ".join(
-                    f"{medians[key, beside, clock] / medians[key, name, clock]:.2f}" for clock in reversed(CLOCKS)
-                )
-            cells.append(cell)
+            seconds = medians[key, name, CLOCKS[0]]
+            cell = f"{1e3 * seconds:.0f} ms"
+            cells.append(cell if processes == 1 else f"{cell}, {medians[key, beside, CLOCKS[0]] / seconds:.0%}")
         lines.append(f"| {name}, {processes} process{'es' * (processes > 1)} | {' | '.join(cells)} |")
     return lines
 
 
 def speeds(rows: list[dict]) -> list[str]:
-    """Return a row for each way of several processes: speed by the clock, beside one process of the same."""
+    """Return a row for each way of several processes: throughput of each, relative to one process of the same."""
     medians, measured = _medians(rows)
     lines = [f"| | {' | '.join(WORKLOADS[key].title for key in measured)} |", "|---" * (1 + len(measured)) + "|"]
     for name, beside in dict.fromkeys((row["name"], row["beside"]) for row in rows if row["processes"] > 1):
@@ -151,8 +142,10 @@ def main() -> None:
     machine = {"cpu": describe_cpu(), "cores": len(os.sched_getaffinity(0))}
     machine |= {package: version(*of) for package, of in PACKAGES.items()}
     write_rows("backends", rows, machine)
-    replace(ROOT / "docs" / "backends.md", "backends", table(rows))
-    source = f"On {machine['cores']} cores ({machine['cpu']}): [docs/backends.md](docs/backends.md)."
+    plot_backends(rows, machine)
+    link = "[backends.json](../benchmarks/results/backends.json)"
+    replace(PAGE, "backends", [*table(rows), "", f"{described(machine)}. Medians of {options.rounds} rounds: {link}."])
+    source = f"On {machine['cores']} cores ({machine['cpu']}): [docs/benchmarks.md](docs/benchmarks.md)."
     replace(ROOT / "README.md", "backends", [*speeds(rows), "", source])
 
 

@@ -3,7 +3,7 @@
     python benchmarks/compare.py [sums] [mlp-adam] [mlp-momentum] [resnet50]
 
 All that is compared runs at the same time, but only one group of processes works while the others sleep. Results go to
-benchmarks/results/ as JSON, with every single time, and as plots; tables go to docs/alternatives.md. It takes half an
+benchmarks/results/ as JSON, with every single time, and as plots; tables go to docs/benchmarks.md. It takes half an
 hour.
 """
 
@@ -16,7 +16,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from report import STACKS, SUMS, plot_sums, plot_training, read, sums_table, training_table, write
+from report import STACKS, SUMS, plot_sums, read, sums_table, training_table, write
 from turns import Group
 from workloads import WORKLOADS
 
@@ -157,9 +157,8 @@ def main() -> None:
             write("sums", rows, sums_table(rows), machine, ROUNDS)
             plot_sums(rows, machine)
         else:
-            rows = [row for row in read("training") if row["workload"] != name] + measure_training(name)
+            rows = [row for row in read("training")["rows"] if row["workload"] != name] + measure_training(name)
             write("training", rows, training_table(rows), machine, ROUNDS)
-            plot_training(rows, machine)
 
 
 if __name__ == "__main__":

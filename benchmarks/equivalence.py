@@ -1,4 +1,4 @@
-"""Measure how far P processes end from one, in each case of the tests, and write the table of docs/equivalence.md.
+"""Measure how far P processes end from one, in each case of the tests, and write the table of docs/checked.md.
 
     python benchmarks/equivalence.py
 
@@ -19,7 +19,7 @@ from pages import replace  # noqa: E402
 CHECKS = ROOT / "tests" / "training"
 FILES = [CHECKS / f"equality{of}_on_ranks.py" for of in ("", "_of_optimizers", "_of_models", "_of_generators")]
 IN_GRAPH = FILES[:3]
-PAGE = ROOT / "docs" / "equivalence.md"
+PAGE = ROOT / "docs" / "checked.md"
 COLUMNS = {"P = 1": (1, 0), "P = 2": (2, 0), "P = 3": (3, 0), "P = 4": (4, 0), "2 devices": (1, 2), "2 x 2": (2, 2)}
 LIMIT = 1200  # seconds for one file and column
 
@@ -39,29 +39,32 @@ def measure(size: int, devices: int) -> dict[str, float]:
 
 
 def table(measured: dict[str, dict[str, float]]) -> str:
-    """The cases as a table in Markdown, in the order and under the headings of the files of checks."""
-    lines = [f"| | {' | '.join(measured)} |", f"|---|{'---|' * len(measured)}"]
+    """The largest difference in each group of cases as a table in Markdown, in the order of the files of checks."""
+    lines = [f"| cases | number | {' | '.join(measured)} |", f"|---|---|{'---|' * len(measured)}"]
+    groups: dict[str, list[str]] = {}
     for file in FILES:
-        lines += _rows(file.read_text(), measured)
+        for heading, checks in _groups(file.read_text()).items():
+            groups.setdefault(heading, []).extend(checks)
+    for heading, checks in groups.items():
+        cells = []
+        for of in measured.values():
+            found = [difference for check in checks if (difference := of.get(check)) is not None]
+            cells.append(f"{max(found):.1e}" if found else "")
+        lines.append(f"| {heading} | {len(checks)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _rows(source: str, measured: dict[str, dict[str, float]]) -> list[str]:
-    lines = []
+def _groups(source: str) -> dict[str, list[str]]:
+    """Return the names of the checks in a file, by the heading above them: a comment at the start of a line."""
     headings = {
         source[: heading.start()].count("\n") + 1: heading[1] for heading in re.finditer(r"^# (.*)$", source, re.M)
     }
+    groups: dict[str, list[str]] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("check_"):
-            for line in [line for line in headings if line < node.lineno]:
-                lines.append(f"| **{headings.pop(line)}** |{' |' * len(measured)}")
-            name = node.name.removeprefix("check_").replace("_", " ")
-            values = [
-                "" if (difference := of[node.name]) is None else f"{difference:.1e}" if difference else "0"
-                for of in measured.values()
-            ]
-            lines.append(f"| {name} | {' | '.join(values)} |")
-    return lines
+            heading = next((text for line, text in reversed(headings.items()) if line < node.lineno), "Others")
+            groups.setdefault(heading, []).append(node.name)
+    return groups
 
 
 def main() -> None:

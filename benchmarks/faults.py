@@ -1,7 +1,7 @@
 """What becomes of a job in which a rank fails: each kind of fault, at each moment, with each exchange, on three ranks.
 
     python benchmarks/faults.py --json benchmarks/results/faults.json     # about an hour; begun anew it goes on
-    python benchmarks/faults.py --table benchmarks/results/faults.json    # writes the tables of docs/reliability.md
+    python benchmarks/faults.py --table benchmarks/results/faults.json    # writes the table of docs/faults.md
 
 It starts the training of `tests/faults/training.py`, with checkpoints every 5 steps. What is called "ring, elastic" is
 started with `--elastic`, and "ring, elastic, sharded" has a sharded update as well.
@@ -10,7 +10,6 @@ started with `--elastic`, and "ring, elastic, sharded" has a sharded update as w
 import argparse
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -122,30 +121,38 @@ def _row(outcome: harness.Outcome, again: harness.Outcome, before: int) -> dict:
     }
 
 
+_FAULTS = {  # as the table names them
+    "sigkill": "SIGKILL",
+    "sigstop": "SIGSTOP",
+    "sigterm": "SIGTERM",
+    "callback": "exception in the script",
+    "script": "exception in the script",
+    "tracing": "exception in the script",
+    "data": "exception in the script",
+    "memory": "`MemoryError`",
+    "exit0": "`sys.exit(0)`",
+    "exit3": "`sys.exit(3)`",
+    "full disk": "disk is full",
+    "truncated": "last checkpoint damaged",
+    "bit-flipped": "last checkpoint damaged",
+}
+
+
 def table(results: dict[str, dict]) -> list[str]:
-    """Return the Markdown table of what was measured: a line for each fault at each moment."""
-    groups: dict[tuple, dict[str, dict]] = {}
+    """Return the Markdown table of what was measured: a row for each fault, over all moments and exchanges."""
+    groups: dict[tuple[bool, str], dict[str, dict]] = {}
     for key, row in results.items():
-        exchange, fault, moment = key.split("/")
-        exchange, _, way = exchange.partition(", ")
-        groups.setdefault((way, MOMENTS.index(moment), fault), {})[exchange] = row
-    lines = [
-        "| fault | when | exchanges | exit code | all gone after | reported after | rank named "
-        "| hangs, orphans, files left | checkpoint at step | finished at step, if need be started again |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for (way, moment, fault), rows in sorted(groups.items()):
-        names = "all" if {*rows} == {*(EXCHANGES[:-1] if way else EXCHANGES)} else ", ".join(sorted(rows))
-        sums = [sum(row[name] for row in rows.values()) for name in ("hangs", "orphans", "left")]
+        exchange, fault, _ = key.split("/")
+        groups.setdefault((", elastic" in exchange, _FAULTS[fault]), {})[key] = row
+    order = [*dict.fromkeys(_FAULTS.values())]
+    lines = ["| fault | exit code | job over after | reported after |", "|---|---|---|---|"]
+    for (is_elastic, fault), rows in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
         lines.append(
-            f"| {fault} | {MOMENTS[moment]} | {names}{f'; {way}' if way else ''} | {_different(rows, 'code')} | "
-            f"{_longest(rows, 'seconds')} | {_longest(rows, 'report')} | {_different(rows, 'named')} | "
-            f"{', '.join(map(str, sums))} | {_different(rows, 'checkpoint')} | {_different(rows, 'finished')} |"
+            f"| {fault}{', `--elastic`' * is_elastic} | {_different(rows, 'code')} | "
+            f"{_longest(rows, 'seconds')} | {_longest(rows, 'report')} |"
         )
-    lines += [
-        "",
-        f"{len(results)} cases on {os.cpu_count()} cores, with `--stall-timeout {STALL:g}`; the longest times.",
-    ]
+    hangs, orphans, left = (sum(row[name] for row in results.values()) for name in ("hangs", "orphans", "left"))
+    lines += ["", f"In all {len(results)} cases: {hangs} hangs, {orphans} processes left, {left} files left."]
     return lines
 
 
@@ -166,7 +173,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="so many cases at most")
     wanted = parser.parse_args()
     if wanted.table:
-        replace(ROOT / "docs" / "reliability.md", "faults", table(json.loads(wanted.table.read_text())))
+        replace(ROOT / "docs" / "faults.md", "faults", table(json.loads(wanted.table.read_text())))
         return
     results = json.loads(wanted.json.read_text()) if wanted.json.exists() else {}
     for case in [case for case in cases() if "/".join(case) not in results][: wanted.count]:

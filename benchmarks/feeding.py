@@ -1,4 +1,4 @@
-"""Measure when one process that feeds all devices is the bottleneck: a table of docs/replication.md.
+"""Measure when one process that feeds all devices is the bottleneck.
 
     python benchmarks/feeding.py
 
@@ -7,12 +7,9 @@ going over the images more and more often.
 """
 
 import statistics
-from pathlib import Path
 
 from compare import ROUNDS, easyscale_group
-from pages import replace
 
-PAGE = Path(__file__).parents[1] / "docs" / "replication.md"
 PASSES = [0, 2, 8, 32]
 
 
@@ -37,7 +34,6 @@ def main() -> None:
         first, other = (1e3 * statistics.median(times[mode, passes]) for mode in (between, in_graph))
         lines.append(f"| {1e3 * prepared[passes]:.0f} ms | {first:.0f} ms | {other:.0f} ms | {other / first:.2f} |")
     print("\n".join(lines))
-    replace(PAGE, "feeding", lines)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 FOLDER is the `keras/src` of the installed Keras, whose wheel has the tests in it. Those of trainers, callbacks and
 optimizers are run by one process, those of callbacks also by two. `keras_tests_plugin.py` says what is added to them.
 Where a module is missing that they import, such as `torch`, they fail without `Distribute` as well. `--only` takes a
-part of a file's name; `--write` puts the table into docs/equivalence.md. All of it takes about 20 minutes.
+part of a file's name; `--write` puts the table into docs/checked.md. All of it takes about 20 minutes.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from pages import replace
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "equivalence.md"
+PAGE = HERE.parent / "docs" / "checked.md"
 FILES = {
     "trainers": "trainers/trainer_test.py",
     "callbacks": "callbacks/*_test.py",

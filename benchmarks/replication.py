@@ -1,4 +1,4 @@
-"""Measure the two modes of replication beside TensorFlow's MirroredStrategy: tables of two pages.
+"""Measure the two modes of replication beside TensorFlow's MirroredStrategy: a table of docs/benchmarks.md.
 
     python benchmarks/replication.py [mlp-adam] [mlp-momentum] [resnet50]
 
@@ -17,7 +17,7 @@ from turns import Group
 from workloads import WORKLOADS
 
 HERE = Path(__file__).parent
-PAGES = [HERE.parent / "docs" / "replication.md", HERE.parent / "docs" / "alternatives.md"]
+PAGE = HERE.parent / "docs" / "benchmarks.md"
 BETWEEN, IN_GRAPH, MIRRORED = "between-graph, 2 processes", "in-graph, 2 devices", "MirroredStrategy, 2 devices"
 
 
@@ -49,16 +49,11 @@ def main() -> None:
     lines = [f"| | {BETWEEN} | {IN_GRAPH} | {MIRRORED} |", "|---|---|---|---|"]
     for key in sys.argv[1:] or WORKLOADS:
         times = {name: statistics.median(taken) for name, taken in measure(key).items()}
-        samples = 2 * WORKLOADS[key].batch
-        cells = [
-            f"{1e3 * taken:.0f} ms, {samples / taken:,.0f} samples/s, {times[MIRRORED] / taken:.2f}"
-            for taken in times.values()
-        ]
+        cells = [f"{1e3 * taken:.0f} ms, {times[MIRRORED] / taken:.2f}" for taken in times.values()]
         lines.append(f"| {WORKLOADS[key].title} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     if len(sys.argv) == 1:
-        for page in PAGES:
-            replace(page, "replication", lines)
+        replace(PAGE, "replication", lines)
 
 
 if __name__ == "__main__":

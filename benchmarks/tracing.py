@@ -1,4 +1,4 @@
-"""Count the operations of a training step over devices, and time its tracing: a table of docs/replication.md.
+"""Count the operations of a training step over devices, and time its tracing.
 
     python benchmarks/tracing.py
 
@@ -11,11 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from pages import replace
-
-PAGE = Path(__file__).parents[1] / "docs" / "replication.md"
 DEVICES = [1, 2, 4, 8]
 ROUNDS = 3
 
@@ -64,7 +60,6 @@ def main() -> None:
         seconds = statistics.median(run["seconds"] for run in taken)
         lines.append(f"| {devices} | {taken[0]['operations']:,} | {seconds:.2f} |")
     print("\n".join(lines))
-    replace(PAGE, "tracing", lines)
 
 
 if __name__ == "__main__":

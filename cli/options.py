@@ -77,12 +77,12 @@ def hosts(command: Callable) -> Callable:
 
 def network(command: Callable) -> Callable:
     """Add the options `--bandwidth` and `--latency`, which emulate a slower network."""
-    command = click.option("--latency", metavar="T", help="Let what a rank sends arrive so much later, such as 20ms.")(
+    command = click.option("--latency", metavar="T", help="Delay each message that a rank sends, such as 20ms.")(
         command
     )
-    return click.option(
-        "--bandwidth", metavar="B", help="Let what a rank sends leave it as over a line of so much, such as 100Mbit."
-    )(command)
+    return click.option("--bandwidth", metavar="B", help="Limit each rank's outgoing bandwidth, such as 100Mbit.")(
+        command
+    )
 
 
 def parse_hosts(hosts: str | None, hostfile: str | None) -> list[Host]:

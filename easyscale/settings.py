@@ -130,59 +130,56 @@ class Settings:
     )  # fmt: skip
     compression: str | None = _setting(
         None,
-        "In what form gradients travel: `int8`, `bf16`, ..., or `auto`",
+        "Compression of gradients: `int8`, `bf16`, ..., or `auto`",
         option="--compression",
-        shown="as they are",
     )
     devices: Devices | None = _setting(
-        None, "Devices that each process drives in-graph: `4`, `gpu:4` or `cpu:4`", Devices.parse,
+        None, "Devices of each process, in-graph: `4`, `gpu:4` or `cpu:4`", Devices.parse,
         "a number of devices, or such as 'gpu:4' or 'cpu:4'", "2", "--devices", "all GPUs, or one CPU",
     )  # fmt: skip
     servers: int = _setting(
-        0, "How many ranks, the last ones, serve and do not train", _number(0), "a number of ranks, 0 or more", "0",
-        "--servers", "`0`",
+        0, "Number of ranks that serve and do not train", _number(0),
+        "a number of ranks, 0 or more", "0", "--servers", "`0`",
     )  # fmt: skip
     elastic: int | None = _setting(
-        None, "Workers that fail are left out, down to so many", _number(1), "a number of workers, 1 or more", "1",
-        "--min-workers", "all must go on",
+        None, "Continue without workers that fail, down to this number", _number(1),
+        "a number of workers, 1 or more", "1", "--min-workers", "a failure ends the job",
     )  # fmt: skip
     elastic_batch: str = _setting(
-        "global", "Which batch then stays as it was: `global` or `local`", _batch, "'global' or 'local'", "global",
-        "--elastic-batch", "`global`",
+        "global", "Which batch size a failure leaves unchanged: `global` or `local`", _batch,
+        "'global' or 'local'", "global", "--elastic-batch", "`global`",
     )  # fmt: skip
     spares: int = _setting(
-        0, "How many processes, the last ones, wait to replace workers that fail", _number(0),
+        0, "Number of processes that wait to replace workers", _number(0),
         "a number of processes, 0 or more", "0", "--spares", "`0`",
     )  # fmt: skip
     stall_timeout: float = _setting(
-        60.0, "Seconds that a rank may wait for others before that is reported; 0 for ever", _seconds,
+        60.0, "Seconds a rank may wait before a report; 0: no limit", _seconds,
         "a number of seconds, or 0", "60", "--stall-timeout", "`60`",
     )  # fmt: skip
     resume: str | None = _setting(
-        None, "Folder of the checkpoints to go on from", option="--resume", shown="that of `Distribute`"
+        None, "Folder of the checkpoints to continue from", option="--resume", shown="that of `Distribute`"
     )
     onednn: str = _setting(
-        "auto", "Whether ranks that `easyscale launch` starts compute with oneDNN's kernels: `on`, `off`, or `auto`, "
-        "where they are faster and `TF_ENABLE_ONEDNN_OPTS` is not set", _onednn, "'auto', 'on' or 'off'", "auto",
-        "--onednn", "`auto`",
+        "auto",
+        "oneDNN's kernels: `on`, `off`, or `auto`: where they are faster and `TF_ENABLE_ONEDNN_OPTS` is not set",
+        _onednn, "'auto', 'on' or 'off'", "auto", "--onednn", "`auto`",
     )  # fmt: skip
     bandwidth: str | None = _setting(
-        None, "What leaves a rank leaves it as over a line of so much, such as `100Mbit`", _bandwidth,
-        "a number above 0 and a unit", "100Mbit", "--bandwidth", "as fast as it can",
+        None, "Limit of each rank's outgoing bandwidth, such as `100Mbit`", _bandwidth,
+        "a number above 0 and a unit", "100Mbit", "--bandwidth",
     )  # fmt: skip
     latency: str | None = _setting(
-        None, "What leaves a rank arrives so much later, such as `20ms`", _latency, "a number and a unit", "20ms",
-        "--latency", "at once",
+        None, "Delay added to each message, such as `20ms`", _latency,
+        "a number and a unit", "20ms", "--latency",
     )  # fmt: skip
     profile: int = _setting(
-        0, "`1`: the chief says at the end of a `fit()` where the time of its steps went", _number(0), "1 or 0", "1",
+        0, "`1`: at the end of a `fit()` the chief prints where the time of its steps went", _number(0), "1 or 0", "1",
         "--profile", "`0`",
     )  # fmt: skip
-    trace: str | None = _setting(
-        None, "File for what each rank did when, for Perfetto; written at the end of a `fit()`", option="--trace"
-    )
+    trace: str | None = _setting(None, "File for a timeline of all ranks, for Perfetto", option="--trace")
     trace_steps: str = _setting(
-        "0:100", "The steps that are in it, from the first to the one behind the last", _steps,
+        "0:100", "Steps in the timeline: the first, and the one after the last", _steps,
         "the numbers of two steps", "10:20", "--trace-steps", "`0:100`",
     )  # fmt: skip
     # Set by EasyScale's own processes, not by users.

@@ -9,13 +9,11 @@ PAGES = [
         "start",
         "launch",
         "verify",
-        "exchanges",
-        "alternatives",
+        "how_it_works",
+        "benchmarks",
         "large_batch",
         "from_horovod",
-        "from_multiworkermirrored",
-        "from_parameter_server_strategy",
         "from_ddp",
-        "from_accelerate",
+        "from_tf_strategies",
     )
 ]

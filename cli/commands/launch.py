@@ -27,7 +27,9 @@ _EASILY_MISPLACED = {"-n", "-np", "--np", "--exchange", "--servers", "--hosts", 
     "--replication", metavar="NAME",
     help="between_graph: a process for each worker. in_graph: one process with N devices, or N with --devices each.",
 )  # fmt: skip
-@click.option("--compression", metavar="NAME", help="In what form gradients travel, or auto. Default: as they are.")
+@click.option(
+    "--compression", metavar="NAME", help="Compression of gradients: int8, bf16, ..., or auto. Default: none."
+)
 @click.option(
     "--devices", metavar="D",
     help="Let each process drive D devices, in-graph: GPUs if there are so many, else logical CPU devices. gpu:D and "
@@ -39,7 +41,7 @@ _EASILY_MISPLACED = {"-n", "-np", "--np", "--exchange", "--servers", "--hosts", 
 )  # fmt: skip
 @click.option(
     "--elastic", is_flag=True,
-    help="Go on when a worker fails; with servers, if they wait for no worker.",
+    help="Continue when a worker fails; with servers, only if they wait for no worker.",
 )  # fmt: skip
 @click.option(
     "--min-workers", type=int, metavar="M",
@@ -48,16 +50,16 @@ _EASILY_MISPLACED = {"-n", "-np", "--np", "--exchange", "--servers", "--hosts", 
 )  # fmt: skip
 @click.option(
     "--elastic-batch", type=click.Choice(["global", "local"]),
-    help="With --elastic: what stays as it was when a worker fails: the global batch, divided anew among the others "
-    "(the default), or the batch of each, without the data of the one that failed.",
+    help="With --elastic: which batch size stays when a worker fails: global, divided again among the others "
+    "(the default), or local, that of each, without the data of the one that failed.",
 )  # fmt: skip
 @click.option(
     "--respawn", is_flag=True,
-    help="With --elastic: replace workers that fail by others, which join at the next epoch. On one host.",
+    help="With --elastic: replace workers that fail; the new ones join at the next epoch. On one host.",
 )  # fmt: skip
 @click.option(
     "--spares", type=click.IntRange(1), metavar="N",
-    help="With --respawn: how many can be replaced. So many processes wait for that. Default: as many as workers.",
+    help="With --respawn: how many processes wait to replace workers. Default: as many as workers.",
 )  # fmt: skip
 @checked.hosts
 @click.option(
@@ -69,28 +71,28 @@ _EASILY_MISPLACED = {"-n", "-np", "--np", "--exchange", "--servers", "--hosts", 
     "--restarts", type=click.IntRange(0), default=0, metavar="N",
     help="Start the job again if it fails, up to N times, after a pause of 1 s, then 2 s, 4 s, up to 30 s. Default: 0.",
 )  # fmt: skip
-@click.option("--resume", metavar="DIR", help="Go on from the last checkpoint in DIR. It must have one.")
+@click.option("--resume", metavar="DIR", help="Continue from the last checkpoint in DIR. It must have one.")
 @click.option(
     "--onednn", type=click.Choice(["auto", "on", "off"]),
-    help="Whether TensorFlow computes with oneDNN's kernels. Default: auto, where they are faster on this processor "
+    help="Whether TensorFlow uses oneDNN's kernels. Default: auto, where they are faster on this processor "
     "and TF_ENABLE_ONEDNN_OPTS is not set.",
 )  # fmt: skip
 @click.option(
     "--auto", is_flag=True,
-    help="Train on all workers a Keras script that does not know of EasyScale: fit, evaluate, predict and save do what "
-    "its three lines would.",
+    help="Train an unchanged Keras script on all workers: fit, evaluate, predict and save do what EasyScale's three "
+    "lines would.",
 )  # fmt: skip
 @checked.network
 @click.option(
     "--profile", is_flag=True,
-    help="Say at the end of a fit() where the time of its steps went, on each rank, and what would help.",
+    help="Print at the end of a fit() where the time of its steps went, on each rank, and what would help.",
 )  # fmt: skip
-@click.option("--trace", metavar="FILE", help="Write what each rank did when to a JSON file, for ui.perfetto.dev.")
-@click.option("--trace-steps", metavar="A:B", help="The steps from A on, before B, that are in it. Default: 0:100.")
-@click.option("--log-dir", metavar="DIR", help="Write what ranks write to DIR too: rank_0.log, ..., and job.log.")
+@click.option("--trace", metavar="FILE", help="Write a timeline of all ranks to a JSON file, for ui.perfetto.dev.")
+@click.option("--trace-steps", metavar="A:B", help="The steps in the timeline: from A, before B. Default: 0:100.")
+@click.option("--log-dir", metavar="DIR", help="Also write the output of ranks to DIR: rank_0.log, ..., and job.log.")
 @click.option("--ranks", "shown", metavar="0,3", help="Show the output of these ranks only. Default: of all.")
 @config.option
-@click.option("--dry-run", is_flag=True, help="Print the command line that would run, and end.")
+@click.option("--dry-run", is_flag=True, help="Print the command that would run, and exit.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in `python -m`.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -59,5 +59,5 @@ def _link(ends: Sequence[str], latency: float, bandwidth: float, is_network: boo
     text = f"{' to '.join(ends)}: {speed}"
     if not is_network or bandwidth >= _SLOW:
         return Finding("network" if is_network else "messages", text)
-    cure = "Send less, by `compression`, see docs/compression.md, or less often, see docs/local_sgd.md"
+    cure = "Send less, by `compression`, or less often, by `update`: see docs/slow_networks.md"
     return Finding("network", text, "warning", cure)

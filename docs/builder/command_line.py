@@ -16,7 +16,7 @@ def page() -> str:
         "# Command line",
         "",
         "Each command says the same with `--help`. An error is one line; the exit code is 2 for wrong usage, and 1 for "
-        "the rest, but for [`easyscale launch`](../reliability.md#what-happens), whose exit code is the script's.",
+        "the rest, but for [`easyscale launch`](../faults.md#exit-codes), whose exit code is the script's.",
         "",
     ]
     for context in _commands(click.Context(main, info_name="easyscale")):

@@ -21,8 +21,8 @@ class Gossip(LocalSGD):
     and the weights of push-sum are all 1.
 
     With two workers and `every=1` both have the same weights after each step. With more workers they differ, the less
-    the smaller the learning rate: training is not equivalent to that of one process, see docs/local_sgd.md. A worker at
-    the end of its data keeps mixing until all are.
+    the smaller the learning rate: training is not equivalent to that of one process, see docs/slow_networks.md. A
+    worker at the end of its data keeps mixing until all are.
 
     At the end of each epoch the weights of all workers are averaged, so that validation, callbacks and their files have
     the same weights on all. Within an epoch `model.save`, `evaluate` and `predict` see the weights of the last epoch's

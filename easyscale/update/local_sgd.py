@@ -20,7 +20,7 @@ class LocalSGD(LocalSteps):
 
     Nothing is sent between rounds. A round sends as much as a step with an exchange of gradients, so `every=16` sends a
     sixteenth. Each worker has a copy of the weights of the last round, and its own state of the optimizer. With
-    `every=1` and SGD, training is equivalent to that of one process; otherwise it is not: see docs/local_sgd.md.
+    `every=1` and SGD, training is equivalent to that of one process; otherwise it is not: see docs/slow_networks.md.
 
     A round also ends each epoch, so that validation, callbacks and their files have the mean weights on all workers. So
     an epoch should be longer than `every`, ideally a multiple of it. Between rounds `model.save`, `evaluate` and

@@ -94,7 +94,7 @@ print(f"largest difference of a weight: {difference:.0e}")
 # ```
 #
 # It is not zero, because sums of floating-point numbers depend on their order: two processes add gradients in another
-# order than one. [What is promised](../../docs/equivalence.md) says how large it may be, and what is random by
+# order than one. [What is the same](../../docs/equivalence.md) says how large it may be, and what is random by
 # design.
 
 # %%

@@ -132,6 +132,6 @@ print(f"Ray: {workers} workers, loss {loss:.3f}")
 #
 # ## Where to go
 #
-# - [On a cluster](../../docs/clusters.md): what was tried with which versions, and what each needs.
+# - [Clusters](../../docs/clusters.md): what was tried with which versions, and what each needs.
 # - `easyscale doctor --hosts a,b` looks whether hosts have the same versions, and measures the links between them.
 # - A node is lost: [When a worker dies](worker_dies.py).

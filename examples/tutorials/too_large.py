@@ -106,4 +106,4 @@ figure.savefig("too_large.svg")
 # micro-batches, and each process has the weights of its stage only, if the model is built in the pipeline's
 # `scope()`. With more processes there are several pipelines side by side.
 #
-# [Pipelines](../../docs/pipeline.md), [split layers](../../docs/split.md).
+# [Model parallelism](../../docs/model_parallel.md).

@@ -100,8 +100,8 @@ figure.savefig("two_cities.svg")
 # - Where even that is too slow, let workers step alone. How many steps they may depends on the model: compare the loss
 #   after as many *samples*, not after as much time.
 #
-# [Slow networks](../../docs/compression.md) and [very slow networks](../../docs/local_sgd.md) say what each leaves
-# out, and what was measured. To try it with a script of your own:
+# [Slow networks](../../docs/slow_networks.md) says what each costs, and which to choose. To try it with a script of your
+# own:
 #
 # ```text
 # easyscale launch -n 2 --bandwidth 20Mbit --latency 5ms --compression int8 train.py

@@ -204,7 +204,7 @@ figure.savefig("which_exchange_when.svg")
 # On one machine neither is best. There `shared_memory` sends nothing: ranks read each other's memory. `hierarchical`
 # has that inside each machine, and a ring or a tree between machines. By default EasyScale measures those that suit,
 # on your network and with the size of your model's gradients, and says what it has chosen:
-# [which exchange is taken](../../docs/launch.md#which-exchange-is-taken). To see your own:
+# [which exchange is taken](../../docs/how_it_works.md#which-exchange-is-taken). To see your own:
 #
 # ```text
 # easyscale bench exchange -n 4 --sizes 4KB,1MB,100MB --plot sums.png

@@ -106,6 +106,6 @@ figure.savefig("worker_dies.svg")
 #
 # - `--respawn` puts another process in its place, which joins at the next epoch.
 # - `--min-workers 2` ends the job when fewer are left.
-# - What goes on and what does not, and 200 kills in one job: [when a worker dies](../../docs/elastic.md).
+# - What goes on and what does not, and 200 kills in one job: [elastic training](../../docs/elastic.md).
 # - Without `--elastic` the job ends, and `Distribute(checkpoint="run")` with `--restarts` goes on from the last
-#   checkpoint: [when something fails](../../docs/reliability.md).
+#   checkpoint: [checkpoints and restarts](../../docs/checkpoints.md).

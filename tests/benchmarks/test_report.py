@@ -14,9 +14,7 @@ def test_sums_stand_beside_each_other():
         {"ranks": 2, "bytes": 100_000_000, "exchange": name, "times": [value / 1e3] * 3}
         for name, value in milliseconds.items()
     ]
-    assert sums_table(rows)[2:] == [
-        "| 2 | 100 MB | 5.0 ms | 20.0 ms | 12.5 ms | 40.0 ms | 2.5 times as fast | 8.0 times as fast |"
-    ]
+    assert sums_table(rows)[2:] == ["| 2 | 100 MB | 5.0 ms | 20.0 ms | 12.5 ms | 40.0 ms | 2.5 | 8.0 |"]
 
 
 def test_efficiency_is_that_of_each_process_beside_one_alone():

@@ -99,7 +99,7 @@ def _said_in_code():
 
 def _messages():
     """The messages that the page of troubleshooting names, in the first column of its tables."""
-    text = (DOCS / "troubleshooting.md").read_text().partition("## Errors by class")[0]
+    text = (DOCS / "troubleshooting.md").read_text()
     cells = re.findall(r"^\| (`.+?`) \| ", text, re.MULTILINE)
     return [re.fullmatch(r"(`+) ?(.+?) ?\1", cell)[2] for cell in cells]
 

@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PAGES = "".join((ROOT / path).read_text() for path in documents.PAGES)
 COMMANDS = re.findall(r"```console\n(.*?)```", README + CONTRIBUTING + PAGES, re.DOTALL)
-TABLES = ["docs/exchanges.md"]
+TABLES = ["docs/how_it_works.md"]
 
 
 def _typed(*programs):

@@ -67,7 +67,7 @@ def _normalizes_parts(case: Case) -> bool:
 
 
 def _counts_by_batches(path: tuple) -> bool:
-    """Whether it is the loss of one of several outputs in a validation: docs/pipeline.md."""
+    """Whether it is the loss of one of several outputs in a validation: docs/limits.md."""
     evaluated = any(str(name).endswith("evaluate") for name in path)
     return any(str(name).endswith(("one_loss", "two_loss")) and (evaluated or name[:4] == "val_") for name in path)
 
@@ -91,7 +91,7 @@ def compare_ranks(case: Case, results: Mapping[int, Mapping]) -> str:
 def compare_resumed(case: Case, seen: Mapping) -> str:
     """Return the first difference between training in one go and from a checkpoint, which are to be the same bits.
 
-    Gradients that are accumulated, and metrics of several devices, are only to rounding: docs/reliability.md. So is all
+    Gradients that are accumulated, and metrics of several devices, are only to rounding: docs/checkpoints.md. So is all
     where "auto" may have chosen another exchange.
     """
     chooses = case["exchange"] == "auto" and case["workers"] not in ("1", "2")

@@ -1,7 +1,7 @@
 """P processes or devices take the steps of one: with each exchange, on data that does not divide by anything.
 
 Each check returns the largest difference of a weight; `benchmarks/equivalence.py` makes the table of
-`docs/equivalence.md` of them. More cases, not with each exchange, are in `equality_of_optimizers_on_ranks.py` and
+`docs/checked.md` of them. More cases, not with each exchange, are in `equality_of_optimizers_on_ranks.py` and
 `equality_of_models_on_ranks.py`.
 """
 

@@ -77,7 +77,7 @@ def replicas(case):
 
 
 def refused(case) -> Iterator[str]:
-    """Yield the dimensions by whose values EasyScale refuses the case: docs/pipeline.md and docs/split.md, in code."""
+    """Yield the dimensions by whose values EasyScale refuses the case: docs/model_parallel.md, in code."""
     found = {}
     if is_pipelined(case):
         found = _refused_of_pipelines(case)
