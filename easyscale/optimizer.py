@@ -14,6 +14,7 @@ from easyscale.checkpoint.snapshot_memory import SnapshotMemory
 from easyscale.communicator import Communicator
 from easyscale.compression import Compression, Form
 from easyscale.exchange import Exchange
+from easyscale.keras_internals import in_stateless_scope
 from easyscale.optimizers import identifiers
 from easyscale.optimizers.around_another import AroundAnother
 from easyscale.replication.connecting import connect
@@ -184,9 +185,20 @@ class DistributedOptimizer(AroundAnother):
             self.workers.gradients.early.expect(context, loss)
         return loss
 
-    def stateless_apply(self, *args: list, **kwargs: list) -> tuple[list, list]:
-        inner = self.inner_optimizer.stateless_apply  # loss scaling overrides it, with other code than in `apply`
-        return super().stateless_apply(*args, **kwargs) if self.workers.size > 1 else inner(*args, **kwargs)
+    def stateless_apply(self, optimizer_variables: list, grads: list, trainable_variables: list) -> tuple[list, list]:
+        given = optimizer_variables, grads, trainable_variables
+        if self.workers.size == 1:
+            return self.inner_optimizer.stateless_apply(*given)  # loss scaling overrides it, with other code
+        if not in_stateless_scope():
+            return super().stateless_apply(*given)
+        # In a step of many workers all variables can be assigned, also those that only the update knows.
+        kinds = self.variables, self._trainable_variables
+        for variables, values in zip(kinds, (optimizer_variables, trainable_variables), strict=True):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        self.apply(grads)
+        state, weights = ([variable.value for variable in variables] for variables in kinds)
+        return weights, state
 
     @property
     def is_sharded(self) -> bool:

@@ -100,8 +100,8 @@ figure.savefig("two_cities.svg")
 # - Where even that is too slow, let workers step alone. How many steps they may depends on the model: compare the loss
 #   after as many *samples*, not after as much time.
 #
-# [Slow networks](../../docs/slow_networks.md) says what each costs, and which to choose. To try it with a script of your
-# own:
+# [Slow networks](../../docs/slow_networks.md) says what each costs, and which to choose. To try it with a script of
+# your own:
 #
 # ```text
 # easyscale launch -n 2 --bandwidth 20Mbit --latency 5ms --compression int8 train.py

@@ -8,7 +8,7 @@ import keras
 from easyscale.backend.eager_replica import EagerReplica
 from easyscale.backend.jax.foreign_calls import why_not
 from easyscale.backend.jax.graph import Graph
-from easyscale.backend.jax.host_calls import in_users_trace
+from easyscale.backend.jax.host_calls import in_users_trace, is_tracing
 from easyscale.backend.jax.keras_steps import is_own
 from easyscale.backend.jax.variables import set_values, values_of
 from easyscale.backend.jax.whole_batch import BatchOfWorkers
@@ -51,6 +51,16 @@ class BetweenGraph(EagerReplica):
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
         with in_users_trace(gradients):
             super().once(apply, gradients, variables)
+
+    def start_in_step(self, variables: Sequence[Variable], state: Sequence[Variable]) -> None:
+        """Set an optimizer's state to the chief's; raise `DesyncError` if the variables differ.
+
+        In a step that a user compiles the state is an argument: setting it would do so in every step. It is compared.
+        """
+        if is_tracing():
+            super().start_in_step([*variables, *state], ())
+        else:
+            super().start_in_step(variables, state)
 
     def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:
         """Trace a step on the next batch; if steps are not compiled, run it without the others and restore `variables`.
