@@ -211,6 +211,11 @@ class DistributedOptimizer(AroundAnother):
         return self.updates.is_synchronous
 
     @property
+    def is_served(self) -> bool:
+        """True if ranks serve the update to each other, each in a thread beside its own steps."""
+        return self.updates.served is not None
+
+    @property
     def is_elastic(self) -> bool:
         """True if others can continue after a worker fails: not if it held part of the accumulated gradients."""
         inner = unscaled(self.inner_optimizer)

@@ -11,6 +11,32 @@ import easyscale
 UNEVEN = digits(4 * 24 + 2)
 
 
+class Positions(keras.layers.Layer):
+    """Adds an embedding of positions, whose rows are the same ones in every batch."""
+
+    def __init__(self, prefix=()):
+        super().__init__()
+        self.prefix, self.positions = list(prefix), keras.layers.Embedding(10, 8)
+
+    def call(self, x):
+        length = keras.ops.shape(x)[2]
+        if self.prefix:
+            return x + self.positions(keras.ops.convert_to_tensor(self.prefix))
+        return x + self.positions(keras.ops.arange(length))
+
+
+def check_an_embedding_of_positions():
+    """One process has the gradient of each row once, whatever the number of samples: Adam squares the sum."""
+
+    def build(prefix=(), **options):
+        layers = [keras.Input((8, 8, 1)), keras.layers.Reshape((8, 8)), Positions(prefix)]
+        layers += [keras.layers.Flatten(), keras.layers.Dense(10)]
+        return classify(keras.Sequential(layers), keras.optimizers.Adam(0.01, **options))
+
+    builds = [build, lambda: build(clipnorm=0.1), lambda: build([7, 6, 5, 4, 3, 2, 1, 0])]
+    return max(equal(build) for build in builds)
+
+
 # Losses
 
 

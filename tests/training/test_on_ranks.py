@@ -33,7 +33,11 @@ def test_optimizers_on_ranks_take_the_steps_of_one_process(check):
 @over_ranks(
     HERE / "equality_of_models_on_ranks.py",
     sizes=[3],
-    only=["a_step_that_differentiates_a_loss_without_a_reduction", "two_steps_in_an_epoch_and_data_for_three"],
+    only=[
+        "a_step_that_differentiates_a_loss_without_a_reduction",
+        "an_embedding_of_positions",
+        "two_steps_in_an_epoch_and_data_for_three",
+    ],
     limit=900,
 )
 def test_ranks_train_models_as_one_process_does(check):
@@ -76,6 +80,7 @@ def test_optimizers_on_devices_take_the_steps_of_one_device(check):
     sizes=[1],
     only=[
         "a_step_that_differentiates_what_a_function_of_keras_returns",
+        "an_embedding_of_positions",
         "one_optimizer_for_two_lists_of_variables_of_the_same_shapes",
         "sparse_gradients_that_are_clipped_by_their_norm",
         "synchronized_batch_normalization_with_a_mask",

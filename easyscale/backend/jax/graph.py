@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import keras
 
 from easyscale.backend.jax.foreign_calls import ForeignCall
-from easyscale.backend.jax.host_calls import is_tracing, tracing
+from easyscale.backend.jax.host_calls import is_tracing, last_call, tracing
 from easyscale.backend.jax.variables import set_values, traced_values_of, values_of
 from easyscale.keras_internals import in_stateless_scope
 from easyscale.layout.specs import Variable
@@ -59,9 +59,9 @@ class _Compiled:
         self._donates = donates
         self._compiled = jax.jit(self._of_values, donate_argnums=0 if donates else ())
 
-    def _run(self, scope: Touched, arguments: tuple) -> Any:
+    def _run(self, scope: Touched, arguments: tuple) -> tuple[Any, Any]:
         with scope, tracing(self._calls):
-            return self._function(*arguments)
+            return self._function(*arguments), last_call()
 
     def _of_values(self, changed: list, others: list, arguments: tuple) -> tuple[Any, list]:
         scope = Touched([*self._changed, *self._others], [*changed, *others])
@@ -75,7 +75,7 @@ class _Compiled:
                 if sys.getrefcount(changed[index]) > 3:  # the variable's, the list's and the call's
                     changed[index] = jnp.copy(changed[index])
         # By the end all calls are over, and an error of theirs is raised here.
-        returned, values = jax.block_until_ready(self._compiled(changed, values_of(self._others), arguments))
+        (returned, _), values = jax.block_until_ready(self._compiled(changed, values_of(self._others), arguments))
         set_values(self._written, values)
         return returned
 

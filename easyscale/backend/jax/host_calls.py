@@ -14,7 +14,7 @@ from easyscale.backend.jax import foreign_calls, on_gpus
 from easyscale.backend.jax.foreign_calls import ForeignCall
 from easyscale.layout.specs import Spec
 
-__all__ = ["HostCalls", "is_tracing", "tracing"]
+__all__ = ["HostCalls", "in_users_trace", "is_tracing", "last_call", "tracing"]
 
 
 class _Trace(threading.local):
@@ -50,6 +50,11 @@ def is_tracing() -> bool:
     return _trace.depth > 0
 
 
+def last_call() -> jax.Array | None:
+    """Return a result of the last call in `tracing`. Calls after which nothing uses one are not made."""
+    return _trace.order
+
+
 def in_users_trace(tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
     """Return a context for calls with these tensors, which code that a user compiles may have computed."""
     is_traced = any(isinstance(tensor, jax.core.Tracer) for tensor in tensors)
@@ -71,6 +76,7 @@ class HostCalls:
     ) -> list[jax.Array]:
         if is_tracing():
             return _call_from_compiled(function, inputs, results)
+        inputs = [jax.lax.stop_gradient(value) if isinstance(value, jax.core.Tracer) else value for value in inputs]
         go, left = inputs[: len(inputs) - stay], inputs[len(inputs) - stay :]
         returned = function(*on_gpus.staged(go), *map(on_gpus.array_of, left))
         if not results:

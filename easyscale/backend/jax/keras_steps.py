@@ -135,7 +135,9 @@ class _Values(Sequence):
 class _Steps:
     """A function of an iterator over batches that runs `steps_per_execution` steps of a model.
 
-    A step is compiled as a whole where compiled code can call Python, through which workers exchange.
+    A step is compiled as a whole where compiled code can call Python, through which workers exchange. Not if this
+    process may also serve: a call that waits for its own server keeps the server's update from running, since XLA has
+    one thread for each core.
     """
 
     def __init__(self, model: keras.Model, step: Callable[[Any], Any], donates: bool):
@@ -144,9 +146,10 @@ class _Steps:
 
     def __call__(self, iterator: Iterator) -> Any:
         steps = self._model.steps_per_execution
-        is_whole = why_not() is None and not self._model.run_eagerly
+        serves = getattr(self._model.optimizer, "is_served", False)
+        is_whole = why_not() is None and not (serves or self._model.run_eagerly)
         batches = keras_internals.batch_by_batch(iterator)
-        run = self._graph if is_whole else self._step
+        run: Callable[[Any], Any] = self._graph if is_whole else self._step
         logs = run(next(batches))
         for data in islice(batches, steps - 1):
             logs = run(data)

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from easyscale.backend.tensorflow import rows
 from easyscale.backend.tensorflow.whole_batch import BatchOfWorkers
 from easyscale.keras_internals import strategy_of
 from easyscale.layout.specs import Variable
@@ -37,6 +38,8 @@ class BetweenGraph(OneReplica):
 
     @tf.autograph.experimental.do_not_convert  # also for what it calls: plain Python, shared by all backends
     def once(self, apply: ApplyInStep, gradients: Sequence[Gradient], variables: Sequence[Variable]) -> None:
+        if self.communicator.size > 1:
+            gradients = [rows.whole_if_fixed(gradient) for gradient in gradients]
         super().once(apply, gradients, variables)
 
     def rehearse(self, step: Callable[[Any], Any], iterator: Any, variables: Sequence[Variable]) -> None:

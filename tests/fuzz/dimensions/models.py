@@ -11,6 +11,7 @@ BODIES = {
     "separable": ("(6, 4)", ["SeparableConv1D(4, 3{separable})", "Conv1DTranspose(2, 2)", "Flatten()"]),
     "embedding": ("(5,) int", ["Embedding(12, 4{embeddings})", "Flatten()"]),
     "large embedding": ("(3,) int", ["Embedding(300, 3{embeddings})", "Flatten()"]),
+    "positions": ("(5, 4)", ["Dense(4{weights})", "Positions()", "Flatten()"]),
     "lstm": ("(4, 3)", ["LSTM(4{weights})"]),
     "gru": ("(4, 3)", ["Bidirectional(GRU(3{weights}))"]),
     "attention": ("(4, 6)", ["Dense(6{weights})", "SelfAttention()", "GlobalAveragePooling1D()"]),

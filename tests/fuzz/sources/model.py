@@ -23,6 +23,15 @@ class SelfAttention(layers.Layer):
     def call(self, x):
         return x + self.attention(x, x)
 """,
+    "Positions()": """
+class Positions(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.positions = layers.Embedding(7, 4)
+
+    def call(self, x):
+        return x + self.positions(keras.ops.arange(keras.ops.shape(x)[1]))
+""",
     "AddsLoss()": """
 class AddsLoss(layers.Layer):
     supports_masking = True  # else a pipeline refuses it behind a mask
@@ -33,68 +42,118 @@ class AddsLoss(layers.Layer):
 """,
 }
 
-_STEPS = {
-    "calls super": """
-def train_step(self, data):
-    return super().train_step(data)
-""",
-    "own": """
-def train_step(self, data):
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    with tf.GradientTape() as tape:
-        y_pred = self(x, training=True)
-        loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-        scaled = self.optimizer.scale_loss(loss)
-    variables = self.trainable_variables
-    UPDATE
-    for metric in self.metrics:
-        if metric.name == "loss":
-            metric.update_state(loss, sample_weight=tf.shape(y_pred)[0])
-    return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-""",
-}
-_STEPS["own, in two"] = _STEPS["own"].replace(
-    "    UPDATE",
-    "    gradients, half = tape.gradient(scaled, variables), len(variables) // 2\n"
-    "    self.optimizer.apply(gradients[:half], variables[:half])\n"
-    "    self.optimizer.apply(gradients[half:], variables[half:])",
-)
-_STEPS["own"] = _STEPS["own"].replace(
-    "    UPDATE", "    self.optimizer.apply(tape.gradient(scaled, variables), variables)"
-)
-
-
-# The same, by losses that leave elements out, or that are not reduced, as Keras's examples have them.
-_OWN_LOSSES = {
-    "of chosen elements": """
-        losses = keras.tree.flatten(self.loss)[0]
-        chosen = tf.reduce_sum(tf.reshape(tf.cast(y, y_pred.dtype), [tf.shape(y)[0], -1]), -1) > 0
-        weights = None if sample_weight is None else tf.boolean_mask(sample_weight, chosen)
-        loss = losses(tf.boolean_mask(y, chosen), tf.boolean_mask(y_pred, chosen), sample_weight=weights)
-        for added in self.losses:
-            loss += added""",
-    "not reduced": """
-        losses = keras.tree.flatten(self.loss)[0]
-        losses = type(losses).from_config({**losses.get_config(), "reduction": None})
-        loss = 0.05 * losses(y, y_pred, sample_weight=sample_weight)""",
-    "of compute_loss, all metrics": """
-        loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)""",
-}
-_OWN_LOSS = """
-def train_step(self, data):
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    with tf.GradientTape() as tape:
-        y_pred = self(x, training=True)LOSS
-        scaled = self.optimizer.scale_loss(loss)
-    variables = self.trainable_variables
-    self.optimizer.apply(tape.gradient(scaled, variables), variables)
-    for metric in self.metrics:
-        if metric.name == "loss":
-            metric.update_state(loss)
-        else:
-            metric.update_state(y, y_pred, sample_weight=sample_weight)
-    return {metric.name: metric.result() for metric in self.metrics}
+_CALLS_SUPER = """
+def train_step(self, *given):
+    return super().train_step(*given)
 """
+
+_IMPORTS = """
+if keras.backend.backend() == "jax":
+    import jax
+elif keras.backend.backend() == "torch":
+    import torch
+"""
+
+# Steps as Keras's guides write them for each backend.
+_OWN = """
+if keras.backend.backend() == "jax":
+    def train_step(self, state, data):
+        trained, moved, listed, counted = state
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        of_loss = jax.value_and_grad(self.compute_loss_and_updates, has_aux=True)
+        given = trained, moved, counted, x, y, sample_weight
+        (_, (loss, y_pred, moved, counted)), gradients = of_loss(*given, training=True, optimizer_variables=listed)
+        trained, listed = self.optimizer.stateless_apply(listed, gradients, trained)
+        logs, new = {}, []
+        for metric in self.metrics:
+            values, counted = counted[: len(metric.variables)], counted[len(metric.variables) :]
+            count = metric.stateless_update_state
+            if metric.name == "loss":
+                values = count(values, loss, sample_weight=y_pred.shape[0])
+            else:
+                values = count(values, y, y_pred, sample_weight=sample_weight)
+            logs[metric.name] = metric.stateless_result(values)
+            new += values
+        return logs, (trained, moved, listed, new)
+elif keras.backend.backend() == "torch":
+    def train_step(self, data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        self.zero_grad()
+        y_pred = self(x, training=True)
+        TORCH_LOSS
+        self.optimizer.scale_loss(loss).sum().backward()
+        variables = self.trainable_weights
+        gradients = [variable.value.grad for variable in variables]
+        with torch.no_grad():
+            UPDATE
+        METRICS
+else:
+    def train_step(self, data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            TF_LOSS
+            scaled = self.optimizer.scale_loss(loss)
+        variables = self.trainable_variables
+        gradients = tape.gradient(scaled, variables)
+        UPDATE
+        METRICS
+"""
+_UPDATES = {
+    "own": "self.optimizer.apply(gradients, variables)",
+    "own, in two": """half = len(variables) // 2
+self.optimizer.apply(gradients[:half], variables[:half])
+self.optimizer.apply(gradients[half:], variables[half:])""",
+}
+_LOSS = "loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)"
+_NOT_REDUCED = """losses = keras.tree.flatten(self.loss)[0]
+losses = type(losses).from_config({**losses.get_config(), "reduction": None})
+loss = 0.05 * losses(y, y_pred, sample_weight=sample_weight)"""
+# Losses that leave elements out, or that are not reduced, as Keras's examples have them; not on JAX.
+_TF_LOSSES = {
+    "of chosen elements": """losses = keras.tree.flatten(self.loss)[0]
+chosen = tf.reduce_sum(tf.reshape(tf.cast(y, y_pred.dtype), [tf.shape(y)[0], -1]), -1) > 0
+weights = None if sample_weight is None else tf.boolean_mask(sample_weight, chosen)
+loss = losses(tf.boolean_mask(y, chosen), tf.boolean_mask(y_pred, chosen), sample_weight=weights)
+for added in self.losses:
+    loss += added""",
+    "not reduced": _NOT_REDUCED,
+}
+_TORCH_LOSSES = {
+    "of chosen elements": """losses = keras.tree.flatten(self.loss)[0]
+chosen = y.to(y_pred.dtype).reshape(len(y), -1).sum(-1) > 0
+weights = None if sample_weight is None else sample_weight[chosen]
+loss = losses(y[chosen], y_pred[chosen], sample_weight=weights)
+for added in self.losses:
+    loss += added""",
+}
+_METRICS = """for metric in self.metrics:
+    if metric.name == "loss":
+        metric.update_state(loss, sample_weight=keras.ops.shape(y_pred)[0])
+return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)"""
+_ALL_METRICS = """for metric in self.metrics:
+    if metric.name == "loss":
+        metric.update_state(loss)
+    else:
+        metric.update_state(y, y_pred, sample_weight=sample_weight)
+return {metric.name: metric.result() for metric in self.metrics}"""
+
+
+def _step(case: Case) -> str:
+    """Return the source of the model's own `train_step`; an empty one if it has Keras's."""
+    if case["own_loss"] == "none" and case["step"] in ("Keras's", "calls super"):
+        return "" if case["step"] == "Keras's" else _CALLS_SUPER.strip("\n")
+    parts = {
+        "TF_LOSS": _TF_LOSSES.get(case["own_loss"], _LOSS),
+        "TORCH_LOSS": _TORCH_LOSSES.get(case["own_loss"], _LOSS),
+        "UPDATE": _UPDATES.get(case["step"], _UPDATES["own"]),
+        "METRICS": _METRICS if case["own_loss"] == "none" else _ALL_METRICS,
+    }
+    lines: list[str] = []
+    for line in _OWN.strip("\n").splitlines():
+        part = parts.get(line.strip())
+        lines.append(line if part is None else textwrap.indent(part, " " * (len(line) - len(line.lstrip()))))
+    return "\n".join(lines)
 
 
 def model(case: Case) -> str:
@@ -111,6 +170,7 @@ def model(case: Case) -> str:
         f"heads = [{', '.join(heads)}]",
     ]
     lines += ["firsts[0].trainable = False"] if case["frozen"] != "nothing" else []
+    lines += [_IMPORTS.strip("\n")] if "backend()" in _step(case) else []
     return "\n".join(lines) + "\n" + _styled(case)
 
 
@@ -134,9 +194,7 @@ def _weight_arguments(case: Case) -> dict[str, str]:
 def _styled(case: Case) -> str:
     shape, dtype = case.source("body").removesuffix(" int"), ', dtype="int64"' if is_words(case) else ""
     given = f"keras.Input({shape}{dtype})"
-    step = _STEPS.get(case["step"], "").strip("\n")
-    if case["own_loss"] != "none":
-        step = _OWN_LOSS.replace("LOSS", _OWN_LOSSES[case["own_loss"]]).strip("\n")
+    step = _step(case)
     base = {"functional": "keras.Model", "subclassed": "keras.Model"}.get(case["style"], "keras.Sequential")
     lines = []
     if step and case["style"] != "subclassed":

@@ -27,6 +27,7 @@ from easyscale.backend.tensorflow.in_graph.equal_copies import check_equal_copie
 from easyscale.backend.tensorflow.in_graph.local_optimizer import make_local
 from easyscale.backend.tensorflow.in_graph.losses_of_replicas import LossesOfReplicas
 from easyscale.backend.tensorflow.internals import outside
+from easyscale.backend.tensorflow.rows import whole_if_fixed
 from easyscale.backend.tensorflow.whole_batch import BatchOfWorkers
 from easyscale.exchange import Exchange
 from easyscale.keras_internals import hold_losses, strategy_of
@@ -133,6 +134,7 @@ class InGraph(BetweenGraph):
         if replica is None:
             self.on_one_device(apply)(context, list(gradients), list(variables))
             return
+        gradients = [whole_if_fixed(gradient) for gradient in gradients]
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
         in_rows = [index for index in present if isinstance(gradients[index], tf.IndexedSlices)]
         dense = [index for index in present if index not in in_rows]
