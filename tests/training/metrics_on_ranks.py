@@ -134,6 +134,45 @@ def check_a_number_of_a_step_that_is_no_metric_is_told_of():
     assert bool(texts) == easyscale.is_chief(), texts
 
 
+class Renaming(keras.Sequential):
+    """Returns results of metrics under other names, as the autoencoder of keras.io does."""
+
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.area = keras.metrics.AUC(name="auc")
+        self.hits = keras.metrics.TruePositives(name="true_positives")
+        self.misses = keras.metrics.FalseNegatives(name="mean")
+        self.correct = keras.metrics.TrueNegatives(name="mean")  # of the same name as another
+
+    def _rename(self, loss, data):
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        predicted = keras.ops.stop_gradient(self(x))
+        for metric in self.area, self.hits, self.misses, self.correct:
+            metric.update_state(y, predicted)
+        results = {"area": self.area, "positives": self.hits, "missed": self.misses, "correct": self.correct}
+        # on PyTorch a count is its variable, which validation changes
+        return {"total_loss": loss, **{name: metric.result() + 0 for name, metric in results.items()}}
+
+    def train_step(self, data):
+        return self._rename(super().train_step(data)["loss"], data)
+
+    def test_step(self, data):
+        return self._rename(super().test_step(data)["loss"], data)
+
+
+def _renaming():
+    model = Renaming([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(1, activation="sigmoid")])
+    model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy")
+    return model
+
+
+def check_results_of_metrics_that_a_step_returns_under_other_names():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        equal(_renaming, _digits_above_four(), exchanges=["ring"], validates=True)
+    assert not [one.message for one in told if "should be results of metrics" in str(one.message)]
+
+
 @full
 def check_weighted_metrics():
     weights = np.random.default_rng(0).uniform(0, 3, COUNT).astype("float32")
@@ -177,6 +216,30 @@ class Largest(keras.metrics.Metric):
 
 def check_a_metric_with_a_merge_state_of_its_own():
     equal(_binary(lambda: [Largest()]), _digits_above_four(), exchanges=["tree"], validates=True)
+
+
+class LargestError(keras.metrics.Metric):
+    """Cannot be made by its config, which lacks `scale`, and whose `dtype` the constructor does not take."""
+
+    def __init__(self, scale, name="largest_error"):
+        super().__init__(name=name)
+        self.scale = scale
+        self.largest = self.add_variable(shape=(), initializer="zeros", name="largest")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        error = keras.ops.max(keras.ops.abs(keras.ops.cast(y_true, y_pred.dtype) - y_pred))
+        self.largest.assign(keras.ops.maximum(self.largest, self.scale * error))
+
+    def merge_state(self, metrics):
+        for other in metrics:
+            self.largest.assign(keras.ops.maximum(self.largest, self.scale * other.result()))
+
+    def result(self):
+        return self.largest / self.scale
+
+
+def check_a_metric_with_a_merge_state_and_without_a_config():
+    equal(_binary(lambda: [LargestError(10.0)]), _digits_above_four(), exchanges=["ring"], validates=True)
 
 
 class Kept(keras.metrics.Metric):

@@ -38,6 +38,7 @@ def _train(seed, fits=1):
         """At the end of an epoch all ranks get what the chief's layers have noted."""
 
         def on_train_batch_end(self, batch, logs=None):
+            getattr(model, "jax_state_sync", lambda: None)()  # of one process, Keras on JAX has the values elsewhere
             seen[:] = [
                 np.array(keras.ops.convert_to_numpy(model.get_layer(name).seen)) for name in ("moved", "dropped")
             ]

@@ -32,8 +32,9 @@ class BetweenGraph(OneReplica):
         if strategy is not None and self.communicator.size > 1:
             raise ValueError(
                 "a model that several processes train must not be built in the scope of a `tf.distribute` strategy. "
-                f"Received: {type(strategy).__name__}, {self.communicator.size} processes. Build it in `with "
-                "easyscale.scope():`, and start it by `easyscale launch --devices D` for several devices of a process"
+                f"Received: {type(strategy).__name__}, {self.communicator.size} processes. Remove the scope: each "
+                "process is a worker already. If each is to use several devices, leave --auto out, build the model in "
+                "`with easyscale.scope():`, and start it by `easyscale launch --devices D`"
             )
 
     @tf.autograph.experimental.do_not_convert  # also for what it calls: plain Python, shared by all backends

@@ -60,7 +60,8 @@ _SHAPES = ("Shape", "ShapeN", "Size", "Rank")  # operations that do not read the
 
 def _depends_on_batch(tensor: tf.Tensor) -> bool:
     """Return whether a tensor is computed from data or from random numbers; `True` outside of a graph."""
-    left, seen = [tensor], set()
+    left: list[tf.Tensor] = [tensor]
+    seen: set[tf.Operation] = set()
     while left:
         tensor = left.pop()
         if tf.is_tensor(tensor) and not tf.is_symbolic_tensor(tensor):

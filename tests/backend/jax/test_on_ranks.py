@@ -36,7 +36,11 @@ def test_fit_takes_the_steps_of_one_process(check):
     SHARED / "fit_on_ranks.py",
     sizes=[2],
     full=[1, 3, 4],
-    only=["a_py_dataset", "predictions_of_all_ranks_in_order"],
+    only=[
+        "a_metric_with_a_merge_state_and_without_a_config",
+        "a_py_dataset",
+        "predictions_of_all_ranks_in_order",
+    ],
     limit=400,
     starts=STARTS,
 )

@@ -22,6 +22,7 @@ from equality_of_models_on_ranks import (  # noqa: E402
     check_two_steps_in_an_epoch_and_data_for_three,
 )
 from metrics_on_ranks import (  # noqa: E402
+    check_a_metric_with_a_merge_state_and_without_a_config,
     check_evaluate_with_a_masked_loss_and_uneven_data,
     check_evaluate_with_the_callback_is_that_of_all_ranks,
     check_evaluating_after_fit_needs_no_other_rank,
@@ -51,6 +52,7 @@ from easyscale.callbacks import Distribute  # noqa: E402
 comm = easyscale.communicator.get()
 
 __all__ = [
+    "check_a_metric_with_a_merge_state_and_without_a_config",
     "check_class_weight",
     "check_evaluate_with_a_masked_loss_and_uneven_data",
     "check_evaluate_with_the_callback_is_that_of_all_ranks",

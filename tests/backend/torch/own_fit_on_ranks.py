@@ -11,7 +11,10 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from covering import full  # noqa: E402
 from equality_of_optimizers_on_ranks import check_gradient_accumulation_under_loss_scaling  # noqa: E402
-from metrics_on_ranks import check_metrics_are_merged_that_a_train_step_returns_beside_other_numbers  # noqa: E402
+from metrics_on_ranks import (  # noqa: E402
+    check_metrics_are_merged_that_a_train_step_returns_beside_other_numbers,
+    check_results_of_metrics_that_a_step_returns_under_other_names,
+)
 from models import assert_as_one_process, classify, conv_net, dense, digits, equal, sgd  # noqa: E402
 from precision_on_ranks import check_overflow_on_one_rank_with_the_optimizer_that_compile_wraps  # noqa: E402
 
@@ -25,6 +28,7 @@ __all__ = [
     "check_gradient_accumulation_under_loss_scaling",
     "check_metrics_are_merged_that_a_train_step_returns_beside_other_numbers",
     "check_overflow_on_one_rank_with_the_optimizer_that_compile_wraps",
+    "check_results_of_metrics_that_a_step_returns_under_other_names",
 ]
 
 

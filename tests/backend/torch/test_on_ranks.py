@@ -50,6 +50,7 @@ def test_fit_takes_the_steps_of_one_process(check):
     sizes=[3],
     full=[1, 2, 4],
     only=[
+        "a_metric_with_a_merge_state_and_without_a_config",
         "evaluate_with_the_callback_is_that_of_all_ranks",
         "evaluating_after_fit_needs_no_other_rank",
         "losses_of_several_outputs_where_the_last_batch_is_whole_on_some_ranks",
