@@ -1,7 +1,9 @@
 """Files written by a script that runs on every rank.
 
 The chief writes each file and sends the other ranks a message for it. A rank that skipped the write waits for that
-message when it opens the file. This is not collective: a callback on a single rank may write as well.
+message when it opens the file. This is not collective: a callback on a single rank may write as well. The chief renames
+and removes these files, too. Outside of `fit()` that is collective, as no rank may still read the file; in `fit()` it
+is a write like any other, of both names.
 """
 
 import builtins
@@ -21,12 +23,13 @@ from typing import Any
 import numpy as np
 import psutil
 
+from easyscale.auto.failing import failing_together
 from easyscale.communicator import Communicator
 from easyscale.communicator.communicator import Request
 from easyscale.data import tf_dataset
 from easyscale.when_imported import when_imported
 
-__all__ = ["Files", "forgive_folders_of_others"]
+__all__ = ["Files", "forgive_folders_of_others", "is_in", "name_of"]
 
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # a random name from `tempfile`, different on each rank
 _PATIENCE = 60.0  # most seconds between the start of the first rank and that of the last
@@ -38,14 +41,17 @@ class Files:
 
     Args:
         communicator: `Communicator`. The constructor is collective.
+        is_in_fit: Function without arguments. Returns whether a `fit()` is running.
     """
 
-    def __init__(self, communicator: Communicator):
+    def __init__(self, communicator: Communicator, is_in_fit: Callable[[], bool]):
         self._is_chief, self._communicator = communicator.is_chief, communicator.duplicate()
+        self._all_ranks, self._is_in_fit = communicator, is_in_fit
         self._written: collections.Counter[bytes] = collections.Counter()  # chief's writes known to this rank
         self._skipped: collections.Counter[bytes] = collections.Counter()
         self._images: dict[bytes, io.BytesIO] = {}  # HDF5 files that this rank would have written
-        self._saved: set[bytes] = set()  # saved by the chief while all ranks waited
+        self._saved: set[str] = set()  # saved by the chief, which all ranks know: the same set on each of them
+        self._next_saved: set[str] = set()  # on the chief: what `publish` makes of these
         self._is_told = True  # False during a write that sends its own message
         self._sent: list[tuple[Request, np.ndarray]] = []
         self._watches, self._lock, self._process = False, threading.Lock(), os.getpid()
@@ -74,17 +80,64 @@ class Files:
         if key is None:
             return
         self._written[key] += 1
+        self._next_saved.add(os.path.abspath(os.fsdecode(path)))
         self._sent = [(request, note) for request, note in self._sent if not request.done()]
         for rank in range(1, self._communicator.size):
             note = np.frombuffer(key, np.uint8).copy()
             self._sent.append((self._communicator.isend(note, rank), note))
 
     def note_saved(self, path: Any) -> None:
-        """Record that the chief has written a file while all ranks waited."""
-        key = _key(path)
-        if key is not None:
-            self._saved.add(key)
-            self._images.pop(key, None)
+        """Record that the chief has written a file while all ranks waited. All ranks must call this."""
+        if (name := name_of(path)) is not None:
+            self._saved.add(name)
+            self._next_saved.add(name)
+            self._images.pop(_key_of(name), None)
+
+    def publish(self) -> None:
+        """After a `fit()`, tell all ranks what the chief has written in it. Collective: all ranks call this."""
+        self._next_saved = {name for name in self._next_saved if os.path.lexists(name)}
+        own = sorted(self._next_saved) if self._is_chief and self._next_saved != self._saved else None
+        if (chiefs := self._all_ranks.all_gather_object(own)[0]) is not None:
+            self._saved = {*chiefs}
+
+    def has(self, name: str) -> bool:
+        """Return whether the chief has written a file in place of other ranks, or a file in that folder.
+
+        Args:
+            name: String. An absolute path.
+        """
+        of_chief = self._written if self._is_chief else self._skipped
+        return _key_of(name) in of_chief or self._is_saved(name)
+
+    def change(self, act: Callable[[], Any], source: str, *target: str) -> None:
+        """Rename or remove such a file, on the chief.
+
+        Args:
+            act: Function without arguments. What the script calls.
+            source: String. The absolute path of a file or folder for which `has` is true.
+            *target: String. Its new path; none if `act` removes it.
+        """
+        is_alone = self._is_in_fit() or threading.current_thread() is not threading.main_thread()
+        if is_alone or not self._is_saved(source):
+            try:
+                if self._is_chief:
+                    act()
+            finally:
+                for name in (source, *target):
+                    (self.written if self._is_chief else self.skip)(name)
+        else:
+            self._all_ranks.barrier()  # no rank still has to read it by this name
+            with failing_together(self._all_ranks, of_chief=True):
+                if self._is_chief:
+                    act()
+            self._saved = _moved(self._saved, source, *target)
+        self._next_saved = _moved(self._next_saved, source, *target)
+        image = self._images.pop(_key_of(source), None)
+        if image is not None and target:
+            self._images[_key_of(target[0])] = image
+
+    def _is_saved(self, name: str) -> bool:
+        return any(is_in(saved, name) for saved in self._saved)
 
     def skip(self, path: Any) -> None:
         """Record that this rank leaves a file to the chief. Opening it on this rank then waits for the chief."""
@@ -156,21 +209,48 @@ class Files:
         if mode in ("w", "w-", "x"):
             self._images[key] = io.BytesIO()
         elif key not in self._images:
-            is_whole = os.path.exists(path) and (key in self._saved or os.path.getmtime(path) < _begin())
+            is_whole = os.path.exists(path) and (name_of(path) in self._saved or os.path.getmtime(path) < _begin())
             self._images[key] = io.BytesIO(Path(path).read_bytes() if is_whole else b"")
         image = self._images[key]
         return image, "w" if mode in ("a", "w-", "x") and not image.getbuffer().nbytes else mode
 
 
-def _key(path: Any) -> bytes | None:
-    """Return a path's key, the same on all ranks; `None` if it is not a path, or is this rank's own temporary one."""
+def name_of(path: Any) -> str | None:
+    """Return the absolute path; `None` if it is not a path, or is this rank's own temporary one."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return None
     name, folder = os.path.abspath(os.fsdecode(path)), os.getcwd()
     drawn = [part for part in name.split(os.sep) if _TEMPORARY.fullmatch(part)]
     if not all(part in folder or any(part in argument for argument in sys.argv) for part in drawn):
         return None
+    return name
+
+
+def is_in(name: str, path: str) -> bool:
+    """Return whether an absolute path is `path`, or that of something in the folder `path`.
+
+    Example:
+
+    >>> is_in("/runs/1/model.keras", "/runs/1"), is_in("/runs/10", "/runs/1")
+    (True, False)
+    """
+    return name == path or name.startswith(path.rstrip(os.sep) + os.sep)
+
+
+def _key(path: Any) -> bytes | None:
+    """Return a path's key, the same on all ranks; `None` if it is not a path, or is this rank's own temporary one."""
+    name = name_of(path)
+    return None if name is None else _key_of(name)
+
+
+def _key_of(name: str) -> bytes:
     return hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=_DIGEST).digest()
+
+
+def _moved(names: set[str], source: str, target: str | None = None) -> set[str]:
+    """Return the paths after `source` has become `target`, or is removed."""
+    moved = {name for name in names if is_in(name, source)}
+    return (names - moved) | {target + name.removeprefix(source) for name in moved if target is not None}
 
 
 @functools.cache
@@ -184,8 +264,12 @@ def _begin() -> float:
     return own.create_time() - _PATIENCE
 
 
-def forgive_folders_of_others() -> None:
-    """Patch `os.mkdir` so that it succeeds if another rank of this job has just made the folder."""
+def forgive_folders_of_others(note_own: Callable[[Any], None]) -> None:
+    """Patch `os.mkdir` so that it succeeds if another rank of this job has just made the folder.
+
+    Args:
+        note_own: Function of a path. Called for a folder that this rank has made.
+    """
     original: Callable = os.mkdir
     made: dict[str, int] = {}
 
@@ -200,6 +284,7 @@ def forgive_folders_of_others() -> None:
             if found.st_ctime < _begin() or made.get(os.path.abspath(os.fsdecode(path))) == found.st_ino:
                 raise
         if kwargs.get("dir_fd") is None:
+            note_own(path)
             note(Path(os.path.abspath(os.fsdecode(path))))
 
     def note(folder: Path) -> None:

@@ -5,7 +5,6 @@ and they do what the three lines of EasyScale would. A script that already has t
 """
 
 import atexit
-import builtins
 import functools
 import inspect
 import itertools
@@ -19,11 +18,12 @@ import keras
 from easyscale import called
 from easyscale import communicator as communicators
 from easyscale.auto import data
+from easyscale.auto.failing import failing_together
 from easyscale.auto.files import Files
+from easyscale.auto.moves import Moves
 from easyscale.auto.predicting import deal
 from easyscale.auto.report import Report
 from easyscale.callbacks import Distribute
-from easyscale.errors import PeerError
 from easyscale.keras_internals import OF_FIT
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.distribution import Distribution
@@ -36,9 +36,10 @@ _SAVING = ("save", "save_weights", "export")
 _REPLACED = ("fit", "evaluate", "predict", *_SAVING, "train_on_batch")
 
 
-def install() -> None:
-    """Replace the methods of Keras's models, and watch its optimizers."""
+def install(moves: Moves) -> None:
+    """Replace the methods of Keras's models, and watch its optimizers. Let the chief move the files that it writes."""
     auto = AutoModel()
+    moves.of_chief = auto.files
     for name in _REPLACED:
         original = getattr(keras.Model, name)
         setattr(keras.Model, name, _replaced(original, getattr(auto, name)))
@@ -70,10 +71,11 @@ class AutoModel:
     def __init__(self) -> None:
         self._communicator = communicators.get()
         self._workers = self._communicator.workers
-        self._report, self._files = Report(self._communicator), Files(self._communicator)
+        self._report, self.files = Report(self._communicator), Files(self._communicator, lambda: self._depth > 0)
         self._adopted: weakref.WeakSet = weakref.WeakSet()
         self._depth = 0  # nesting depth of running training methods
         self._has_trained = False
+        self._has_skipped = False  # the current call of a model's `save` has recorded that it left it to the chief
 
     def fit(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         """Train one model on all workers."""
@@ -108,7 +110,10 @@ class AutoModel:
                 f"BatchNormalization ({', '.join(layers)}) uses each worker's part of a batch, so steps are not quite "
                 "those of one process; on TensorFlow synchronized=True makes them so"
             )
-        return self._training(original, model, **given)
+        history = self._training(original, model, **given)
+        if not self._depth:
+            self.files.publish()
+        return history
 
     def evaluate(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         """Evaluate on all workers, each on its part of the data; every worker returns the result for all data."""
@@ -150,7 +155,9 @@ class AutoModel:
         dealt = deal(given["x"], given.get("steps"), self._communicator)
         joined = None
         if dealt is not None:
-            joined = dealt.join(original(model, **{**given, "x": dealt.x, "steps": dealt.steps}))
+            with failing_together(self._communicator):
+                own = original(model, **{**given, "x": dealt.x, "steps": dealt.steps})
+            joined = dealt.join(own)
         return original(model, **given) if joined is None else joined
 
     def save(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
@@ -161,37 +168,33 @@ class AutoModel:
         path = args[0] if args else kwargs.get("filepath")
         if self._depth:
             if self._communicator.is_chief:
-                with self._files.writing(path):
+                with self.files.writing(path):
                     original(model, *args, **kwargs)
             else:
-                self._files.skip(path)
+                self._has_skipped = True
+                self.files.skip(path)
             return
-        failed: Exception | None = None
-        if self._communicator.is_chief:
-            try:
-                with self._files.writing(None):  # no message: the other ranks wait below
-                    original(model, *args, **kwargs)
-            except Exception as error:
-                failed = error
-        told = None if failed is None else [type(failed).__name__, str(failed)]
         name = os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else None
-        chiefs, chiefs_name = self._communicator.all_gather_object([told, name])[0]
-        if name != chiefs_name and chiefs is None:  # such as a temporary folder, or a name that contains the time
+        names = self._communicator.all_gather_object(name)
+        with failing_together(self._communicator, of_chief=True):
+            if self._communicator.is_chief:
+                with self.files.writing(None):  # no message: the other ranks wait here
+                    original(model, *args, **kwargs)
+        if names[0] != name:  # such as a temporary folder, or a name that contains the time
             original(model, *args, **kwargs)
-        else:
-            self._files.note_saved(path)
-        if failed is not None:
-            raise failed
-        if chiefs is not None:  # the same type: a script that catches it on the chief catches it here
-            raise getattr(builtins, chiefs[0], PeerError)(chiefs[1])
+        elif all(other == name for other in names):
+            self.files.note_saved(path)
 
     save_weights = export = save
 
     def _save(self, inner: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> None:
+        self._has_skipped = False
         try:
             inner(*args, **kwargs)  # in a `fit()` only the chief writes, with the other ranks' optimizer state
         finally:
             if self._depth and not self._is_scripts(model, None):
+                if not (self._communicator.is_chief or self._has_skipped):  # `inner` has left this model to the chief
+                    self.files.skip(args[0] if args else kwargs.get("filepath"))
                 Distribution.of(model).meet_in_hook()
 
     def train_on_batch(self, original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ Arrays are dealt sample by sample, as in training. Of data that comes in batches
 batch whole, so batches may differ in size and may have fewer samples than there are workers.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,24 +135,22 @@ class _OfPyDataset(_Batches):
 
 
 class _OfTensorFlow(_Batches):
+    """Every size-th batch of a dataset, as a dataset of the same elements: Keras need not guess their shapes."""
+
     def __init__(self, dataset: Any, steps: int | None, communicator: Communicator):
         super().__init__(communicator)
-        part = (dataset if steps is None else dataset.take(steps)).shard(self._size, self._rank)
-        self.steps = int(part.cardinality()) if int(part.cardinality()) > 0 else None
-        self._batches = iter(part)
-        self._first = next(self._batches, None)
-        self.x = self._yield()
-
-    @property
-    def is_empty(self) -> bool:
-        """True if this worker has no batch."""
-        return self._first is None
+        self._part = (dataset if steps is None else dataset.take(steps)).shard(self._size, self._rank)
+        self.steps = int(self._part.cardinality()) if int(self._part.cardinality()) > 0 else None
+        batches = iter(self._part)
+        first = list(itertools.islice(batches, 1))
+        self.is_empty = not first  # this worker has no batch
+        self._begun: Iterator | None = itertools.chain(first, batches)
+        self.x = self._part.from_generator(self._yield, output_signature=self._part.element_spec)
 
     def _yield(self) -> Iterator:
-        number, batch = self._rank, self._first
-        while batch is not None:
-            yield self._note(number, batch if isinstance(batch, tuple) else (batch,))
-            number, batch = number + self._size, next(self._batches, None)
+        batches, self._begun = self._begun, None
+        for index, batch in enumerate(batches or self._part):
+            yield self._note(self._rank + index * self._size, batch)
 
 
 def deal(x: Any, steps: int | None, communicator: Communicator) -> Dealt | None:

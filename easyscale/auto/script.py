@@ -14,6 +14,7 @@ import numpy as np
 
 from easyscale.as_main import run_as_main
 from easyscale.auto.files import forgive_folders_of_others
+from easyscale.auto.moves import Moves
 from easyscale.settings import Settings
 from easyscale.when_imported import when_imported
 
@@ -27,8 +28,10 @@ def main() -> None:
     _seed_all(seed)
     for name in ("tensorflow", "torch"):
         when_imported(name, functools.partial(_seed, name, seed))
-    forgive_folders_of_others()
-    when_imported("keras", functools.partial(_install, os.getpid()), through=["easyscale.optimizer"])
+    moves = Moves()
+    forgive_folders_of_others(moves.note)
+    moves.install()
+    when_imported("keras", functools.partial(_install, os.getpid(), moves), through=["easyscale.optimizer"])
     run_as_main(sys.argv[1:])
 
 
@@ -50,11 +53,11 @@ def _seed(name: str, seed: int) -> None:
     module.random.set_seed(seed) if name == "tensorflow" else module.manual_seed(seed)
 
 
-def _install(rank_process: int) -> None:
+def _install(rank_process: int, moves: Moves) -> None:
     if os.getpid() == rank_process:  # a process forked by the script is not a rank; it trains on its own
         from easyscale.auto import model
 
-        model.install()
+        model.install(moves)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from launches import environment, run
 FOLDER = Path(__file__).parent
 EASYSCALE = str(Path(sys.executable).with_name("easyscale"))
 SHORT = ["conv_net", "custom_train_step"]
-EQUAL = ["tf_data", "text", "fine_tuning", "tuner", "other_data", "sizes", "files", "predictions", *SHORT]
+EQUAL = ["tf_data", "text", "fine_tuning", "tuner", "other_data", "sizes", "files", "moves", "predictions", *SHORT]
 SHUFFLED = ["conv_net:shuffle", "tf_data:shuffle"]
 pytestmark = [pytest.mark.xdist_group("auto")]
 
@@ -176,3 +176,67 @@ def test_a_traceback_begins_with_the_script(tmp_path, lines):
     others = [line.removeprefix("[1] ") for line in done.stderr.splitlines() if line.startswith("[1]")]
     expected = [line for line in alone.stderr.splitlines() if line != "Traceback (most recent call last):"]
     assert expected in ([line for line in shown if "Traceback" not in line] for shown in (own, others)), done.stderr
+
+
+SECOND = """
+import os, pathlib, shutil, sys, time
+folder, late = pathlib.Path(sys.argv[1]), int(os.environ["OMPI_COMM_WORLD_RANK"]) == int(sys.argv[2])
+
+def write(name):
+    path = folder / name
+    path.write_text(name)
+    (folder / f"{name}.{os.environ['OMPI_COMM_WORLD_RANK']}").touch()
+    while len(list(folder.glob(f"{name}.?"))) < 2:  # both have written it
+        time.sleep(0.01)
+    time.sleep(0.3 * late)
+    return path
+
+os.rename(write("a"), folder / "renamed")
+write("b").replace(folder / "replaced")
+shutil.move(write("c"), folder / "moved")
+os.makedirs(folder / "folder", exist_ok=True)
+shutil.move(str(write("d")), str(folder / "folder"))
+os.remove(write("e"))
+write("f").unlink()
+(folder / "g").mkdir()
+write("g/file")
+shutil.rmtree(folder / "g")
+for change in (lambda: os.rename(folder / "a", folder / "renamed"), lambda: os.remove(folder / "e")):
+    try:
+        change()
+    except FileNotFoundError:
+        continue
+    raise SystemExit("one process fails there")
+"""
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_rank_that_comes_second_finds_a_file_moved_or_removed(tmp_path, late):
+    (tmp_path / "train.py").write_text(SECOND)
+    (tmp_path / "files").mkdir()
+    command = [EASYSCALE, "launch", "-n", "2", "--auto", str(tmp_path / "train.py"), str(tmp_path / "files"), str(late)]
+    done = run(command, timeout=60)
+    assert done.returncode == 0, done.stderr
+    left = {
+        str(path.relative_to(tmp_path / "files")): path.read_text()
+        for path in (tmp_path / "files").rglob("*")
+        if path.is_file() and path.suffix == ""
+    }
+    assert left == {"renamed": "a", "replaced": "b", "moved": "c", "folder/d": "d"}
+
+
+MIRRORED = """
+import keras, numpy as np, tensorflow as tf
+with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(np.ones((16, 3)), np.ones(16), batch_size=4, verbose=0)
+"""
+
+
+@pytest.mark.full
+def test_a_strategy_of_the_scripts_own_is_refused_with_what_to_remove(tmp_path):
+    (tmp_path / "train.py").write_text(MIRRORED)
+    done = run([EASYSCALE, "launch", "-n", "2", "--auto", str(tmp_path / "train.py")], timeout=100)
+    assert done.returncode == 1
+    assert "Received: MirroredStrategy, 2 processes. Remove the scope: each process is a worker" in done.stderr

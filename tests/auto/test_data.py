@@ -7,8 +7,11 @@ import tensorflow as tf
 
 from easyscale import called
 from easyscale.auto import data
+from easyscale.auto.failing import failing_together
 from easyscale.auto.model import _listed
+from easyscale.auto.predicting import deal
 from easyscale.data import division
+from easyscale.errors import PeerError
 
 X, Y = np.arange(10.0)[:, None], np.arange(10)
 
@@ -139,3 +142,49 @@ def test_a_list_of_callbacks_that_has_its_model_is_refused():
         ValueError, match="^`callbacks` must be a list of callbacks with --auto. Received: a CallbackList"
     ):
         _listed(keras.callbacks.CallbackList([callback]))
+
+
+def test_batches_to_predict_have_the_shapes_that_the_dataset_states(run_ranks):
+    lengths = [[7, 3], [7, 2], [7, 1], [7, 4], [5, 4]]  # a rank's first two batches are of one length, its third is not
+    rows = [list(range(length)) for batch in lengths for length in batch]
+    signature = tf.TensorSpec((None,), tf.int32)
+    padded = tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=signature).padded_batch(2)
+    dealt = run_ranks(2, lambda comm: deal(padded, None, comm))
+    assert [part.x.element_spec for part in dealt] == [padded.element_spec] * 2
+    assert [[batch.shape.as_list() for batch in part.x] for part in dealt] == [[[2, 7], [2, 7], [2, 5]], [[2, 7]] * 2]
+    assert [len(list(part.x)) for part in dealt] == [3, 2], "a second pass has all of them again"
+
+
+@pytest.mark.parametrize("kind", ["ragged", "sparse", "dict", "pair"])
+def test_batches_to_predict_are_of_the_kind_that_the_dataset_has(run_ranks, kind):
+    elements = {
+        "ragged": tf.RaggedTensor.from_row_lengths(np.arange(6), [1, 2, 0, 3]),
+        "sparse": tf.sparse.from_dense(np.eye(4)),
+        "dict": {"a": X[:4], "b": Y[:4]},
+        "pair": (X[:4], Y[:4]),
+    }[kind]
+    batches = tf.data.Dataset.from_tensor_slices(elements).batch(2)
+    dealt = run_ranks(2, lambda comm: deal(batches, None, comm))
+    for batch, part in zip(batches, dealt, strict=True):
+        (own,) = part.x
+        assert part.x.element_spec == batches.element_spec
+        for found, expected in zip(
+            *(tf.nest.flatten(value, expand_composites=True) for value in (own, batch)), strict=True
+        ):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("error", "others"), [(OSError("no disk"), OSError), (tf.errors.OutOfRangeError(None, None, "no disk"), PeerError)]
+)
+def test_an_error_of_one_rank_is_raised_on_all(run_ranks, error, others):
+    def on_rank(comm):
+        with pytest.raises(Exception, match="no disk") as caught, failing_together(comm):
+            if comm.rank == 1:
+                raise error
+        return type(caught.value), str(caught.value)
+
+    found = run_ranks(3, on_rank)
+    assert found[1][0] is type(error)
+    for rank in (0, 2):
+        assert found[rank][0] is others and found[rank][1].startswith("[rank 1 of 3] ")

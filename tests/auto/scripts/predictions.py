@@ -49,6 +49,12 @@ for name, given in data.items():
     results[name] = flat.predict(given, verbose=0)
     found = two.predict(given, verbose=0)
     results[f"{name}_sum"], results[f"{name}_steps"] = found["sum"], found["steps"]
+steps = keras.Input((None,))
+lengths = [6, 3, 6, 2, 6, 1, 6, 4, 4, 4, 3, 2]  # a worker's first batches are of one length, its later ones are not
+padded = tf.data.Dataset.from_generator(
+    lambda: (np.arange(length) for length in lengths), output_signature=tf.TensorSpec((None,))
+).padded_batch(2)
+results["padded"] = keras.Model(steps, keras.ops.sum(steps, axis=1, keepdims=True)).predict(padded, verbose=0)
 numbers = keras.Input((1,), dtype="int64")
 words = keras.Model(numbers, keras.layers.StringLookup(vocabulary=["a", "b"], invert=True)(numbers))
 results["words"] = np.array([word == b"a" for word in words.predict(np.arange(7)[:, None] % 3, verbose=0).ravel()])
