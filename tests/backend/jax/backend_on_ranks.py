@@ -1,6 +1,7 @@
 """What `Backend` promises, on JAX. Ranks of a check are threads."""
 
 import functools
+import gc
 import re
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from structure.package import MODULES
 import easyscale
 from easyscale import backend, exchange, keras_internals
 from easyscale.backend.base import Feature
+from easyscale.backend.jax import foreign_calls
+from easyscale.backend.jax.graph import Graph
 from easyscale.communicator import run_ranks
 from easyscale.layout.specs import specs_of
 from easyscale.step.context import Accumulation, StepContext
@@ -71,6 +74,97 @@ def check_bfloat16_travels_as_it_is():
     spec = (2,), np.dtype(ml_dtypes.bfloat16)
     (twice,) = backend.get().host_calls()(lambda array: [array + array], [gradient], [spec])
     assert twice.dtype == jnp.bfloat16 and twice.tolist() == [3.0, -4.0]
+
+
+def check_compiled_code_calls_python_in_the_order_of_its_trace():
+    """Also where no value goes from one call to the next, inside of a gradient, and if nothing uses the last one."""
+    calls, seen = backend.get().host_calls(), []
+    spec = (3,), FLOAT32
+
+    def noted(name):
+        def call(*arrays):
+            seen.append((name, [array.tolist() for array in arrays]))
+            return [2 * array for array in arrays]
+
+        return call
+
+    def step(x):
+        def loss(x):
+            (twice,) = calls(noted("loss"), [x], [spec])
+            return jnp.sum(x * twice)
+
+        calls(lambda array: seen.append(("first", array.tolist())), [x], [])
+        gradient = jax.grad(loss)(x)
+        (mean,) = calls(noted("mean"), [gradient], [spec])
+        calls(lambda number: seen.append(("last", float(number))), [0.1], [])
+        return mean
+
+    graph = Graph(step)
+    for number in (1.0, 2.0):
+        seen.clear()
+        mean = graph(jnp.full(3, number))
+        twice = [2 * number] * 3  # a call has no gradient
+        assert mean.tolist() == [4 * number] * 3
+        assert seen == [
+            ("first", [number] * 3),
+            ("loss", [[number] * 3]),
+            ("mean", [twice]),
+            ("last", 0.1),
+        ]
+
+
+def check_compiled_code_and_python_see_the_same_memory_of_every_type():
+    dtypes = ["float32", "float16", "bfloat16", "int32", "uint8", "bool"]
+    given = [jnp.asarray(np.arange(6).reshape(2, 3) % 2, dtype) for dtype in dtypes] + [jnp.asarray(7, "int32")]
+    specs = [(tensor.shape, np.dtype(tensor.dtype)) for tensor in given]
+    places = []
+
+    def call(*arrays):
+        assert [(array.shape, array.dtype) for array in arrays] == specs
+        places.append([array.ctypes.data for array in arrays])
+        return arrays
+
+    def step(*tensors):
+        return backend.get().host_calls()(call, tensors, specs)
+
+    for _ in range(2):
+        for tensor, back in zip(given, Graph(step)(*given), strict=True):
+            np.testing.assert_array_equal(np.asarray(back), np.asarray(tensor))
+    assert places[0] == [tensor.unsafe_buffer_pointer() for tensor in given]
+
+
+def check_an_exception_in_a_call_of_compiled_code_ends_it_and_changes_no_variable():
+    variable = keras.Variable([1.0])
+
+    def fails(*_):
+        raise KeyError("no such rank")
+
+    def step():
+        variable.assign(variable + 1)
+        return backend.get().host_calls()(fails, [variable], [((1,), FLOAT32)])
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="KeyError: 'no such rank'"):
+        Graph(step)()
+    assert variable.numpy().tolist() == [1.0]
+
+
+def check_calls_of_a_function_that_is_gone_are_gone():
+    """A job may compile thousands of models."""
+    graph = Graph(lambda x: backend.get().host_calls()(lambda array: [array], [x], [((2,), FLOAT32)]))
+    graph(jnp.ones(2))
+    count = len(foreign_calls._calls)
+    del graph
+    gc.collect()
+    assert len(foreign_calls._calls) < count
+
+
+def check_an_interface_that_is_not_known_is_not_used():
+    with (
+        mock.patch.object(foreign_calls, "_MINORS", range(100, 102)),
+        mock.patch.object(foreign_calls, "_registration", []),
+    ):
+        assert re.fullmatch(r"version 0\.\d+ of XLA's foreign .* \(known: 0\.100 to 0\.101\)", foreign_calls.why_not())
+    assert foreign_calls.why_not() is None
 
 
 def check_an_update_that_is_compiled_reads_and_writes_variables_that_it_was_not_given():
