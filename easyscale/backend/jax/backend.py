@@ -11,7 +11,7 @@ from easyscale import keras_internals
 from easyscale.backend.base import Backend, Feature
 from easyscale.backend.jax import data, on_gpus, variables
 from easyscale.backend.jax.between_graph import BetweenGraph
-from easyscale.backend.jax.graph import CompiledUpdate
+from easyscale.backend.jax.compiled_update import CompiledUpdate
 from easyscale.backend.jax.host_calls import HostCalls, is_tracing
 from easyscale.backend.jax.keras_steps import KerasSteps
 from easyscale.backend.jax.tensors import ArrayTensors

@@ -1,4 +1,4 @@
-"""Functions that change variables, compiled: a training step, a pass of it, the update of weights."""
+"""Functions that change variables, compiled: a training step, a pass of it, the update of weights. See `Graph`."""
 
 import contextlib
 import sys
@@ -10,13 +10,11 @@ import jax.numpy as jnp
 import keras
 
 from easyscale.backend.jax.foreign_calls import ForeignCall
-from easyscale.backend.jax.host_calls import is_tracing, last_call, tracing
+from easyscale.backend.jax.host_calls import last_call, tracing
 from easyscale.backend.jax.variables import set_values, traced_values_of, values_of
-from easyscale.keras_internals import in_stateless_scope
 from easyscale.layout.specs import Variable
-from easyscale.step.context import Gradient
 
-__all__ = ["CompiledUpdate", "Graph", "Touched", "holding"]
+__all__ = ["Graph", "Touched", "holding"]
 
 
 class Touched(keras.StatelessScope):
@@ -110,46 +108,6 @@ class Graph:
     def forget(self) -> None:
         """Discard everything compiled, because the function has changed."""
         self._compiled.clear()
-
-
-class CompiledUpdate:
-    """Compiles functions that update variables, unless a whole step is being compiled. See `base.CompiledUpdate`."""
-
-    def __init__(self) -> None:
-        self._graphs: dict[tuple, Graph] = {}
-
-    def __call__(
-        self,
-        apply: Callable[[list, list], None],
-        gradients: Sequence[Gradient],
-        variables: Sequence[Variable],
-        compiles: bool = False,
-    ) -> None:
-        owner = getattr(apply, "__self__", apply)
-        update = _scaled_update(owner) if isinstance(owner, keras.optimizers.LossScaleOptimizer) else apply
-        if is_tracing() or in_stateless_scope():
-            update(list(gradients), list(variables))
-            return
-        key = id(owner), *map(id, variables)
-        if key not in self._graphs:
-            chosen = list(variables)
-            self._graphs[key] = Graph(lambda gradients: update(gradients, chosen))
-        self._graphs[key](list(gradients))
-
-    def forget(self) -> None:
-        self._graphs.clear()
-
-
-def _scaled_update(optimizer: keras.optimizers.LossScaleOptimizer) -> Callable[[list, list], None]:
-    """Return `optimizer.apply` for code that is being compiled, in which its branches cannot assign variables."""
-
-    def update(gradients: list, variables: list[Variable]) -> None:
-        state = list(optimizer.variables)
-        values = optimizer.stateless_apply(traced_values_of(state), gradients, traced_values_of(variables))
-        for variable, value in zip([*variables, *state], [*values[0], *values[1]], strict=True):
-            variable.assign(value)
-
-    return update
 
 
 @contextlib.contextmanager
