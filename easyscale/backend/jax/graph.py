@@ -1,12 +1,10 @@
 """Functions that change variables, compiled: a training step, a pass of it, the update of weights. See `Graph`."""
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import keras
 
 from easyscale.backend.jax.foreign_calls import ForeignCall
@@ -40,10 +38,9 @@ class _Compiled:
     Args:
         function: Function of `arguments`.
         arguments: Tuple of arguments, or others of the same structure and shapes.
-        donates: Bool. Whether a variable's new value gets the memory of the old one.
     """
 
-    def __init__(self, function: Callable[..., Any], arguments: tuple, donates: bool):
+    def __init__(self, function: Callable[..., Any], arguments: tuple):
         self._function, self._calls = function, list[ForeignCall]()
         touched = Touched()
         jax.eval_shape(lambda given: self._run(touched, given), arguments)
@@ -54,8 +51,7 @@ class _Compiled:
             *(one for number, one in touched.written.items() if number not in touched.read),
         ]
         self._calls.clear()
-        self._donates = donates
-        self._compiled = jax.jit(self._of_values, donate_argnums=0 if donates else ())
+        self._compiled = jax.jit(self._of_values)
 
     def _run(self, scope: Touched, arguments: tuple) -> tuple[Any, Any]:
         with scope, tracing(self._calls):
@@ -67,13 +63,10 @@ class _Compiled:
         return returned, [scope.get_current_value(variable) for variable in self._written]
 
     def __call__(self, arguments: tuple) -> Any:
-        changed = values_of(self._changed)
-        if self._donates:
-            for index in range(len(changed)):
-                if sys.getrefcount(changed[index]) > 3:  # the variable's, the list's and the call's
-                    changed[index] = jnp.copy(changed[index])
         # By the end all calls are over, and an error of theirs is raised here.
-        (returned, _), values = jax.block_until_ready(self._compiled(changed, values_of(self._others), arguments))
+        (returned, _), values = jax.block_until_ready(
+            self._compiled(values_of(self._changed), values_of(self._others), arguments)
+        )
         set_values(self._written, values)
         return returned
 
@@ -86,12 +79,10 @@ class Graph:
 
     Args:
         function: Function. Takes and returns trees of arrays.
-        donates: Bool. Whether a variable's new value gets the memory of the old one, which is then lost if the function
-            fails. Defaults to `False`.
     """
 
-    def __init__(self, function: Callable[..., Any], donates: bool = False):
-        self._function, self._donates = function, donates
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
         self._compiled: dict[tuple, _Compiled] = {}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -102,7 +93,7 @@ class Graph:
         leaves, structure = jax.tree.flatten(arguments)
         key = structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._compiled:
-            self._compiled[key] = _Compiled(self._function, arguments, self._donates)
+            self._compiled[key] = _Compiled(self._function, arguments)
         return self._compiled[key]
 
     def forget(self) -> None:

@@ -140,9 +140,9 @@ class _Steps:
     one thread for each core.
     """
 
-    def __init__(self, model: keras.Model, step: Callable[[Any], Any], donates: bool):
+    def __init__(self, model: keras.Model, step: Callable[[Any], Any]):
         self._model, self._step = model, step
-        self._graph = Graph(step, donates)
+        self._graph = Graph(step)
 
     def __call__(self, iterator: Iterator) -> Any:
         steps = self._model.steps_per_execution
@@ -173,10 +173,10 @@ class KerasSteps(keras_steps.KerasSteps):
         return LiveStep(model, own, name == "train_step")
 
     def train_function(self, model: keras.Model) -> Callable[[Iterator], Any]:
-        return _Steps(model, model.train_step, donates=False)
+        return _Steps(model, model.train_step)
 
     def test_function(self, model: keras.Model) -> Callable[..., Any]:
-        return self.called_by_keras(model, _Steps(model, model.test_step, donates=False))
+        return self.called_by_keras(model, _Steps(model, model.test_step))
 
     def make_train_function(self, model: keras.Model, make: Callable[[], Any], force: bool) -> None:
         if model.train_function is None or force:

@@ -244,9 +244,9 @@ def _gather_logs(
     for name, first in all_ranks[0][0].items():
         if common := _common(name, [row[1] for row in all_ranks]) or _common(name, [row[2] for row in all_ranks]):
             names = {index: merged[index][0] for index in common}
-            alike = [index for index in names if names[index] in name or name in names[index]]
-            equal_names = [index for index in alike if names[index] == name]
-            shared[name] = merged[min(equal_names or alike or names)][1]
+            similar = [index for index in names if names[index] in name or name in names[index]]
+            equal_names = [index for index in similar if names[index] == name]
+            shared[name] = merged[min(equal_names or similar or names)][1]
         else:
             numbers = [row[0][name] for row in all_ranks]
             shared[name] = np.mean(numbers, axis=0)
