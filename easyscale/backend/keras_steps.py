@@ -39,9 +39,6 @@ class KerasSteps:
     def renew(self, model: Any) -> None:
         """Called after a model was compiled: its steps have changed."""
 
-    def release(self, model: Any) -> None:
-        """Release memory that the steps of a finished `fit()` have kept for the next step."""
-
     def end_evaluation(self, model: Any) -> dict:
         """Have Keras end an `evaluate()`, called in place of a step; return empty logs if that raises nothing."""
         raise StopIteration

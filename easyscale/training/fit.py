@@ -317,7 +317,6 @@ class Fit:
         """Leave this `fit()`, whether or not it has ended."""
         self.data.release()
         self._pass.release()
-        backends.get().steps.release(self._model)
         set_initial_epoch(self._model, None)  # else the next `fit()` would begin there
         if self._checkpointing is not None:
             self._checkpointing.stop()

@@ -155,13 +155,6 @@ class _Steps:
             logs = run(data)
         return logs
 
-    def forget(self) -> None:
-        """Discard everything compiled, because the model has changed."""
-        self._graph.forget()
-        for step in (self._step, *getattr(self._step, "args", ())):  # it may be wrapped by its replacement
-            if isinstance(step, LiveStep):
-                step.forget()
-
 
 class KerasSteps(keras_steps.KerasSteps):
     """Replaces a model's own steps by `LiveStep`s, where Keras would compile a function of a state."""
@@ -205,9 +198,12 @@ class KerasSteps(keras_steps.KerasSteps):
         return call
 
     def renew(self, model: keras.Model) -> None:
-        """Wrap the steps again to force a retrace: JAX caches by function identity."""
+        """Discard what is compiled, and wrap the steps again to force a retrace: JAX caches by function identity."""
         for name in ("train_step", "test_step"):
             if isinstance(step := vars(model).get(name), functools.partial):
+                for part in step.args:
+                    if isinstance(part, LiveStep):
+                        part.forget()
                 object.__setattr__(model, name, functools.partial(step.func, *step.args))
 
     def watch(self, model: keras.Model, watch: Callable[[Callable[[Any], Any], Any, Any], Any]) -> None:

@@ -144,6 +144,26 @@ def check_weights_that_a_callback_sets_count():
     )
 
 
+def check_a_second_compile_counts_in_the_next_fit():
+    """Also where a step is two functions."""
+
+    def train(x, y, batch, **options):
+        model = dense(sgd)()
+        model.fit(x, y, batch, shuffle=False, verbose=0, validation_data=(x, y), **options)
+        model.compile(sgd(), keras.losses.MeanSquaredError(), metrics=["mae"])
+        y = np.eye(10, dtype="float32")[np.reshape(y, -1)]
+        return model, model.fit(x, y, batch, shuffle=False, verbose=0, validation_data=(x, y), **options)
+
+    def distributed():
+        return train(*easyscale.shard(x, y), easyscale.local_batch(24), callbacks=[Distribute()])
+
+    x, y = digits(96)
+    differences = [assert_as_one_process(distributed, lambda: train(x, y, 24))]
+    with mock.patch.object(foreign_calls, "_registration", ["arrays on the platform 'gpu'"]):
+        differences.append(assert_as_one_process(distributed, lambda: train(x, y, 24)))
+    return max(differences)
+
+
 @full
 def check_arrays_of_jax():
     x, y = digits(98)
