@@ -31,7 +31,7 @@ class Marked:
                 pass
         return found
 
-    def wait_until_gone(self, timeout: float = 5.0) -> list[str]:
+    def wait_until_gone(self, timeout: float = 60.0) -> list[str]:
         """Command lines of the processes that live after so many seconds, or none."""
         end = time.monotonic() + timeout
         while (alive := self.alive()) and time.monotonic() < end:

@@ -49,7 +49,7 @@ def test_unknown_says_what_else_is_valid():
 
 def _uncaught(error):
     script = f"from easyscale import errors; errors.show_in_one_line(); raise {error}"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     return done.stderr
 
@@ -64,7 +64,7 @@ def test_an_error_that_nobody_catches_is_one_line_if_it_is_easyscales():
 def test_a_wrong_argument_is_one_line_that_names_the_scripts_line(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import easyscale.errors\neasyscale.errors.show_in_one_line()\neasyscale.local_batch(0)\n")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr == (
         "ValueError: `global_batch` must be a positive multiple of the number of workers, 1. "
@@ -75,5 +75,5 @@ def test_a_wrong_argument_is_one_line_that_names_the_scripts_line(tmp_path):
 def test_a_warning_is_one_line_and_others_stay_as_they_are():
     script = "import warnings; from easyscale import errors; errors.show_in_one_line(); "
     script += "warnings.warn('hardly', errors.EasyScaleWarning); warnings.warn('else')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stderr == "EasyScaleWarning: hardly\n<string>:1: UserWarning: else\n"

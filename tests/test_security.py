@@ -69,7 +69,7 @@ def test_arguments_and_environment_pass_through_no_shell(tmp_path):
     arguments = [f"$(touch {canary})", f"`touch {canary}`", f"; touch {canary}", "a\nb", "'", '"', "*", ""]
     environment = {**os.environ, "EASYSCALE_TEST_VALUE": f"$(touch {canary}) ; 'x\""}
     command = [sys.executable, "-m", "easyscale", "launch", "-n", "2", str(script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"[1] {(arguments, environment['EASYSCALE_TEST_VALUE'])!r}\n"
     assert not canary.exists()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["owns", "part"]
 
-_one_at_a_time = threading.Lock()  # PyTorch's default generator is shared by all threads
+_one_at_a_time = threading.RLock()  # PyTorch's default generator is shared by all threads
 
 
 def owns(data: Any) -> bool:
@@ -35,6 +35,12 @@ def part(loader: "DataLoader", communicator: Communicator) -> "DataLoader":
     position = division.position_of(communicator)
     if position()[1] == 1 and not communicator.membership.keeps_global_batch:
         return loader
+
+    class Part(DataLoader):
+        def __iter__(self) -> Any:
+            with _one_at_a_time:  # this draws a number, too
+                return super().__iter__()
+
     in_order = _SameOrder()
     options = {name: getattr(loader, name) for name in ("pin_memory", "worker_init_fn", "generator")}
     if loader.batch_sampler is not None and not isinstance(loader.dataset, IterableDataset):
@@ -45,7 +51,7 @@ def part(loader: "DataLoader", communicator: Communicator) -> "DataLoader":
             if loader.num_workers
         }
         indices = _Parts(loader.batch_sampler, position, in_order, len, lambda batch, rank, size: batch[rank::size])
-        return DataLoader(loader.dataset, batch_sampler=indices, **options)
+        return Part(loader.dataset, batch_sampler=indices, **options)
 
     class Rows(IterableDataset):
         def __iter__(self) -> Iterator:
@@ -56,7 +62,7 @@ def part(loader: "DataLoader", communicator: Communicator) -> "DataLoader":
             return len(loader)
 
     dataset = RowsOfKnownLength() if hasattr(loader.dataset, "__len__") else Rows()
-    return DataLoader(dataset, batch_size=None, collate_fn=_as_it_is, **options)
+    return Part(dataset, batch_size=None, collate_fn=_as_it_is, **options)
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -106,7 +112,8 @@ class _SameOrder:
         import torch
 
         chosen = Settings.read().auto
-        self._seed, self._passes = torch.initial_seed() if chosen is None else chosen, 0
+        with _one_at_a_time:
+            self._seed, self._passes = torch.initial_seed() if chosen is None else chosen, 0
 
     def iterator(self, batches: Iterable) -> Iterator:
         """Return an iterator over these batches, the first of which has already been drawn."""

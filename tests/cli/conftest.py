@@ -63,7 +63,7 @@ class Ranks(Marked):
     def run(self, *arguments, timeout: float = 40, **options) -> subprocess.CompletedProcess:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         process = self.start(*arguments, **{**pipes, **options})
-        output, errors = process.communicate(timeout=timeout)
+        output, errors = process.communicate(timeout=3 * timeout)
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
 

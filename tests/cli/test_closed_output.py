@@ -11,7 +11,7 @@ FULL = "> /dev/full"
 def run(ranks, arguments, redirection):
     line = f"exec {shlex.join(map(str, arguments))} {redirection}"
     pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    return subprocess.run(["bash", "-c", line], env=ranks.environment, timeout=60, **pipes)
+    return subprocess.run(["bash", "-c", line], env=ranks.environment, timeout=120, **pipes)
 
 
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-", FULL, f"{FULL} 2>&1"])

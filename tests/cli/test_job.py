@@ -109,7 +109,7 @@ def test_output_is_marked_and_complete(ranks, script):
 def test_the_printed_command_line_works_when_pasted(ranks, script):
     path = script(RANK + "print('rank', rank, os.environ['EASYSCALE_EXCHANGE'], sys.argv[1])")
     line = ranks.run("launch", "--dry-run", "-n", "3", "--exchange", "ring", path, "it's").stdout
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=30, env=ranks.environment)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=120, env=ranks.environment)
     assert done.returncode == 0, done.stderr
     assert sorted(re.findall(r"rank \d ring it's", done.stdout)) == [f"rank {rank} ring it's" for rank in range(3)]
 
@@ -128,7 +128,7 @@ def test_what_mpirun_forwards_is_marked_alike(ranks, script):
         f"main(['launch', '-n', '2', {path!r}])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=ranks.environment
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=ranks.environment
     )
     assert done.returncode == 3
     assert sorted(done.stdout.splitlines()) == ["[1] rank 1", "rank 0"]
@@ -157,7 +157,7 @@ def test_the_chiefs_partial_lines_stream_live(ranks, script):
         RANK + "if rank == 0:\n"
         "    assert sys.stdout.isatty() and os.get_terminal_size(1) == (91, 33)\n"
         "    print('1/2 [=>..]', end='\\r')\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(1000)\n"
     )
     chief_end, terminal = pty.openpty()
     import fcntl
@@ -170,7 +170,7 @@ def test_the_chiefs_partial_lines_stream_live(ranks, script):
         assert read_until(chief_end, b"1/2 [=>..]\r").endswith(b"1/2 [=>..]\r")
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(15)
+        process.wait(120)
         os.close(chief_end)
         os.close(terminal)
 
@@ -179,22 +179,22 @@ def test_the_chiefs_partial_lines_stream_live(ranks, script):
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
 )
 def test_a_signal_ends_all_ranks(ranks, script, number, code):
-    path = script("import time; print('up'); time.sleep(60)")
+    path = script("import time; print('up'); time.sleep(1000)")
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
     not_ignored = functools.partial(signal.signal, number, signal.SIG_DFL)  # as it is if tests run by `nohup`
     process = ranks.start("launch", "-n", "2", path, preexec_fn=not_ignored, **streams)
     read_until(process.stdout.fileno(), b"[1] up\n")
     process.send_signal(number)
-    assert process.wait(10) == code
+    assert process.wait(120) == code
     process.stdout.close()
-    assert ranks.wait_until_gone(2) == []
+    assert ranks.wait_until_gone() == []
 
 
 def test_a_second_ctrl_c_kills_ranks_that_ignore_the_first(ranks, script):
     path = script(
         "import signal, time\n"
         "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)\n"
-        "print('up'); time.sleep(60)"
+        "print('up'); time.sleep(1000)"
     )
     process = ranks.start("launch", "-n", "2", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     read_until(process.stdout.fileno(), b"[1] up\n")
@@ -202,20 +202,20 @@ def test_a_second_ctrl_c_kills_ranks_that_ignore_the_first(ranks, script):
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    assert process.wait(120) == 130
     assert time.monotonic() - start < 4
     process.stdout.close()
-    assert ranks.wait_until_gone(2) == []
+    assert ranks.wait_until_gone() == []
 
 
 def test_no_rank_outlives_a_launcher_that_is_killed(ranks, script):
-    path = script("import time; print('up'); time.sleep(60)")
+    path = script("import time; print('up'); time.sleep(1000)")
     process = ranks.start("launch", "-n", "2", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     read_until(process.stdout.fileno(), b"[1] up\n")
     process.kill()
     process.wait()
     process.stdout.close()
-    assert ranks.wait_until_gone(8) == []
+    assert ranks.wait_until_gone() == []
     for folder in Path("/dev/shm").glob(f"easyscale-{process.pid}-*"):  # nobody is left to remove it
         shutil.rmtree(folder)
 
@@ -223,7 +223,7 @@ def test_no_rank_outlives_a_launcher_that_is_killed(ranks, script):
 def test_standard_input_is_the_chiefs(ranks, script):
     path = script(RANK + "print('read', sys.stdin.read()) if rank == 0 else None")
     process = ranks.start("launch", "-n", "2", path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.communicate("text", timeout=30)[0] == "read text\n"
+    assert process.communicate("text", timeout=120)[0] == "read text\n"
 
 
 def test_a_reader_that_goes_away_ends_the_job(ranks, script):
@@ -231,4 +231,4 @@ def test_a_reader_that_goes_away_ends_the_job(ranks, script):
     process = ranks.start("launch", "-n", "2", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     read_until(process.stdout.fileno(), b"line 1\n")
     process.stdout.close()
-    assert process.wait(15) == 128 + signal.SIGPIPE
+    assert process.wait(120) == 128 + signal.SIGPIPE

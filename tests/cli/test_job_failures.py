@@ -10,14 +10,14 @@ from launches import RANK
 
 
 def test_a_rank_that_fails_is_named(ranks, script):
-    done = ranks.run("launch", "-n", "2", script(RANK + "sys.exit(3) if rank == 1 else time.sleep(60)"))
+    done = ranks.run("launch", "-n", "2", script(RANK + "sys.exit(3) if rank == 1 else time.sleep(1000)"))
     assert done.returncode == 3
     assert done.stderr == f"easyscale: rank 1 on {os.uname().nodename} ended with exit code 3\n"
 
 
 def test_a_killed_rank_ends_the_job_and_is_named(ranks, script):
     path = script(
-        RANK + "print('last words', flush=True)\ntime.sleep(1)\nif rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)"
+        RANK + "print('last words', flush=True)\ntime.sleep(1)\nif rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(1000)"
     )
     start = time.monotonic()
     done = ranks.run("launch", "-n", "2", path)
@@ -158,7 +158,7 @@ def test_a_rank_that_ends_before_it_has_begun_with_mpi_is_named(ranks, script, o
 
 
 def test_ranks_that_wait_for_one_to_begin_with_mpi_are_reported(ranks, script):
-    path = script(RANK + "import easyscale\nif rank == 1: time.sleep(60)\neasyscale.rank()")
+    path = script(RANK + "import easyscale\nif rank == 1: time.sleep(1000)\neasyscale.rank()")
     done = ranks.run("launch", "-n", "2", "--stall-timeout", "3", path)
     assert done.returncode == 124
     assert f"rank 0 on {os.uname().nodename} waits for all ranks to begin with MPI, for " in done.stderr

@@ -34,5 +34,5 @@ def test_all_processes_of_a_job_on_one_host_listen_on_loopback_only(ranks, scrip
     ]
     (tmp_path / "train.py.end").touch()
     assert {address.ip for _, address in listening} <= {"127.0.0.1", "::1"}, listening
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     process.stdout.close()

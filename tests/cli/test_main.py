@@ -13,7 +13,7 @@ HEAVY = ("tensorflow", "keras", "mpi4py", "rich", "matplotlib", "easyscale.excha
 
 def loaded_by(statement: str) -> set[str]:
     code = f"import sys\ntry:\n    {statement}\nexcept SystemExit: pass\nprint('loaded', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     return set(done.stdout.rpartition("loaded")[2].split())
 
 
@@ -95,7 +95,7 @@ sys.argv[0] = "/somewhere/bin/easyscale"
 from easyscale.cli.main import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
@@ -107,5 +107,5 @@ from easyscale.cli import main
 main.Folder.main = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
 main.main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (130, "")

@@ -40,7 +40,7 @@ def python_on(tmp_path):
         environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
         pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         return subprocess.run(
-            ["unshare", "--mount", "sh", "-c", line], env=environment | variables, timeout=100, **pipes
+            ["unshare", "--mount", "sh", "-c", line], env=environment | variables, timeout=120, **pipes
         )
 
     return run
@@ -115,7 +115,7 @@ def test_a_fit_on_tensorflow_says_once_that_the_launcher_has_switched_it_on(pyth
 @pytest.mark.parametrize("other", other_backends.OTHERS.values(), ids=other_backends.OTHERS)
 def test_nothing_is_said_of_it_on_another_backend(other, script):
     command = [*other.easyscale, "launch", "-n", "1", script(FIT)]
-    done = subprocess.run(command, env={**os.environ, **SWITCHED}, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env={**os.environ, **SWITCHED}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "oneDNN's kernels" not in done.stdout and "easyscale:" not in done.stderr
 

@@ -50,7 +50,7 @@ def test_a_signal_ends_the_pause(ranks, script, tmp_path, number, code):
         said = process.stderr.readline()
         assert said, "it has ended"
     process.send_signal(number)
-    assert process.wait(20) == code
+    assert process.wait(120) == code
     assert process.stderr.read().strip() == ""
     process.stderr.close()
     assert (tmp_path / "train.py.starts").read_text() == "xxx"

@@ -48,7 +48,7 @@ def run_with_room(size, command, **variables):
     """Run a command in a mount namespace with a /dev/shm of `size`."""
     line = f"mount -t tmpfs -o size={size} tmpfs /dev/shm && exec {shlex.join(command)}"
     pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    return subprocess.run(["unshare", "--mount", "sh", "-c", line], env=environment(**variables), timeout=60, **pipes)
+    return subprocess.run(["unshare", "--mount", "sh", "-c", line], env=environment(**variables), timeout=120, **pipes)
 
 
 @needs_mount

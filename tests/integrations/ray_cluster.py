@@ -30,7 +30,7 @@ class Cluster:
             self._start(0, [*first, f"--temp-dir={self._folder.name}"])
             self._start(1, [f"--address={ADDRESS}"])
             count = "import ray; ray.init(); print(sum(node['Alive'] for node in ray.nodes()))"
-            end = time.monotonic() + 90
+            end = time.monotonic() + 120
             while not (told := self.run(["-c", count], timeout=60).stdout).endswith("2\n"):
                 if time.monotonic() > end:
                     raise TimeoutError(f"Ray has not started two nodes within 90 s: {told}")

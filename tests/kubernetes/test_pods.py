@@ -79,7 +79,7 @@ def test_ranks_run_on_the_workers_and_none_in_the_pod_of_the_launcher(tmp_path, 
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with Pods(names, tmp_path) as pods:
         process = pods.start(0, [sys.executable, "-m", "easyscale", "launch", str(script)], **pipes)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, output + errors
     said = sorted(line[line.index("rank ") :] for line in output.splitlines() if " in train-" in line)
     size = 2 * len(names)
@@ -97,7 +97,7 @@ def test_ranks_of_other_pods_have_time_for_a_checkpoint_when_the_launcher_is_ask
         process = pods.start(0, command, **pipes)
         said = process.stdout.readline()
         process.terminate()
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
     assert "epoch 0" in said, said + errors
     assert process.returncode == 75, output + errors
     assert any((tmp_path / "run").iterdir()), "there is no checkpoint but the last one"

@@ -31,7 +31,7 @@ def _find(version: str) -> str | None:
     candidates = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python{version}"))]
     ask = ["-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
     for candidate in filter(None, candidates):
-        if subprocess.run([candidate, *ask], capture_output=True, text=True, timeout=60).stdout.strip() == version:
+        if subprocess.run([candidate, *ask], capture_output=True, text=True, timeout=120).stdout.strip() == version:
             return str(candidate)
     return None
 

@@ -12,7 +12,7 @@ import easyscale
 
 def work():
     print("works", flush=True)
-    time.sleep(100)
+    time.sleep(1000)
 
 easyscale.run(work, n=2)
 """
@@ -29,7 +29,7 @@ def kernel():
 
 
 def _wait_for(client, text):
-    end = time.monotonic() + 40
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         message = client.get_iopub_msg(timeout=40)
         if message["msg_type"] == "stream" and text in message["content"]["text"]:
@@ -44,7 +44,7 @@ def _reply_to(client, request):
 
 
 def _only_the_kernel_is_left(marked):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while len(marked.alive()) > 1 and time.monotonic() < end:
         time.sleep(0.05)
     return [line for line in marked.alive() if "ipykernel" not in line] == []

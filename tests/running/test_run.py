@@ -118,7 +118,7 @@ def test_a_worker_that_is_killed_is_named():
     def work():
         if easyscale.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(30)
+        time.sleep(1000)
 
     with pytest.raises(WorkerError, match=r"Received: rank 1 on .* was killed by signal 9 \(Killed\)$"):
         easyscale.run(work, n=2)
@@ -190,7 +190,7 @@ import easyscale
 def work():
     {begin}
     print("works", flush=True)
-    time.sleep(100)
+    time.sleep(1000)
 
 if __name__ == "__main__":
     easyscale.run(work, n={n})
@@ -224,9 +224,9 @@ def test_nothing_stays_behind(started, tmp_path, n, number):
     start, marked = started
     process = start(n)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert (number == signal.SIGINT) == ("KeyboardInterrupt" in errors)
-    assert marked.wait_until_gone(30) == []
+    assert marked.wait_until_gone() == []
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
@@ -237,9 +237,9 @@ def test_a_second_interrupt_ends_workers_that_do_not_hear_the_first(started, n):
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)  # the first is under way
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert "KeyboardInterrupt" in errors
-    assert marked.wait_until_gone(10) == []
+    assert marked.wait_until_gone() == []
 
 
 def test_with_hosts_the_folder_is_in_the_working_directory(monkeypatch, tmp_path):
@@ -254,4 +254,4 @@ def test_with_hosts_the_folder_is_in_the_working_directory(monkeypatch, tmp_path
 
 def test_import_of_easyscale_loads_no_cloudpickle():
     script = "import sys, easyscale; easyscale.run; assert 'cloudpickle' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

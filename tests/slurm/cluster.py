@@ -72,7 +72,7 @@ class Cluster:
         try:
             for command in self._commands:
                 self._daemons.append(subprocess.Popen(command, env=self.environment, **quiet))
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while "idle" not in self._run("sinfo", "--noheader", "--format=%T"):
                 if time.monotonic() > end:
                     raise TimeoutError((self._folder / "controller.log").read_text()[-2000:])
@@ -113,7 +113,7 @@ class Cluster:
 
     def go_on(self, job: int) -> None:
         """Let a job that was queued again begin at once, when it is: Slurm has it wait for two minutes."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while "JobState=PENDING" not in self._run("scontrol", "show", "job", str(job)) and time.monotonic() < end:
             time.sleep(0.2)
         time.sleep(5)  # its nodes are cleared until then

@@ -95,7 +95,7 @@ def test_a_job_that_is_asked_to_end_is_queued_again_and_goes_on(cluster, tmp_pat
         text = text.format("pauses mid-epoch" if name == "stopped" else "none none")
         lines = [line for line in text.splitlines()[1:] if not line.startswith(("#SBATCH --output", "#SBATCH --n"))]
         jobs[name] = cluster.submit(["#SBATCH --nodes=1", "#SBATCH --ntasks=2", *lines])
-    end = time.monotonic() + 100
+    end = time.monotonic() + 120
     while not (folders["stopped"] / "failed").exists() and time.monotonic() < end:
         time.sleep(0.2)
     cluster.signal(jobs["stopped"], "TERM")

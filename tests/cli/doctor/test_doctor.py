@@ -61,7 +61,7 @@ def test_a_limit_with_which_no_rank_can_be_started_fails():
         resource.setrlimit(resource.RLIMIT_NOFILE, (28, 28))
 
     pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    done = subprocess.run(DOCTOR, env=environment(), timeout=60, preexec_fn=few, **pipes)
+    done = subprocess.run(DOCTOR, env=environment(), timeout=120, preexec_fn=few, **pipes)
     assert done.returncode == 1
     assert ("fails", "open files") in [line[:2] for line in lines_of(done)]
 
