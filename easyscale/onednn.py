@@ -16,11 +16,10 @@ import functools
 import platform
 from collections.abc import Collection, Mapping
 
-__all__ = ["ADVICE", "SWITCHED_ON", "are_off", "are_on", "features", "variables", "were_switched_on"]
+__all__ = ["ADVICE", "are_off", "are_on", "describe", "features", "variables"]
 
 _VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 _BY_LAUNCHER = "EASYSCALE_SWITCHED_ONEDNN"
-SWITCHED_ON = "TensorFlow computes with oneDNN's kernels, by `easyscale launch`; not so with --onednn off"
 ADVICE = (
     "TensorFlow does without oneDNN's kernels on this processor, which are up to 2.5 times as fast. Set "
     f"{_VARIABLE}=1 before it is imported, or start by `easyscale launch`; {_VARIABLE}=0 if it is meant so"
@@ -58,9 +57,17 @@ def are_off(environment: Mapping[str, str], has: Collection[str] | None = None) 
     return _VARIABLE not in environment and has >= _FASTER and not _BY_ITSELF & has
 
 
-def were_switched_on(environment: Mapping[str, str]) -> bool:
-    """Return whether TensorFlow uses oneDNN because the launcher has enabled it."""
-    return environment.get(_BY_LAUNCHER) == "1" and are_on(environment)
+def describe(environment: Mapping[str, str]) -> str:
+    """Return whether TensorFlow uses oneDNN, in words; and how to avoid it, if the launcher has enabled it.
+
+    Example:
+
+    >>> describe({"TF_ENABLE_ONEDNN_OPTS": "1", "EASYSCALE_SWITCHED_ONEDNN": "1"})
+    'oneDNN on (unless --onednn off)'
+    """
+    if not are_on(environment):
+        return "oneDNN off"
+    return "oneDNN on" + " (unless --onednn off)" * (environment.get(_BY_LAUNCHER) == "1")
 
 
 def are_on(environment: Mapping[str, str]) -> bool:

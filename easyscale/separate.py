@@ -1,8 +1,8 @@
 """Warns when a multi-rank job calls `fit()` without `Distribute`.
 
-Each rank then trains a separate model, and nothing else shows it. Rank 1 warns at the end of the first such `fit()`,
-because one that only the chief calls is intended. So is one in a script that asks for its rank and divides neither data
-nor batches, such as a hyperparameter search, and one in a script that uses MPI itself.
+Each rank then trains a separate model, and nothing else shows it. Rank 1 warns at the beginning of the first such
+`fit()`, because one that only the chief calls is intended. So is one in a script that asks for its rank and divides
+neither data nor batches, such as a hyperparameter search, and one in a script that uses MPI itself.
 
 An `evaluate()` of divided data without `Distribute` is reported where it is detected, by `warn_of_evaluation`.
 
@@ -22,7 +22,7 @@ from easyscale.when_imported import when_imported
 __all__ = ["warn", "warn_of_evaluation", "watch"]
 
 MESSAGE = (
-    "each of {size} ranks has trained a model of its own: `fit()` must have the callback `Distribute` to train one on "
+    "each of {size} ranks trains a model of its own: `fit()` must have the callback `Distribute` to train one on "
     "all of them. Received: none. Pass `callbacks=[easyscale.callbacks.Distribute()]`; if it is meant so, "
     '`warnings.filterwarnings("ignore", "each of .* ranks")`'
 )
@@ -57,18 +57,18 @@ class _CallbackList(Protocol):
 
 def _watch_keras(rank_process: int) -> None:
     callback_list = sys.modules["keras"].callbacks.CallbackList
-    on_train_end = callback_list.on_train_end
+    on_train_begin = callback_list.on_train_begin
     has_warned = False
 
-    @functools.wraps(on_train_end)
-    def on_train_end_and_look(callbacks: _CallbackList, logs: dict | None = None) -> None:
+    @functools.wraps(on_train_begin)
+    def look_and_begin(callbacks: _CallbackList, logs: dict | None = None) -> None:
         nonlocal has_warned
-        on_train_end(callbacks, logs)
         if not has_warned and os.getpid() == rank_process and _is_separate(callbacks):  # not in forked children
             has_warned = True
             warn()
+        on_train_begin(callbacks, logs)
 
-    callback_list.on_train_end = on_train_end_and_look
+    callback_list.on_train_begin = look_and_begin
 
 
 def _is_separate(callbacks: _CallbackList) -> bool:

@@ -2,7 +2,7 @@
 
 So is a wrong argument, also before any rank has looked for the others.
 
-Most scripts here have a Keras of their own, of a few lines, beside them: what is looked at is when `fit()` ends.
+Most scripts here have a Keras of their own, of a few lines, beside them: what is looked at is when `fit()` begins.
 """
 
 import sys
@@ -16,7 +16,7 @@ class Model:
     def fit(self):
         callback_list = callbacks.CallbackList()
         callback_list.callbacks, callback_list.model = [], self
-        callback_list.on_train_end()
+        callback_list.on_train_begin()
 
 
 class utils:
@@ -26,8 +26,8 @@ class utils:
 
 class callbacks:
     class CallbackList:
-        def on_train_end(self, logs=None):
-            print("trained", flush=True)
+        def on_train_begin(self, logs=None):
+            print("trains", flush=True)
 """
 
 REAL = """
@@ -64,9 +64,9 @@ def _said(folder, script, real=False, **variables):
 )
 def test_a_forgotten_callback_is_said_once(tmp_path, script):
     (line,), output = _said(tmp_path, script)
-    assert output.count("trained") >= 2
+    assert output.count("trains") >= 2
     assert line == (
-        "[1] EasyScaleWarning: each of 2 ranks has trained a model of its own: `fit()` must have the callback "
+        "[1] EasyScaleWarning: each of 2 ranks trains a model of its own: `fit()` must have the callback "
         "`Distribute` to train one on all of them. Received: none. Pass "
         "`callbacks=[easyscale.callbacks.Distribute()]`; "
         'if it is meant so, `warnings.filterwarnings("ignore", "each of .* ranks")`'
@@ -89,13 +89,13 @@ def test_a_forgotten_callback_is_said_once(tmp_path, script):
 )
 def test_what_is_meant_so_is_left_alone(tmp_path, script):
     lines, output = _said(tmp_path, script)
-    assert "trained" in output
+    assert "trains" in output
     assert not lines
 
 
 def test_a_model_that_keras_trains_apart_after_a_fit_of_all_is_said(tmp_path):
     (line,), output = _said(tmp_path, REAL, real=True)
-    assert line.startswith("[1] EasyScaleWarning: each of 2 ranks has trained a model of its own")
+    assert line.startswith("[1] EasyScaleWarning: each of 2 ranks trains a model of its own")
     assert output.count("as one") == 2
 
 

@@ -1,4 +1,4 @@
-"""Checks of the installed Python, Keras, backend and MPI, and of EasyScale's environment variables."""
+"""Checks of the installed Python, Keras, backend and MPI, of GPUs, and of EasyScale's environment variables."""
 
 import contextlib
 import dataclasses
@@ -12,10 +12,11 @@ import sys
 from collections.abc import Mapping
 
 import easyscale
-from easyscale import keras_backend
+from easyscale import keras_backend, visible_gpus
 from easyscale.cli.doctor.finding import Finding
 from easyscale.cli.launch import runtimes
 from easyscale.errors import EasyScaleError, LaunchError
+from easyscale.exchange import registry
 from easyscale.settings import Settings, is_known, variable
 
 __all__ = ["examine", "mpi", "settings", "told", "versions"]
@@ -26,7 +27,7 @@ _NEWEST = (3, 13)  # newest Python version that is tested
 
 def examine() -> list[Finding]:
     """Check the installed software."""
-    return [_python(), _keras(), _backend(), mpi()]
+    return [_python(), _keras(), _backend(), mpi(), _gpus(), _exchanges()]
 
 
 def versions() -> dict[str, str]:
@@ -94,6 +95,17 @@ def mpi() -> Finding:
         return Finding("MPI", str(error), "fails")
     found = _package("MPI", "mpi4py", runtimes.INSTALL.removeprefix("Run: "))
     return found._replace(text=f"{runtime.name}, {runtime.program}; {found.text}")
+
+
+def _gpus() -> Finding:
+    names = visible_gpus.found(os.environ)
+    return Finding("GPUs", f"{len(names)} of NVIDIA: {', '.join(names)}" if names else "none of NVIDIA")
+
+
+def _exchanges() -> Finding:
+    missing = registry.unavailable()
+    reasons = [f"{', '.join(names)}: {reason}" for reason, names in missing.items()]
+    return Finding("exchanges", "; not here: ".join([", ".join(registry.available()), *reasons]))
 
 
 def _package(topic: str, name: str, command: str) -> Finding:

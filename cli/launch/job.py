@@ -279,7 +279,7 @@ class Job:
             return 1  # mpirun returns 0, or a code of its own
         if endings.is_success and (code == 0 or self._membership.is_over):
             apart = self._supervisor.beginning.stayed_apart
-            if apart > 1 and not self._screen.has_shown(b"has trained a model of its own"):
+            if apart > 1 and not self._screen.has_shown(b"trains a model of its own"):
                 self._screen.say(f"easyscale: {SEPARATE.format(size=apart)}")
             return 0
         cause = endings.cause(self._runtime.ending(said))
@@ -293,6 +293,8 @@ class Job:
             return 1
         if cause is None or not (cause.is_failure or cause.is_early):
             cause = Ending(signal=-code) if code < 0 else Ending(code=code)
+        if cause.signal:
+            self._screen.show_hidden(cause.rank)
         told = cause.describe(self._membership.has_begun(cause.rank), self._membership.workers)
         self._screen.say(f"easyscale: {told}")
         return cause.exit_code

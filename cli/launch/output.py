@@ -3,7 +3,8 @@
     [1] a line of rank 1
 
 A line of another rank waits, for at most a second, until the chief has completed its current line. A traceback, or an
-error or warning of one line, that another rank has already shown is not repeated.
+error or warning of one line, that another rank has already shown is not repeated. What TensorFlow's libraries log
+while they start is shown only if a signal kills the rank, or with `TF_CPP_MIN_LOG_LEVEL=0`.
 
 Except for `Screen.finish`, nothing here blocks on the reader of the output (a pager, a terminal after Ctrl-S): the
 launcher may have to end the job meanwhile. Output that the reader does not take is buffered, up to a limit at which the
@@ -28,6 +29,11 @@ _PATIENCE = 1.0  # seconds
 _MOST_KEPT = 1 << 22  # bytes of output that the reader has not taken
 _TRACEBACK = b"Traceback (most recent call last):\n"
 _ONE_LINE = re.compile(rb"(EasyScaleWarning|\w+Error): ")  # as `errors.show_in_one_line` writes them
+# What Abseil logs before a program has initialized its logging, which Python programs do not do; except fatal errors.
+_AT_START = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\)|[IWE]0000 00:00:\d+\.\d+ +\d+ \S+:\d+\] "
+    rb"|To enable the following instructions: "
+)
 _LINKS = (b"During handling of the above exception", b"The above exception was the direct cause")
 
 
@@ -57,6 +63,8 @@ class Screen:
             self._sinks[stream] = opened.setdefault((status.st_dev, status.st_ino, status.st_rdev), _Sink(file, logs))
         self._sources: dict[tuple[int, str], _Chief | _Other] = {}
         self._shown: dict[bytes, int] = {}  # text of a traceback -> rank that has shown it
+        self._hidden: dict[int, list[bytes]] = {}  # by rank, what libraries log while they start
+        self._hides = os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "0"
 
     @property
     def terminals(self) -> tuple[str, ...]:
@@ -81,11 +89,18 @@ class Screen:
             self._chief(data)
             return
         if (rank, stream) not in self._sources:
-            sink, once = self._sinks[stream], _Once(rank, self._shown)
+            hidden = self._hidden.setdefault(rank, []) if self._hides else None
+            sink, once = self._sinks[stream], _Once(rank, self._shown, hidden)
             own: _Chief | _Other = _Chief(sink, once) if rank == 0 else _Other(self._mark(rank), sink, once)
             self._sources[rank, stream] = own
         source = self._sources[rank, stream]
         source.feed(data) if data else source.end()
+
+    def show_hidden(self, rank: int | None) -> None:
+        """Show what the libraries of a rank have logged while they started, because it was killed."""
+        if rank is not None:
+            mark = self._mark(rank) if rank else b""
+            self._sinks["stderr"].lines([mark + line for line in self._hidden.pop(rank, [])])
 
     def _mark(self, rank: int) -> bytes:
         return f"[{rank} {self._hosts[rank]}] ".encode() if rank < len(self._hosts) else f"[{rank}] ".encode()
@@ -254,17 +269,21 @@ def _takes_more(file: int) -> bool:
 
 
 class _Once:
-    """Filters out tracebacks, and errors and warnings of one line, that another rank has already shown."""
+    """Filters out tracebacks, and errors and warnings of one line, that another rank has already shown.
 
-    def __init__(self, rank: int, shown: dict[bytes, int]):
+    What libraries log while they start is moved to the list `hidden`, if there is one.
+    """
+
+    def __init__(self, rank: int, shown: dict[bytes, int], hidden: list[bytes] | None):
         self._rank = rank
-        self._shown = shown
+        self._shown, self._hidden = shown, hidden
         self._block: list[bytes] = []
         self._after_repeated = False
 
-    @property
-    def inside(self) -> bool:
-        return bool(self._block)
+    def may_hide(self, begin: bytes) -> bool:
+        """Return whether a line that begins like this may not be shown."""
+        is_log = self._hidden is not None and _AT_START.match(begin) is not None
+        return bool(self._block) or _TRACEBACK.startswith(begin) or is_log
 
     def lines(self, line: bytes) -> list[bytes]:
         """Return the lines to show once `line` has arrived."""
@@ -278,6 +297,9 @@ class _Once:
         if self._after_repeated and (line == b"\n" or line.startswith(_LINKS)):
             return []
         self._after_repeated = False
+        if self._hidden is not None and _AT_START.match(line):
+            self._hidden.append(line)
+            return []
         is_repeated = _ONE_LINE.match(line) and self._shown.setdefault(line, self._rank) != self._rank
         return [] if is_repeated else [line]
 
@@ -327,7 +349,7 @@ class _Chief:
         for line in lines:
             out += [line] if self._begun else self._once.lines(line)
             self._begun = False
-        if self._line and not self._once.inside and (self._begun or not _TRACEBACK.startswith(self._line)):
+        if self._line and (self._begun or not self._once.may_hide(self._line)):
             out.append(self._line)
             self._line, self._begun = b"", True
         if out:

@@ -167,6 +167,7 @@ class Backend(abc.ABC):
 
     Attributes:
         name: String. Keras's name for it.
+        title: String. Its name in text for people.
         tensors: `Tensors`.
         steps: `KerasSteps`.
         remedies: Dict. Maps each `Feature` that it lacks to what the user can do instead.
@@ -176,12 +177,17 @@ class Backend(abc.ABC):
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
     tensors: ClassVar[Tensors]
     steps: ClassVar[KerasSteps] = KerasSteps()
     remedies: ClassVar[Mapping[Feature, str]] = {}
     end_of_data: ClassVar[tuple[type[BaseException], ...]] = (StopIteration,)
     exchanges_in_steps: ClassVar[bool] = True
     backward_pass: ClassVar[BackwardPass | None] = None
+
+    def describe(self) -> str:
+        """Return its title, and what else of it changes speed or rounding."""
+        return self.title
 
     def advice(self, optimizers: Sequence[Any]) -> str | None:
         """Return a suggestion that would speed up training with `DistributedOptimizer`s; `None` if there is none."""

@@ -6,7 +6,16 @@ from typing import Any
 from easyscale import called
 from easyscale import communicator as communicators
 from easyscale.communicator import Communicator
-from easyscale.data import adapting, arrays, data_loader, division, keras_dataset, tf_dataset, validation_split
+from easyscale.data import (
+    adapting,
+    arrays,
+    data_loader,
+    division,
+    fingerprints,
+    keras_dataset,
+    tf_dataset,
+    validation_split,
+)
 from easyscale.errors import EasyScaleWarning
 
 __all__ = ["shard"]
@@ -18,8 +27,8 @@ def shard(*data: Any, batched: bool | None = None, communicator: str | Communica
     """Return this worker's part of the data: element `i` goes to worker `i % size`.
 
     Because elements are dealt round-robin, with `shuffle=False` the workers' `k`-th batches together are the `k`-th
-    batch of one process. All workers must pass the same data in the same order: shuffle a `tf.data.Dataset` with a
-    fixed seed, or after `shard`.
+    batch of one process. All workers must pass the same data in the same order: shuffle and split with a fixed seed, or
+    after `shard`. `fit()` warns if they have not, as far as that shows in arrays and in a `tf.data.Dataset`.
 
     In an elastic job that keeps its global batch, each worker also keeps the full arrays and divides them again when
     workers fail or are replaced. The returned `keras.utils.PyDataset`, or `tf.data.Dataset` of batches, does the same.
@@ -62,6 +71,8 @@ def shard(*data: Any, batched: bool | None = None, communicator: str | Communica
             stacklevel=2,
         )
     arrays.check([argument for argument in data if not any(kind.owns(argument) for kind in _DATASETS)], workers)
+    if workers > 1:
+        fingerprints.note(data)
     parts = tuple(_part(argument, comm, batched) for argument in data)
     return parts if len(parts) > 1 else parts[0]
 

@@ -19,6 +19,7 @@ __all__ = [
     "has_servers",
     "name_of",
     "register",
+    "unavailable",
     "with_options",
 ]
 
@@ -53,6 +54,15 @@ def available() -> list[str]:
     True
     """
     return list(_usable())
+
+
+def unavailable() -> dict[str, list[str]]:
+    """Return the names of the exchanges that this machine does not support, by the reason."""
+    found: dict[str, list[str]] = {}
+    for name, cls in _registry.classes().items():
+        if issubclass(cls, OnGpus) and (reason := cls.why_not()):
+            found.setdefault(reason, []).append(name)
+    return found
 
 
 def _usable() -> dict[str, type[Exchange]]:

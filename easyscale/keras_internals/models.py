@@ -39,9 +39,11 @@ __all__ = [
     "require_datasets",
     "set_initial_epoch",
     "set_step",
+    "shuffle_seeds",
     "shuffles",
     "standardized",
     "strategy_of",
+    "tensors_of",
     "with_training",
 ]
 
@@ -247,6 +249,18 @@ def inputs_of(dataset: Any) -> list:
 def shuffles(dataset: Any) -> bool:
     """Return whether `shuffle` is among the transformations of a `tf.data.Dataset`: its order may differ by pass."""
     return "Shuffle" in type(dataset).__name__ or any(map(shuffles, inputs_of(dataset)))
+
+
+def shuffle_seeds(dataset: Any) -> tuple[int, int] | None:
+    """Return the seeds of a `shuffle`, `(0, 0)` without any; `None` if it is not a `tf.data.Dataset` of a `shuffle`."""
+    if "Shuffle" not in type(dataset).__name__ or not hasattr(dataset, "_seed2"):
+        return None
+    return int(dataset._seed), int(dataset._seed2)
+
+
+def tensors_of(dataset: Any) -> list:
+    """Return the tensors that a `tf.data.Dataset` was made of; an empty list for other datasets."""
+    return [tensor for tensor in getattr(dataset, "_tensors", None) or () if hasattr(tensor, "numpy")]
 
 
 def batch_size_of(dataset: Any) -> int | None:

@@ -9,7 +9,7 @@ import keras
 
 from easyscale import backend as backends
 from easyscale.communicator.data_axis import everyone_of
-from easyscale.data import division, tf_dataset
+from easyscale.data import division, fingerprints, tf_dataset
 from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.keras_internals import initial_epoch, set_initial_epoch
 from easyscale.optimizer import DistributedOptimizer
@@ -155,7 +155,7 @@ class Fit:
         self._meetings.begin()
         saves = None if self._checkpointing is None else self._checkpointing.every
         plan: dict[str, Any] = {"epochs": self.progress.epochs, "checkpoint": saves, "layers": layer_facts(self._model)}
-        plan |= {"first": initial_epoch(self._model), "decides": deciding_hooks}
+        plan |= {"data": fingerprints.noted(), "first": initial_epoch(self._model), "decides": deciding_hooks}
         all_ranks = everyone_of(self._communicator).all_gather_object(plan)
         first = all_ranks[0]
         for name, rule in (("epochs", "train for the same epochs"), ("checkpoint", "write checkpoints alike, or none")):
@@ -165,6 +165,8 @@ class Fit:
                     f"all ranks must {rule}. Received: {name}={first[name]} on rank 0, "
                     f"{name}={all_ranks[different[0]][name]} on rank {different[0]}. Run one script on all ranks"
                 )
+        if self._communicator.is_chief:
+            fingerprints.warn_of_different([other["data"] for other in all_ranks])
         check_same_layers([other["layers"] for other in all_ranks])
         if start_with_equal_layers(self._model, everyone_of(self._communicator)) and self._trace_anew is not None:
             self._trace_anew()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import keras
 
+from easyscale import backend as backends
 from easyscale.backend import dataset_of
 from easyscale.keras_internals import layers_of
 from easyscale.optimizer import DistributedOptimizer
@@ -14,6 +15,7 @@ from easyscale.training.meetings import Meetings
 from easyscale.training.parts import batch_normalization
 from easyscale.training.split.split_model import SplitModel
 from easyscale.training.training_state import TrainingState
+from easyscale.training.whole_batches import samples_of_step
 
 __all__ = ["ReplicatedModel"]
 
@@ -130,6 +132,18 @@ class ReplicatedModel:
                 if (config, line) not in self._said:
                     self._said.append((config, line))
                     self._console.say(line)
+        if self.is_built and self._console.is_verbose:
+            self._console.say_once(self._describe())
+
+    def _describe(self) -> str:
+        """Return how this `fit()` is distributed, in one line."""
+        optimizer, communicator = self.optimizers[0], self.workers.communicator
+        config, update = optimizer.workers.gradients.config, optimizer.updates.now.name
+        samples = samples_of_step(self.model, communicator)
+        parts = [samples, f"exchange {config.exchange.name}"]
+        parts += [f"compression {config.sums.form.name}"] if config.sums is not None else []
+        parts += [f"update {update}"] if update else []
+        return ", ".join([*parts, backends.get().describe()])
 
     def _shard(self, optimizer: DistributedOptimizer) -> None:
         try:

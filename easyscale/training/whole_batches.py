@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint's position in the data to batches of another size."""
+"""The samples of a step, and conversion of a checkpoint's position in the data to batches of another size."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from easyscale.communicator import Communicator
 from easyscale.keras_internals import inputs_of, last_batch_of
 from easyscale.training.keras_fit import KERAS_BATCH, locals_of_fit
 
-__all__ = ["local_batch", "position_among", "sizes"]
+__all__ = ["local_batch", "position_among", "samples_of_step", "sizes"]
 
 _ARRAYS, _DATASET = "arrays", "dataset"
 
@@ -27,6 +27,13 @@ def local_batch(model: keras.Model, communicator: Communicator) -> dict[str, int
     if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
         return {}
     return {_ARRAYS: 0 if is_server else int(given.get("batch_size") or KERAS_BATCH)}
+
+
+def samples_of_step(model: keras.Model, communicator: Communicator) -> str:
+    """Return the workers of this `fit()` and, if known, the samples of their steps, such as '2 workers x batch 64'."""
+    workers, batch = communicator.workers, next(iter(local_batch(model, communicator).values()), None)
+    who = f"{workers} worker{'s' * (workers > 1)}"
+    return f"{who} x batch {batch} = {workers * batch} samples a step" if batch else who
 
 
 def sizes(before: Sequence[Mapping[str, int]], now: Sequence[Mapping[str, int]]) -> tuple[int, int] | None:

@@ -1,5 +1,6 @@
 """The entry point: help, version, and errors of one line."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -109,3 +110,11 @@ main.main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize(("words", "found"), [("lau", "launch"), ("launch --exch", "--exchange")])
+def test_the_shell_completes_commands_and_options(program, words, found):
+    asks = {"_EASYSCALE_COMPLETE": "bash_complete", "COMP_WORDS": f"easyscale {words}"}
+    asks["COMP_CWORD"] = str(len(words.split()))
+    done = subprocess.run([program], env={**os.environ, **asks}, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == [f"plain,{found}"], done.stderr

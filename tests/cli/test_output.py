@@ -158,3 +158,16 @@ def test_logs_that_cannot_be_written_are_reported_once(tmp_path, capfdbinary, mo
     reason = f"{tmp_path / 'rank_1.log'}: No space left on device"
     assert err.decode() == f"easyscale: lines are lost from the logs, and the job goes on: {reason}\n"
     assert out.count(b"[1] line") == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_libraries_log_while_they_start_is_hidden(shown, rank):
+    lines = [
+        b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n",
+        b"I0000 00:00:1795919932.051321   15195 port.cc:153] oneDNN custom operations are on.\n",
+        b"To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.\n",
+        b"F0000 00:00:1795919932.051321   15195 port.cc:153] fatal\n",
+        b"E1129 02:39:06.906821   15195 gpu.cc:1] later\n",
+    ]
+    mark = b"[1] " if rank else b""
+    assert shown((rank, "stderr", b"".join(lines))) == (b"", b"".join(mark + line for line in lines[3:]))

@@ -19,7 +19,7 @@ OF_OTHERS = {
 }
 # Of tensors and datasets, which are objects of many classes. `models.require_datasets` looks at some, and what is not
 # there of the others is `None`.
-OF_OBJECTS = {"_batch_size", "_dataset", "_inputs", "_keras_mask", "_trace"}
+OF_OBJECTS = {"_batch_size", "_dataset", "_inputs", "_keras_mask", "_seed", "_seed2", "_tensors", "_trace"}
 # Begin with an underscore and are documented: Python's own.
 DOCUMENTED = {"_asdict", "_exit", "_fields", "_getframe", "_replace"}
 ACCESS = {"delattr", "getattr", "hasattr", "object.__setattr__", "setattr"}

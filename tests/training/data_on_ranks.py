@@ -6,12 +6,14 @@ import warnings
 import weakref
 
 import keras
+import numpy as np
 import tensorflow as tf
 from covering import full
 from models import assert_as_one_process, classify, conv_net, digits
 
 import easyscale
 from easyscale.callbacks import Distribute
+from easyscale.data import fingerprints
 from easyscale.training.keras_fit import locals_of_fit
 
 GLOBAL_BATCH = 24
@@ -145,6 +147,42 @@ def check_an_epoch_without_an_end_is_reported():
             model.fit(data, verbose=0, callbacks=[Distribute(), stops])
         said = [str(one.message) for one in caught if "an epoch must end" in str(one.message)]
         assert len(said) == (easyscale.is_chief() and data in endless), said
+
+
+def check_data_that_ranks_have_shuffled_differently_is_reported():
+    (x, y), model, rank = digits(GLOBAL_BATCH), classify(conv_net(), _sgd()), easyscale.rank()
+    tensors = tf.data.Dataset.from_tensor_slices((x, y))
+
+    def shuffled(seed):
+        order = np.random.default_rng(seed).permutation(len(x))
+        return x[order], y[order]
+
+    def without_a_seed(seed):
+        tf.random.set_seed(seed)
+        return easyscale.shard(tensors.shuffle(9).batch(GLOBAL_BATCH))
+
+    def reports(shard):
+        fingerprints._has_warned = False
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(shard(), verbose=0, callbacks=[Distribute()])
+        return any("the same data in the same order" in str(one.message) for one in caught)
+
+    same = [
+        lambda: tf.data.Dataset.from_tensor_slices(easyscale.shard(*shuffled(1))).batch(4),
+        lambda: easyscale.shard(tensors.shuffle(9, seed=5).batch(GLOBAL_BATCH)),
+        lambda: without_a_seed(3),
+        lambda: easyscale.shard(tensors).shuffle(9, seed=rank).batch(4),
+    ]
+    different = [
+        lambda: tf.data.Dataset.from_tensor_slices(easyscale.shard(*shuffled(rank))).batch(4),
+        lambda: easyscale.shard(tf.data.Dataset.from_tensor_slices(shuffled(rank)).batch(GLOBAL_BATCH)),
+        lambda: easyscale.shard(tensors.shuffle(9, seed=rank + 1).batch(GLOBAL_BATCH)),
+        lambda: without_a_seed(rank),
+    ]
+    tf.random.set_seed(2)
+    assert [reports(shard) for shard in same] == [False] * 4
+    assert [reports(shard) for shard in different] == [easyscale.is_chief()] * 4
 
 
 def _stop(model, batch):

@@ -24,7 +24,7 @@ __all__ = ["BACKEND"]
 class Jax(Backend):
     """JAX, where a step is compiled as a function of the values of variables."""
 
-    name = "jax"
+    name, title = "jax", "JAX"
     tensors = ArrayTensors()
     steps = KerasSteps()
     exchanges_in_steps = False

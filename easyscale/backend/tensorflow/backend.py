@@ -28,19 +28,19 @@ _REPLICAS = {"between_graph": ("between_graph", "BetweenGraph"), "in_graph": ("i
 class TensorFlow(Backend):
     """TensorFlow, where steps are graphs, traced once."""
 
-    name = "tensorflow"
+    name, title = "tensorflow", "TensorFlow"
     tensors = TensorsOfGraphs()
     end_of_data = (StopIteration, tf.errors.OutOfRangeError)
 
     def __init__(self) -> None:
         keras_internals.replace_datasets(data.end_at_once)
 
+    def describe(self) -> str:
+        return self.title if tf.config.list_logical_devices("GPU") else f"{self.title}, {onednn.describe(os.environ)}"
+
     def advice(self, optimizers: Sequence[Any]) -> str | None:
-        if tf.config.list_logical_devices("GPU"):
-            return None
-        if onednn.were_switched_on(os.environ):
-            return onednn.SWITCHED_ON
-        return onednn.ADVICE if onednn.are_off(os.environ) else None
+        is_slow = not tf.config.list_logical_devices("GPU") and onednn.are_off(os.environ)
+        return onednn.ADVICE if is_slow else None
 
     def host_calls(self) -> HostCalls:
         return HostCalls()

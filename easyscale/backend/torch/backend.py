@@ -27,7 +27,7 @@ __all__ = ["BACKEND"]
 class Torch(Backend):
     """PyTorch, where steps are Python code, and write to variables in place."""
 
-    name = "torch"
+    name, title = "torch", "PyTorch"
     tensors = EagerTensors()
     steps = KerasSteps()
     backward_pass = WatchedPass()

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from launches import environment, run
 
+import easyscale
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
 
 from hosts import Hosts  # noqa: E402
@@ -34,10 +36,12 @@ def test_where_training_works_two_ranks_have_trained_and_it_says_how_fast_messag
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "training works"), done.stdout + done.stderr
     lines = lines_of(done)
     assert "fails" not in [grade for grade, *_ in lines]
-    topics = "settings Python Keras backend MPI cores memory /dev/shm open+files container clock messages training"
+    software, machine = "settings Python Keras backend MPI GPUs exchanges", "cores memory /dev/shm open+files container"
+    topics = f"{software} {machine} clock messages training"
     assert [topic for _, topic, _ in lines] == [topic.replace("+", " ") for topic in topics.split()]
     texts = {topic: text for _, topic, text in lines}
     assert texts["Keras"] == f"keras {importlib.metadata.version('keras')}"
+    assert set(texts["exchanges"].partition(";")[0].split(", ")) == set(easyscale.exchange.available())
     speed = re.fullmatch(r"rank 0 to rank 1: latency ([\d.]+) us, bandwidth ([\d,]+) MB/s", texts["messages"])
     assert 0 < float(speed[1]) < 1e5 and float(speed[2].replace(",", "")) > 1
     assert texts["training"].startswith("2 ranks have trained with tensorflow, over ")
