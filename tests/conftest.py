@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import gc
 import os
 import runpy
 import sys
@@ -26,6 +27,13 @@ def _nothing_called():
     """Each test is a script of its own: what an earlier one has called says nothing of what this one has forgotten."""
     called.names.clear()
     called._local_batches.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_to_collect():
+    """What earlier files have left, such as graphs that Keras keeps, is not looked at in each collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,7 +4,7 @@ A file of checks, `*_on_ranks.py`, has functions `check_...()` without arguments
 it imports by name, which every rank calls in the order in which they stand. A test file says
 `@over_ranks("exchange_on_ranks.py", sizes=[1, 2, 3, 4])`. Starting takes seconds, so ranks stay up for the next file
 that wants as many. A check that fails or hangs ends the launch, and says on which rank, and where; the next file gets
-another.
+another. With `EASYSCALE_TESTS_SECONDS=file` the seconds of each check, on rank 0, are appended to that file.
 """
 
 import ast
@@ -301,7 +301,12 @@ def _launch(checks: Path, shape: Shape, limit: float, names: tuple[str, ...]) ->
     if not (_ranks and _ranks[0].shape == shape and _ranks[0].is_alive):
         close()
         _ranks.append(Ranks(shape))
-    return _ranks[0].run(checks, limit, names)
+    reports, output = _ranks[0].run(checks, limit, names)
+    if "EASYSCALE_TESTS_SECONDS" in os.environ:
+        with open(os.environ["EASYSCALE_TESTS_SECONDS"], "a") as file:
+            for name, seconds in reports[0].get("seconds", {}).items():
+                file.write(f"{seconds:8.2f} {shape} {checks.parent.name}/{checks.stem} {name}\n")
+    return reports, output
 
 
 def _outcome(checks: Path, shape: Shape, limit: float, name: str, names: tuple[str, ...] = ()) -> None:

@@ -50,7 +50,7 @@ def write(report, path):
 
 def run(path, names, report_path):
     """Run these checks of a file, each with the id of its test; end the launch with the first that fails."""
-    report = {"measured": {}}  # what checks return, by name
+    report = {"measured": {}, "seconds": {}}  # what checks return and take, by name
     try:
         checks = runpy.run_path(path)
     except BaseException:
@@ -63,12 +63,14 @@ def run(path, names, report_path):
         if name in names:
             if recorder is not None:
                 recorder.switch_context(names[name])
+            begin = time.monotonic()
             try:
                 report["measured"][name] = check()
                 report[name] = "passed"
             except BaseException:
                 report[name] = traceback.format_exc()
             finally:
+                report["seconds"][name] = round(time.monotonic() - begin, 2)
                 write(report, report_path)
             if report[name] != "passed":
                 end()
@@ -97,6 +99,7 @@ def forget():
         keras.config.set_floatx("float32")
         keras.config.set_dtype_policy("float32")
     gc.collect()
+    gc.freeze()  # what is left stays: later collections need not look at it
 
 
 def recorder_of_lines():

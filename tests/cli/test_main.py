@@ -1,5 +1,6 @@
 """The entry point: help, version, and errors of one line."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -96,7 +97,9 @@ sys.argv[0] = "/somewhere/bin/easyscale"
 from easyscale.cli.main import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    not_ignored = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # it is in the background
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=not_ignored)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
@@ -108,7 +111,9 @@ from easyscale.cli import main
 main.Folder.main = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
 main.main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    not_ignored = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # it is in the background
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=not_ignored)
     assert (done.returncode, done.stderr) == (130, "")
 
 

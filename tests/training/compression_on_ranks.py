@@ -194,7 +194,7 @@ def check_auto_chooses_a_form_on_a_slow_network_and_none_on_a_fast_one():
         sums, updates = model.optimizer.workers.gradients.sums, model.optimizer.updates
         assert (sums and sums.form) == easyscale.compression.get(form)
         assert updates.chosen.name == update
-        lines = [text for text in said.getvalue().splitlines() if "compression" in text]
+        lines = [text for text in said.getvalue().splitlines() if "compression:" in text]
         assert [text.startswith(f"EasyScale: compression: {form or 'none'}, ") for text in lines] == [
             True
         ] * comm.is_chief

@@ -35,7 +35,6 @@ def test_optimizers_on_ranks_take_the_steps_of_one_process(check):
     sizes=[3],
     only=[
         "a_step_that_differentiates_a_loss_without_a_reduction",
-        "an_embedding_of_positions",
         "two_steps_in_an_epoch_and_data_for_three",
     ],
     limit=900,
