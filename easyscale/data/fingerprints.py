@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from easyscale.data import arrays, data_loader, tf_dataset
+from easyscale.data import arrays, data_loader, keras_dataset, tf_dataset
 from easyscale.errors import EasyScaleWarning
 from easyscale.keras_internals import inputs_of, shuffle_seeds, tensors_of
 
@@ -35,7 +35,7 @@ def note(data: Sequence[Any]) -> None:
             torch = sys.modules["torch"]
             seed = torch.initial_seed() if argument.generator is None else argument.generator.initial_seed()
             found = zlib.crc32(str(seed).encode(), found)
-        else:
+        elif not keras_dataset.owns(argument):
             for leaf in arrays.leaves(argument):
                 found = _of_rows(leaf, found)
     _noted.append(found)
@@ -78,7 +78,7 @@ def _of_rows(array: Any, found: int) -> int:
     for index in sorted({*np.linspace(0, count - 1, _ROWS).astype(int).tolist()}) if count else ():
         try:
             row = np.asarray(rows[index])
-        except (TypeError, ValueError, RuntimeError):  # a sparse matrix, or a tensor on another device
+        except Exception:  # rows of a sparse or ragged kind: a warning less is better than a job that ends
             return found
         text = row.tobytes() if row.dtype.kind not in "OU" else str(row.tolist()).encode()
         found = zlib.crc32(text[:_BYTES], found)

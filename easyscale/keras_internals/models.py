@@ -260,7 +260,11 @@ def shuffle_seeds(dataset: Any) -> tuple[int, int] | None:
 
 def tensors_of(dataset: Any) -> list:
     """Return the tensors that a `tf.data.Dataset` was made of; an empty list for other datasets."""
-    return [tensor for tensor in getattr(dataset, "_tensors", None) or () if hasattr(tensor, "numpy")]
+    return [
+        tensor
+        for tensor in getattr(dataset, "_tensors", None) or ()
+        if hasattr(tensor, "numpy") and tensor.dtype.is_numpy_compatible
+    ]
 
 
 def batch_size_of(dataset: Any) -> int | None:
