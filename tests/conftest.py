@@ -31,7 +31,7 @@ def _nothing_called():
 
 @pytest.fixture(scope="module", autouse=True)
 def _little_to_collect():
-    """What earlier files have left, such as graphs that Keras keeps, is not looked at in each collection."""
+    """Exclude from garbage collection what earlier files have left, such as graphs that Keras keeps."""
     gc.collect()
     gc.freeze()
 
