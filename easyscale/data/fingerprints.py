@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from easyscale.data import arrays, data_loader, keras_dataset, tf_dataset
+from easyscale.data import arrays, data_loader, division, keras_dataset, tf_dataset
 from easyscale.errors import EasyScaleWarning
 from easyscale.keras_internals import inputs_of, shuffle_seeds, tensors_of
 
@@ -72,7 +72,7 @@ def warn_of_different(all_ranks: Sequence[Sequence[int]]) -> None:
 
 def _of_rows(array: Any, found: int) -> int:
     """Continue a checksum with the length of an array and some of its rows."""
-    count = array.shape[0] if hasattr(array, "shape") else len(array)
+    count = division.count(array)
     found = zlib.crc32(str(count).encode(), found)
     rows = array.iloc if hasattr(array, "iloc") else array
     for index in sorted({*np.linspace(0, count - 1, _ROWS).astype(int).tolist()}) if count else ():

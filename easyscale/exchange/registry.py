@@ -60,13 +60,17 @@ def unavailable() -> dict[str, list[str]]:
     """Return the names of the exchanges that this machine does not support, by the reason."""
     found: dict[str, list[str]] = {}
     for name, cls in _registry.classes().items():
-        if issubclass(cls, OnGpus) and (reason := cls.why_not()):
+        if reason := _why_not(cls):
             found.setdefault(reason, []).append(name)
     return found
 
 
 def _usable() -> dict[str, type[Exchange]]:
-    return {name: cls for name, cls in _registry.classes().items() if not (issubclass(cls, OnGpus) and cls.why_not())}
+    return {name: cls for name, cls in _registry.classes().items() if not _why_not(cls)}
+
+
+def _why_not(cls: type[Exchange]) -> str | None:
+    return cls.why_not() if issubclass(cls, OnGpus) else None
 
 
 def with_options() -> list[str]:

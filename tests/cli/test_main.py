@@ -83,6 +83,12 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli, arguments, message):
     assert result.stderr.startswith("easyscale launch: " if arguments[0] == "launch" else "easyscale")
 
 
+def interrupted(code: str) -> subprocess.CompletedProcess:
+    not_ignored = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # it is in the background
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=not_ignored)
+
+
 def test_a_ctrl_c_while_the_command_loads_is_no_traceback():
     code = """
 import os, signal, sys
@@ -97,9 +103,7 @@ sys.argv[0] = "/somewhere/bin/easyscale"
 from easyscale.cli.main import main
 main()
 """
-    not_ignored = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # it is in the background
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=not_ignored)
+    done = interrupted(code)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
@@ -111,9 +115,7 @@ from easyscale.cli import main
 main.Folder.main = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
 main.main()
 """
-    not_ignored = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # it is in the background
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=not_ignored)
+    done = interrupted(code)
     assert (done.returncode, done.stderr) == (130, "")
 
 

@@ -27,6 +27,7 @@ def test_another_order_or_split_has_another():
 def test_a_shuffle_without_a_seed_equals_no_other():
     tensors = tf.data.Dataset.from_tensor_slices(X)
     assert taken(tensors.shuffle(9, seed=1).batch(4)) == taken(tensors.shuffle(9, seed=1).batch(4))
+    assert taken(tensors.shuffle(9)) != taken(tensors.shuffle(9))
     assert taken(tensors.shuffle(9, seed=1)) != taken(tensors.shuffle(9, seed=2))
 
 
