@@ -91,6 +91,7 @@ class AutoModel:
         steps, shuffle = given.get("steps_per_epoch"), given.get("shuffle", True)
         divided, local = data.divide_trained(*trained, size, steps, shuffle, self._communicator)
         if local is not None:
+            _check_fixed_batch(model, local)
             given["batch_size"] = local
             batch = f"; a batch of {local * self._workers} is {local} on each"
         elif data.are_arrays(*trained):
@@ -102,6 +103,7 @@ class AutoModel:
                 given["validation_data"], given.get("validation_batch_size") or size, given.get("validation_steps")
             )
         self._adopt(model)
+        self.files.compare_names(given["callbacks"])
         verb = "divided" if divided.is_part else "not divided"
         self._report.say(f"fit() trains one model on {self._workers} workers; {verb}: {divided.about}{batch}")
         self._report.say(_BESIDE)
@@ -257,6 +259,17 @@ def _named(method: Callable, model: keras.Model | None, args: tuple, kwargs: dic
     """Return the arguments of a Keras method by name, without the model."""
     _, *parameters = inspect.signature(method).parameters
     return {**dict(zip(parameters, args, strict=False)), **kwargs}
+
+
+def _check_fixed_batch(model: keras.Model, local: int) -> None:
+    """Raise if the model is built for one batch size, such as with a stateful RNN, and a worker gets another."""
+    fixed = {tensor.shape[0] for tensor in keras.tree.flatten(getattr(model, "inputs", None) or [])} - {None}
+    if fixed and fixed != {local}:
+        raise ValueError(
+            f"a worker's part of a batch must be the batch that the model is built for. Received: parts of {local} "
+            f"samples, and an input with a batch of {min(fixed)}. Build the model without a fixed batch size, or for "
+            f"{local} samples"
+        )
 
 
 def _listed(callbacks: Any) -> list:

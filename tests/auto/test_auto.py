@@ -232,11 +232,23 @@ with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
     model.compile("sgd", "mse")
 model.fit(np.ones((16, 3)), np.ones(16), batch_size=4, verbose=0)
 """
+STATEFUL = """
+import keras, numpy as np
+model = keras.Sequential([keras.Input(batch_shape=(4, 5, 3)), keras.layers.LSTM(1, stateful=True)])
+model.compile("sgd", "mse")
+model.fit(np.ones((16, 5, 3)), np.ones(16), batch_size=4, verbose=0)
+"""
 
 
 @pytest.mark.full
-def test_a_strategy_of_the_scripts_own_is_refused_with_what_to_remove(tmp_path):
-    (tmp_path / "train.py").write_text(MIRRORED)
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (MIRRORED, "Received: MirroredStrategy, 2 processes. Remove the scope: each process is a worker"),
+        (STATEFUL, "parts of 2 samples, and an input with a batch of 4. Build the model without a fixed batch size"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_with_the_remedy(tmp_path, script, message):
+    (tmp_path / "train.py").write_text(script)
     done = run([EASYSCALE, "launch", "-n", "2", "--auto", str(tmp_path / "train.py")], timeout=100)
-    assert done.returncode == 1
-    assert "Received: MirroredStrategy, 2 processes. Remove the scope: each process is a worker" in done.stderr
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr

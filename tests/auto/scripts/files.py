@@ -14,6 +14,7 @@ folder = sys.argv[1]
 os.mkdir(f"{folder}/out")
 os.makedirs(f"{folder}/deep/er", exist_ok=True)
 gaps, sizes, names = [], [], []
+stamped = f"{folder}/run-{time.time_ns()}"  # another one on each rank
 
 
 class Convert(keras.callbacks.Callback):
@@ -23,6 +24,9 @@ class Convert(keras.callbacks.Callback):
         gaps.append(
             max(np.abs(a - b).max() for a, b in zip(loaded.get_weights(), self.model.get_weights(), strict=True))
         )
+        os.makedirs(f"{stamped}/{epoch}")
+        self.model.save(f"{stamped}/{epoch}/callback.keras")
+        keras.models.load_model(f"{stamped}/{epoch}/callback.keras")
         self.model.save_weights(f"{folder}/out/epoch.weights.h5")
         sizes.append(os.path.getsize(f"{folder}/out/epoch.weights.h5") > 1000)
         with h5py.File(f"{folder}/out/log.h5", "a") as file:
@@ -36,7 +40,12 @@ model = keras.Sequential([keras.Input((30,)), keras.layers.Dense(200), keras.lay
 model.compile("adam", "mse")
 x = np.random.default_rng(0).normal(size=(64, 30)).astype("float32")
 checkpoint = keras.callbacks.ModelCheckpoint(f"{folder}/out/callback.keras")
-model.fit(x, x[:, :1], epochs=2, shuffle=False, verbose=0, callbacks=[Convert(), checkpoint])
+best = keras.callbacks.ModelCheckpoint(f"{stamped}/best-{{epoch}}.keras")
+log = keras.callbacks.CSVLogger(f"{folder}/{time.time_ns()}.csv")
+model.fit(x, x[:, :1], epochs=2, shuffle=False, verbose=0, callbacks=[Convert(), checkpoint, best, log])
+in_run = [keras.models.load_model(f"{stamped}/{name}.keras").get_weights()[0] for name in ("best-1", "best-2")]
+with open(log.filename) as file:
+    lines = [float(line.split(",")[1]) for line in file.readlines()[1:]]
 with h5py.File(f"{folder}/out/weights.h5", "w") as file:
     file["kernel"] = model.get_weights()[0]
 loaded = []
@@ -57,5 +66,5 @@ try:
     raised = 0
 except FileExistsError:
     raised = 1
-weights = [*model.get_weights(), *copy.get_weights(), *loaded]
+weights = [*model.get_weights(), *copy.get_weights(), *loaded, *in_run, lines]
 np.savez(f"{folder}/result.npz", *weights, gaps=gaps, sizes=sizes, names=names, raised=raised)
