@@ -11,6 +11,7 @@ import runpy
 import sys
 import time
 import traceback
+import warnings
 from pathlib import Path
 
 from easyscale import called, communicator, mesh
@@ -111,6 +112,7 @@ def recorder_of_lines():
     return coverage.Coverage.current()
 
 
+warnings.filterwarnings("error", message="Explicitly requested dtype")  # of JAX: users would see it, too
 recorder = recorder_of_lines()
 folder, tester = Path(sys.argv[1]), sys.argv[2]
 rank = communicator.get().rank

@@ -235,7 +235,7 @@ class _Batches(keras.utils.PyDataset):
             self._begin_pass()
         chosen = self._order[index * self._size : (index + 1) * self._size]
         parts = (arrays.transform(division.rows(given, chosen), _as_keras_has_it) for given in self._arrays)
-        return keras.utils.pack_x_y_sample_weight(*parts)
+        return keras.utils.pack_x_y_sample_weight(*map(keras.tree.lists_to_tuples, parts))
 
 
 def _as_keras_has_it(rows: Any) -> Any:

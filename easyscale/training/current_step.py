@@ -70,6 +70,7 @@ def samples_of_step() -> tuple | None:
     if step is None or step.workers.size == 1 or workers_of_graph() is None:
         return None
     if step.samples is None:
-        samples = keras.ops.reshape(keras.ops.cast(step.workers.context.weight, "float64"), (1,))
+        widest = keras.backend.result_type("float64")  # JAX warns of what it does not have
+        samples = keras.ops.reshape(keras.ops.cast(step.workers.context.weight, widest), (1,))
         step.samples = samples[0], step.workers.total(samples)[0]
     return step.samples

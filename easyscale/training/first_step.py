@@ -9,6 +9,7 @@ from easyscale import backend as backends
 from easyscale import called
 from easyscale.errors import DesyncError, EasyScaleWarning
 from easyscale.replication.replication import Replication
+from easyscale.settings import Settings
 from easyscale.step import equality
 from easyscale.training.keras_fit import KERAS_BATCH, locals_of_fit
 from easyscale.training.rounds import Rounds
@@ -60,7 +61,7 @@ class FirstStep:
         communicator = self._replication.communicator
         # A round compares weights: they are equal after training on the same data, or if none has moved.
         same = self._replication.steps.same_batch() and (self._rounds.exchanges or self._has_moved)
-        if same and communicator.is_chief:
+        if same and communicator.is_chief and Settings.read().auto is None:  # `--auto` reports what it does not divide
             warnings.warn(
                 "each process should have its own part of the data. Received: the same first batch in all "
                 f"{communicator.workers} processes. Divide the data: `x, y = easyscale.shard(x, y)`",

@@ -30,8 +30,11 @@ def local_batch(model: keras.Model, communicator: Communicator) -> dict[str, int
 
 
 def samples_of_step(model: keras.Model, communicator: Communicator) -> str:
-    """Return the workers of this `fit()` and, if known, the samples of their steps, such as '2 workers x batch 64'."""
-    workers, batch = communicator.workers, next(iter(local_batch(model, communicator).values()), None)
+    """Return the workers of this `fit()` and the samples of their steps, such as '2 workers x batch 64'.
+
+    A dataset's batches may be divided afterwards, so the samples are those of arrays only.
+    """
+    workers, batch = communicator.workers, local_batch(model, communicator).get(_ARRAYS)
     who = f"{workers} worker{'s' * (workers > 1)}"
     return f"{who} x batch {batch} = {workers * batch} samples a step" if batch else who
 

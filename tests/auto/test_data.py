@@ -88,6 +88,8 @@ def test_batches_are_what_keras_makes_of_arrays():
     assert tf.is_tensor(words) and words.numpy().tolist() == [b"a", b"b"]
     numbers = data._Batches({"a": X}, Y, None, 2)[0][0]["a"]
     assert numbers.dtype == "float32"
+    listed = data._Batches([X, [X]], Y, None, 2)[0][0]
+    assert isinstance(listed, tuple) and isinstance(listed[1], tuple)
 
 
 def test_batches_smaller_than_the_workers_are_refused_in_one_line(run_ranks):
