@@ -307,6 +307,12 @@ class Backend(abc.ABC):
         All workers call this together. The chief's generator stays as it is.
         """
 
+    def agree_on_random_state(self, communicator: Communicator) -> None:
+        """After `differ`, set the framework's global generator to the chief's state. All workers call this together.
+
+        Nothing to do, unless the framework has one that layers draw from.
+        """
+
     # Data of a `fit()`. Its train function takes an iterator over batches, and raises `end_of_data` after an epoch
 
     @abc.abstractmethod

@@ -309,7 +309,7 @@ class Fit:
 
     def _end(self) -> None:
         self.rounds.compare()
-        self._replicated.unshard(complete=True)
+        self._replicated.end()
         self._profile.end()
 
     def _together(self, act: Callable[[], None], of_epoch: bool = True) -> None:

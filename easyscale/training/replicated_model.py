@@ -160,6 +160,11 @@ class ReplicatedModel:
         for optimizer in self.optimizers:
             optimizer.unshard(complete)
 
+    def end(self) -> None:
+        """End a `fit()`: all workers have the whole state, and draw the same random numbers. Collective."""
+        self.unshard(complete=True)
+        self._state.seeds.agree_on_random_state()
+
     def compare(self, steps: int) -> None:
         """Raise `DesyncError` if workers' weights differ, after `steps` steps. All workers must call this."""
         self.workers.check_equal(self.model.trainable_variables, steps)

@@ -81,6 +81,10 @@ class Torch(Backend):
         if communicator.rank > 0:
             torch.manual_seed(mix(chiefs, communicator.rank))
 
+    def agree_on_random_state(self, communicator: Communicator) -> None:
+        own = self.random_state() if communicator.rank == 0 else None
+        self.set_random_state(communicator.all_gather_object(own)[0])
+
     def give_iterators(self, epoch_iterator: Any) -> None:
         data.give_iterators(epoch_iterator)
 

@@ -60,6 +60,10 @@ class Seeds:
         self.derive(State(everyone_of(communicator).all_gather_object(self.state().about)[0]))
         backends.get().differ(communicator)
 
+    def agree_on_random_state(self) -> None:
+        """After a `fit()`, let scripts draw the same numbers on all workers again. All workers must call this."""
+        backends.get().agree_on_random_state(self._replication.communicator)
+
     def derive(self, state: State) -> None:
         """Derive this worker's random numbers from another's."""
         for copies, ((seed, count), *_) in zip(self._copies(), state.about, strict=True):

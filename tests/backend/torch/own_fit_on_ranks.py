@@ -117,3 +117,16 @@ def check_compiling_is_turned_off():
 def _stays_off(model):
     common.fit_a_little(model)
     assert not model.jit_compile
+
+
+def check_a_script_draws_the_same_numbers_on_all_ranks_after_fit():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    drawn = []
+    for _ in range(2):
+        x = torch.rand(6 * (1 + comm.is_chief), 4)  # not all have drawn as often
+        model.fit(x, x[:, :1], batch_size=6, verbose=0, callbacks=[Distribute()])
+        drawn.append(torch.randperm(1000).tolist())
+    assert drawn[0] != drawn[1]
+    assert all(others == drawn for others in comm.all_gather_object(drawn))
