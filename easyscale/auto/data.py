@@ -204,7 +204,7 @@ def seen(x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int 
 class _Batches(keras.utils.PyDataset):
     """The batches of arrays, in order; with `shuffle`, in a new order for each pass, the same on all workers.
 
-    As in Keras, floats are converted to `floatx`, and data frames to arrays.
+    As in Keras, floats are converted to `floatx`, and data frames to arrays. Sparse rows become dense.
     """
 
     def __init__(self, x: Any, y: Any, sample_weight: Any, size: int, shuffle: Any = False):
@@ -239,6 +239,8 @@ class _Batches(keras.utils.PyDataset):
 
 
 def _as_keras_has_it(rows: Any) -> Any:
+    if hasattr(rows, "toarray"):  # Keras takes sparse matrices as arrays only, not from a dataset
+        rows = rows.toarray()
     rows = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
     kind = rows.dtype.kind if isinstance(rows, np.ndarray) else ""
     if kind == "f":

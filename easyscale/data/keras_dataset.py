@@ -30,7 +30,7 @@ def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras
     class Shard(keras.utils.PyDataset):
         def __init__(self) -> None:
             super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
-            self._batch = _rows(dataset[0])
+            self._batch = division.count(dataset[0])
             arrays.check_samples(self._batch, size, " of each batch")
             self._length: int | None = None
 
@@ -45,8 +45,8 @@ def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras
 
         def __getitem__(self, index: int) -> Any:
             (_, size), batch, start = position(), dataset[index], self._start(index)
-            if _rows(batch) <= start:
-                division.refuse_batches(_rows(batch), size)
+            if division.count(batch) <= start:
+                division.refuse_batches(division.count(batch), size)
             return arrays.part(batch, start, size)
 
         def on_epoch_begin(self) -> None:
@@ -60,10 +60,6 @@ def part(dataset: "keras.utils.PyDataset", communicator: Communicator) -> "keras
             return (rank - index * self._batch) % size  # element i of the whole dataset goes to worker i % size
 
         def _mine(self, index: int) -> bool:
-            return _rows(dataset[index]) > self._start(index)
+            return division.count(dataset[index]) > self._start(index)
 
     return division.mark(Shard()) if communicator.membership.keeps_global_batch else Shard()
-
-
-def _rows(batch: Any) -> int:
-    return len(arrays.leaves(batch)[0])

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import scipy.sparse
 import tensorflow as tf
 
 from easyscale import called
@@ -88,6 +89,8 @@ def test_batches_are_what_keras_makes_of_arrays():
     assert tf.is_tensor(words) and words.numpy().tolist() == [b"a", b"b"]
     numbers = data._Batches({"a": X}, Y, None, 2)[0][0]["a"]
     assert numbers.dtype == "float32"
+    sparse = data._Batches(scipy.sparse.csr_matrix(X), Y, None, 3)
+    np.testing.assert_array_equal(sparse[1][0], X[3:6])
     listed = data._Batches([X, [X]], Y, None, 2)[0][0]
     assert isinstance(listed, tuple) and isinstance(listed[1], tuple)
 

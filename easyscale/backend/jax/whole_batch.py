@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.sparse import JAXSparse
 
 from easyscale.step.whole_batch import COMPARED, BatchOfProcesses
 
@@ -25,8 +26,9 @@ class BatchOfWorkers(BatchOfProcesses):
         raise NotImplementedError("Keras has no synchronized batch normalization on JAX, which alone asks for it")
 
     def count_samples(self, tensors: Sequence[Any]) -> float:
-        return float(next((len(tensor) for tensor in tensors if tensor is not None and jnp.ndim(tensor)), 1.0))
+        return float(next((tensor.shape[0] for tensor in tensors if getattr(tensor, "ndim", 0)), 1.0))
 
     def beginnings(self, tensors: Sequence[Any]) -> list[jax.Array]:
-        arrays = [jnp.asarray(tensor) for tensor in tensors if tensor is not None]
+        values = [tensor.data if isinstance(tensor, JAXSparse) else tensor for tensor in tensors]
+        arrays = [jnp.asarray(value) for value in values if value is not None]
         return [jnp.reshape(array, -1)[:COMPARED] for array in arrays if array.dtype.kind in "biuf"]

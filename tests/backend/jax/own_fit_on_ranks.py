@@ -14,6 +14,7 @@ import jax.numpy as jnp  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+import scipy.sparse  # noqa: E402
 from covering import full  # noqa: E402
 from models import assert_as_one_process, classify, conv_net, dense, digits, equal, sgd  # noqa: E402
 
@@ -175,6 +176,22 @@ def check_arrays_of_jax():
     def distributed():
         own = easyscale.shard(jnp.asarray(x), jnp.asarray(y))
         return train(*own, easyscale.local_batch(24), callbacks=[Distribute()])
+
+    return assert_as_one_process(distributed, lambda: train(x, y, 24))
+
+
+def check_sparse_matrices():
+    x = np.random.default_rng(0).standard_normal((72, 5)).astype("float32") * (np.arange(5) % 2)
+    y = x.sum(axis=1)
+
+    def train(x, y, batch, **options):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+        model.compile(sgd(), "mse")
+        return model, model.fit(scipy.sparse.csr_matrix(x), y, batch, shuffle=False, verbose=0, **options)
+
+    def distributed():
+        return train(*easyscale.shard(x, y), easyscale.local_batch(24), callbacks=[Distribute()])
 
     return assert_as_one_process(distributed, lambda: train(x, y, 24))
 
