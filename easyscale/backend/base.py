@@ -307,11 +307,9 @@ class Backend(abc.ABC):
         All workers call this together. The chief's generator stays as it is.
         """
 
+    @abc.abstractmethod
     def agree_on_random_state(self, communicator: Communicator) -> None:
-        """After `differ`, set the framework's global generator to the chief's state. All workers call this together.
-
-        Nothing to do, unless the framework has one that layers draw from.
-        """
+        """After `differ`, set the framework's global generator to the chief's state. All workers call this together."""
 
     # Data of a `fit()`. Its train function takes an iterator over batches, and raises `end_of_data` after an epoch
 

@@ -77,6 +77,9 @@ class Jax(Backend):
     def differ(self, communicator: Communicator) -> None:
         """Do nothing: each layer draws from its own generator, a variable."""
 
+    def agree_on_random_state(self, communicator: Communicator) -> None:
+        """Do nothing, as in `differ`."""
+
     def give_iterators(self, epoch_iterator: Any) -> None:
         data.give_iterators(epoch_iterator)
 

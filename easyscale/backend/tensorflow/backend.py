@@ -99,6 +99,9 @@ class TensorFlow(Backend):
     def differ(self, communicator: Communicator) -> None:
         """Do nothing: each layer has its own generator."""
 
+    def agree_on_random_state(self, communicator: Communicator) -> None:
+        """Do nothing, as in `differ`."""
+
     def give_iterators(self, epoch_iterator: Any) -> None:
         """Do nothing: Keras already passes iterators."""
 

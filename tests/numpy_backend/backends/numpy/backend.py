@@ -164,6 +164,9 @@ class _NumPy(Backend):
     def differ(self, communicator):
         """Nothing draws by a generator of the framework's own."""
 
+    def agree_on_random_state(self, communicator):
+        """Nothing draws by a generator of the framework's own."""
+
     def give_iterators(self, epoch_iterator):
         raise NotImplementedError("there is no `fit()` here")
 
