@@ -82,8 +82,8 @@ def _explain(
         f"{f'and {count - 1} more ' if count > 1 else ''}of rank{'s' * (len(ranks) > 1)} "
         f"{', '.join(map(str, ranks))} differ{'s' if count == 1 else ''} from rank {numbers[0]} after step "
         f"{step} (max {distance:.1e}). Was it assigned on some ranks only, as in a hook of a step for which others had "
-        "no data, moved by a worker's own gradients and not restored from a copy, or trained by an optimizer that is not "
-        "an attribute of the model?"
+        "no data, moved by a worker's own gradients and not restored from a copy, or trained by an optimizer that is "
+        "not an attribute of the model?"
     )
 
 
