@@ -285,6 +285,15 @@ class DistributedOptimizer(AroundAnother):
     def load_own_variables(self, store: dict) -> None:
         self.updates.now.load_own_variables(store)
 
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+        if self.is_sharded and save_type == "checkpoint":
+            raise ValueError(
+                "a `tf.train.Checkpoint` must be written while a worker has the optimizer's whole state. Received: "
+                "one written in a `fit()` with a sharded update. Write it after `fit()`, use `model.save`, or pass "
+                "`Distribute(update='replicated')`"
+            )
+        return super()._trackable_children(save_type, **kwargs)
+
     def get_config(self) -> dict:
         config = {name: getattr(self, name) for name in _ARGUMENTS}
         config["inner_optimizer"] = keras.saving.serialize_keras_object(self.inner_optimizer)

@@ -23,6 +23,7 @@ from easyscale.auto.files import Files
 from easyscale.auto.moves import Moves
 from easyscale.auto.predicting import deal
 from easyscale.auto.report import Report
+from easyscale.auto.tf_checkpoints import TensorFlowCheckpoints
 from easyscale.callbacks import Distribute
 from easyscale.keras_internals import OF_FIT
 from easyscale.optimizer import DistributedOptimizer
@@ -72,6 +73,7 @@ class AutoModel:
         self._communicator = communicators.get()
         self._workers = self._communicator.workers
         self._report, self.files = Report(self._communicator), Files(self._communicator, lambda: self._depth > 0)
+        self._checkpoints = TensorFlowCheckpoints(self._communicator)
         self._adopted: weakref.WeakSet = weakref.WeakSet()
         self._depth = 0  # nesting depth of running training methods
         self._has_trained = False

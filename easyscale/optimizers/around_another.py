@@ -70,6 +70,10 @@ class AroundAnother(keras.optimizers.Optimizer):
     def set_weights(self, weights: list) -> None:
         self.inner_optimizer.set_weights(weights)
 
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+        """Return what a `tf.train.Checkpoint` has of the inner optimizer, so that stock Keras can restore it."""
+        return self.inner_optimizer._trackable_children(save_type, **kwargs)
+
     def __dir__(self) -> list[str]:
         # Keras saves every attribute that dir() lists. The inner optimizer is already saved in this one's place.
         return [name for name in super().__dir__() if name != "inner_optimizer"]

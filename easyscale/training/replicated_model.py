@@ -6,7 +6,7 @@ import keras
 
 from easyscale import backend as backends
 from easyscale.backend import dataset_of
-from easyscale.keras_internals import layers_of
+from easyscale.keras_internals import layers_of, trained_by
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.step.agreement import Purpose
 from easyscale.training.console import Console
@@ -79,7 +79,9 @@ class ReplicatedModel:
         """Make all workers' replicas equal, as far as they are built. All workers must call this."""
         optimizer = getattr(self.model, "optimizer", None)
         if self.model.built and optimizer is not None and not optimizer.built and self.model.trainable_variables:
-            optimizer.build(self.model.trainable_variables)
+            inner = optimizer.inner_optimizer if isinstance(optimizer, DistributedOptimizer) else optimizer
+            # A script may have built it for some of the weights, in a step of its own.
+            optimizer.build(trained_by(inner) if inner.built else self.model.trainable_variables)
         self._start_equal()
         self.shard()
 

@@ -17,7 +17,19 @@ from launches import environment, run
 FOLDER = Path(__file__).parent
 EASYSCALE = str(Path(sys.executable).with_name("easyscale"))
 SHORT = ["conv_net", "custom_train_step"]
-EQUAL = ["tf_data", "text", "fine_tuning", "tuner", "other_data", "sizes", "files", "moves", "predictions", *SHORT]
+EQUAL = [
+    "tf_data",
+    "checkpoints",
+    "text",
+    "fine_tuning",
+    "tuner",
+    "other_data",
+    "sizes",
+    "files",
+    "moves",
+    "predictions",
+    *SHORT,
+]
 SHUFFLED = ["conv_net:shuffle", "tf_data:shuffle"]
 pytestmark = [pytest.mark.xdist_group("auto")]
 
