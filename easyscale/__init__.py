@@ -68,6 +68,7 @@ if (_launcher := importlib.import_module("easyscale.launchers").detect()) is not
     importlib.import_module("easyscale.visible_gpus").divide(_launcher, os.environ)
     importlib.import_module("easyscale.errors").show_in_one_line()
     importlib.import_module("easyscale.separate").watch()
+    importlib.import_module("easyscale.tf_caches").watch()
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -27,7 +27,6 @@ import psutil
 from easyscale.auto.failing import failing_together
 from easyscale.communicator import Communicator
 from easyscale.communicator.communicator import Request
-from easyscale.data import tf_dataset
 from easyscale.when_imported import when_imported
 
 __all__ = ["Files", "forgive_folders_of_others", "is_in", "name_of"]
@@ -61,7 +60,6 @@ class Files:
         self._sent: list[tuple[Request, np.ndarray]] = []
         self._watches, self._lock, self._process = False, threading.Lock(), os.getpid()
         when_imported("h5py", self._replace_hdf5)
-        when_imported("tensorflow", functools.partial(tf_dataset.part_caches, communicator.rank))
 
     @contextlib.contextmanager
     def writing(self, path: Any) -> Iterator[None]:

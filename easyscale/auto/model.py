@@ -47,6 +47,8 @@ def install(moves: Moves) -> None:
     for module, name in itertools.product((keras.saving, keras.models), ("save_model", "save_weights")):
         if hasattr(module, name):
             setattr(module, name, _replaced(getattr(module, name), auto.save))
+    feature_space: Any = keras.utils.FeatureSpace
+    feature_space.save = _replaced(feature_space.save, auto.save)
     optimizer: Any = keras.optimizers.Optimizer
     optimizer.apply = _replaced(optimizer.apply, auto.apply)
     atexit.register(auto.end)

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import os
 import sys
 import weakref
 from collections.abc import Callable
@@ -13,13 +12,13 @@ import numpy as np
 from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, division
-from easyscale.keras_internals import batch_size_of, inputs_of, keeps_batches
+from easyscale.keras_internals import batch_size_of, inputs_of, keeps_batches, keeps_count
 from easyscale.when_imported import when_imported
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["install", "is_endless", "of_all", "owns", "part", "part_caches"]
+__all__ = ["install", "is_endless", "of_all", "owns", "part"]
 
 
 _local_batches: weakref.WeakKeyDictionary[Any, called.LocalBatch] = weakref.WeakKeyDictionary()
@@ -57,20 +56,6 @@ def _noting_batches(original: Callable) -> Callable:
         return batches
 
     return batch
-
-
-def part_caches(rank: int) -> None:
-    """Give `Dataset.cache(filename)` a separate file on each rank, because TensorFlow locks it."""
-    import tensorflow as tf
-
-    original = tf.data.Dataset.cache
-
-    @functools.wraps(original)
-    def cache(dataset: "tf.data.Dataset", filename: Any = "", *args: Any, **kwargs: Any) -> "tf.data.Dataset":
-        is_named = rank > 0 and isinstance(filename, (str, os.PathLike)) and os.fspath(filename)
-        return original(dataset, f"{os.fspath(filename)}.rank{rank}" if is_named else filename, *args, **kwargs)
-
-    tf.data.Dataset.cache = cache
 
 
 def _local_batches_in(dataset: "tf.data.Dataset") -> list[called.LocalBatch]:
@@ -179,12 +164,19 @@ def of_all(
 
 
 def _count(dataset: "tf.data.Dataset", rank: int, size: int) -> int | None:
-    """Return the number of batches in which a worker has samples; `None` if the last batch's size is unknown."""
-    while keeps_batches(dataset):
+    """Return the number of batches in which a worker has samples; `None` if the last batch's size is unknown.
+
+    A `map` of batches may change their number of rows, so after one the last batch must have some to spare.
+    """
+    is_mapped = False
+    while keeps_count(dataset):
+        is_mapped |= not keeps_batches(dataset)
         (dataset,) = inputs_of(dataset)
     batch = batch_size_of(dataset)
     samples = int(inputs_of(dataset)[0].cardinality()) if batch is not None else -1
     if batch is None or samples < 0:
+        return None
+    if is_mapped and (samples % batch or batch) < 2 * size:
         return None
     if batch < size:  # no batch has two samples for the same worker
         return len(range(rank, samples, size))

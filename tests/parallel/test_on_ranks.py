@@ -41,7 +41,7 @@ def test_checkpoints_of_a_model_built_in_the_scope_of_a_pipeline(check):
     check()
 
 
-@over_ranks(HERE / "split_on_ranks.py", sizes=[3], full=[2, 4], limit=900)
+@over_ranks(HERE / "split_on_ranks.py", sizes=[2], full=[3, 4], limit=900)
 def test_split_layers_take_the_steps_of_one_process(check):
     check()
 
@@ -51,12 +51,12 @@ def test_a_fit_with_split_layers(check):
     check()
 
 
-@over_ranks(HERE / "attention_on_ranks.py", sizes=[3], full=[2, 4], limit=600)
+@over_ranks(HERE / "attention_on_ranks.py", sizes=[2], full=[3, 4], limit=600)
 def test_attention_that_is_split_by_heads(check):
     check()
 
 
-@over_ranks(HERE / "vocabulary_on_ranks.py", sizes=[3], full=[2, 4], limit=600)
+@over_ranks(HERE / "vocabulary_on_ranks.py", sizes=[2], full=[3, 4], limit=600)
 def test_a_last_layer_that_is_split_by_vocabulary(check):
     check()
 

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import tempfile
 import warnings
 import weakref
 
@@ -68,10 +69,15 @@ def check_a_dataset_of_unknown_length_that_goes_on_in_the_next_epoch():
 
 
 def check_a_batched_dataset_with_steps_after():
-    def scaled(x, y):
-        return tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH).map(lambda x, y: (2 * x, y)).prefetch(1)
+    with tempfile.TemporaryDirectory() as own:
+        file = easyscale.communicator.get().all_gather_object(f"{own}/cached")[0]  # TensorFlow locks it
 
-    _fit_datasets(scaled, easyscale.shard)
+        def scaled(x, y):
+            batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH)
+            return batches.map(lambda x, y: (2 * x, y)).cache(file).prefetch(1)
+
+        _fit_datasets(scaled, easyscale.shard)
+        easyscale.communicator.get().barrier()
 
 
 @full

@@ -114,37 +114,37 @@ def test_processes_with_devices(check):
     check()
 
 
-@over_ranks(HERE / "models_on_ranks.py", sizes=[3], limit=600)
+@over_ranks(HERE / "models_on_ranks.py", sizes=[2], full=[3], limit=600)
 def test_models_train_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "loops_on_ranks.py", sizes=[3], limit=600)
+@over_ranks(HERE / "loops_on_ranks.py", sizes=[2], full=[3], limit=600)
 def test_training_loops_run_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "data_on_ranks.py", sizes=[3], limit=600)
+@over_ranks(HERE / "data_on_ranks.py", sizes=[2], full=[3], limit=600)
 def test_data_is_divided_over_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "checkpoints_on_ranks.py", sizes=[3], limit=600)
+@over_ranks(HERE / "checkpoints_on_ranks.py", sizes=[2], full=[3], limit=600)
 def test_training_goes_on_from_checkpoints_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "layer_state_on_ranks.py", sizes=[3], limit=600)
+@over_ranks(HERE / "layer_state_on_ranks.py", sizes=[2], full=[3], limit=600)
 def test_layers_have_the_same_state_on_several_processes(check):
     check()
 
 
-@over_ranks(HERE / "metrics_on_ranks.py", sizes=[3], limit=600)
+@over_ranks(HERE / "metrics_on_ranks.py", sizes=[2], full=[3], limit=600)
 def test_metrics_are_those_of_all_processes(check):
     check()
 
 
-@over_ranks(HERE / "precision_on_ranks.py", sizes=[3], limit=600)
+@over_ranks(HERE / "precision_on_ranks.py", sizes=[2], full=[3], limit=600)
 def test_mixed_precision_skips_a_step_on_all_processes(check):
     check()
 
@@ -154,7 +154,7 @@ def test_random_numbers_differ_between_processes(check):
     check()
 
 
-@over_ranks(HERE / "drift_on_ranks.py", sizes=[3], limit=600)
+@over_ranks(HERE / "drift_on_ranks.py", sizes=[2], full=[3], limit=600)
 def test_processes_that_drift_apart_are_told_so(check):
     check()
 
@@ -164,12 +164,12 @@ def test_what_is_recorded_of_steps(check):
     check()
 
 
-@over_ranks(HERE / "counts_on_ranks.py", sizes=[3], full=[2], limit=600)
+@over_ranks(HERE / "counts_on_ranks.py", sizes=[2], full=[3], limit=600)
 def test_what_is_sent_is_as_little_as_promised(check):
     check()
 
 
-@over_ranks(HERE / "late_weights_on_ranks.py", sizes=[3], full=[2], limit=400)
+@over_ranks(HERE / "late_weights_on_ranks.py", sizes=[2], full=[3], limit=400)
 def test_weights_that_come_in_the_next_step_are_those_of_the_last(check):
     check()
 

@@ -22,12 +22,12 @@ def test_workers_step_alone_between_rounds(check):
     check()
 
 
-@over_ranks(Path(__file__).with_name("fragments_on_ranks.py"), sizes=[3], limit=600)
+@over_ranks(Path(__file__).with_name("fragments_on_ranks.py"), sizes=[2], full=[3], limit=600)
 def test_rounds_are_of_a_part_of_the_weights_or_go_on_beside(check):
     check()
 
 
-@over_ranks(Path(__file__).with_name("gossip_on_ranks.py"), sizes=[3], full=[2, 4], limit=600)
+@over_ranks(Path(__file__).with_name("gossip_on_ranks.py"), sizes=[2], full=[3, 4], limit=600)
 def test_workers_mix_their_weights_in_pairs(check):
     check()
 

@@ -74,14 +74,22 @@ def _replaced(step: Callable[..., None], original: Callable[..., None]) -> Calla
     def parallel_update_step(
         optimizer: Any, grads: Sequence[torch.Tensor], variables: Sequence[Variable], learning_rate: Any
     ) -> None:
-        filled = [(grad, variable) for grad, variable in zip(grads, variables, strict=True) if grad.numel()]
-        own = [grad for grad, _ in filled], [variable for _, variable in filled]  # kernels reject empty tensors
-        if filled and getattr(_here, "fused", False) and has_kernel(optimizer) and _are_plain(*own):
-            step(optimizer, *own, learning_rate)
-        else:
-            original(optimizer, grads, variables, learning_rate)
+        fused, rest = [], [*zip(grads, variables, strict=True)]
+        if getattr(_here, "fused", False) and has_kernel(optimizer) and _are_plain(grads, variables):
+            # Kernels reject empty tensors, and go through memory in one order: that of the gradient and the slots.
+            fused = [(grad.contiguous(), variable) for grad, variable in rest if _is_in_order(grad, variable)]
+            rest = [(grad, variable) for grad, variable in rest if grad.numel() and not _is_in_order(grad, variable)]
+        for function, pairs in ((step, fused), (original, rest)):
+            if pairs:
+                own = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+                function(optimizer, *own, learning_rate)
 
     return parallel_update_step
+
+
+def _is_in_order(grad: torch.Tensor, variable: Variable) -> bool:
+    """Return whether a weight is not empty and lies in memory row by row, unlike a transposed initial value."""
+    return bool(grad.numel()) and native_of(variable).is_contiguous()
 
 
 def _are_plain(grads: Sequence[torch.Tensor], variables: Sequence[Variable]) -> bool:

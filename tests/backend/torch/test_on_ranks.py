@@ -65,20 +65,20 @@ def test_models_and_metrics_are_those_of_one_process(check):
     check()
 
 
-@over_ranks(HERE / "own_fit_on_ranks.py", sizes=[3], full=[1, 2, 4], limit=400, starts=STARTS)
+@over_ranks(HERE / "own_fit_on_ranks.py", sizes=[2], full=[1, 3, 4], limit=400, starts=STARTS)
 def test_what_is_the_backends_own(check):
     check()
 
 
-@over_ranks(HERE / "early_on_ranks.py", sizes=[3], full=[1, 2, 4], starts=STARTS)
+@over_ranks(HERE / "early_on_ranks.py", sizes=[2], full=[1, 3, 4], starts=STARTS)
 def test_gradients_leave_while_the_backward_pass_goes_on(check):
     check()
 
 
 @over_ranks(
     SHARED / "optimizers_on_ranks.py",
-    sizes=[3],
-    full=[1, 2, 4],
+    sizes=[2],
+    full=[1, 3, 4],
     only=[
         "a_sharded_update_with_each_exchange",
         "a_warm_up_with_momentum_correction",
@@ -94,7 +94,8 @@ def test_optimizers_take_the_steps_of_one_process(check):
 
 @over_ranks(
     SHARED / "updates_on_ranks.py",
-    sizes=[3],
+    sizes=[2],
+    full=[3],
     only=[
         "differences_travel_in_a_form",
         "training_goes_on_from_a_checkpoint_with_the_same_bits",
@@ -109,15 +110,15 @@ def test_workers_step_alone_between_rounds(check):
     check()
 
 
-@over_ranks(HERE / "own_updates_on_ranks.py", sizes=[3], limit=400, starts=STARTS)
+@over_ranks(HERE / "own_updates_on_ranks.py", sizes=[2], full=[3], limit=400, starts=STARTS)
 def test_workers_step_alone_with_what_only_some_backends_have(check):
     check()
 
 
 @over_ranks(
     SHARED / "on_gpus_on_ranks.py",
-    sizes=[3],
-    full=[1, 2, 4],
+    sizes=[2],
+    full=[1, 3, 4],
     only=[
         "a_sharded_update_takes_the_steps_of_one_process",
         "an_exchange_of_gpus_is_refused_where_tensors_are_elsewhere",
@@ -134,7 +135,7 @@ def test_training_goes_on_from_a_checkpoint(check):
     check()
 
 
-@over_ranks(HERE / "resuming_data_on_ranks.py", sizes=[3], full=[1, 2, 4], limit=400, starts=STARTS)
+@over_ranks(HERE / "resuming_data_on_ranks.py", sizes=[2], full=[1, 3, 4], limit=400, starts=STARTS)
 def test_data_go_on_from_a_checkpoint(check):
     check()
 
