@@ -69,6 +69,13 @@ def test_each_batch_is_divided(shards, size, samples, batch):
     assert [int(part.cardinality()) for part in parts] == [len(_lists(part)) for part in parts]
 
 
+@pytest.mark.parametrize("samples, is_known", [(24, True), (22, True), (21, False)])
+def test_batches_that_are_mapped_are_counted_if_the_last_one_has_rows_to_spare(shards, samples, is_known):
+    parts = shards(2, tf.data.Dataset.range(samples).batch(6).map(lambda x: x + 1).prefetch(1))
+    assert {int(part.cardinality()) for part in parts} == {4 if is_known else tf.data.UNKNOWN_CARDINALITY}
+    assert sorted(sum(sum(map(_lists, parts), []), [])) == [*range(1, samples + 1)]
+
+
 def test_a_last_batch_of_fewer_than_workers_leaves_some_without(shards):
     parts = shards(4, tf.data.Dataset.range(10).batch(8))
     assert [_lists(part) for part in parts] == [[[0, 4], [8]], [[1, 5], [9]], [[2, 6]], [[3, 7]]]

@@ -1,5 +1,6 @@
 """Optimizers on other backends take the steps of one process, and have a part of their state on each rank."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -58,6 +59,21 @@ __all__ = [
     "check_mixed_bfloat16_takes_the_steps_of_one_process_to_its_rounding",
     "check_weight_decay",
 ]
+
+
+def check_weights_that_lie_transposed_in_memory():
+    """As those of an orthogonal initializer on PyTorch, so of a `SimpleRNN`."""
+
+    def build(optimizer):
+        layers = [keras.Input((8, 8, 1)), keras.layers.Reshape((8, 8)), keras.layers.SimpleRNN(6)]
+        return classify(keras.Sequential([*layers, keras.layers.Dense(10)]), optimizer)
+
+    optimizers = [lambda: keras.optimizers.Adam(0.01), lambda: keras.optimizers.SGD(0.1, momentum=0.9)]
+    rows = itertools.product(optimizers, ["sharded", "replicated"])
+    return max(
+        equal(lambda make=make: build(make()), exchanges=["ring"], distribute={"update": update})
+        for make, update in rows
+    )
 
 
 def check_a_sharded_update_with_each_exchange():

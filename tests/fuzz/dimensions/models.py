@@ -13,6 +13,7 @@ BODIES = {
     "large embedding": ("(3,) int", ["Embedding(300, 3{embeddings})", "Flatten()"]),
     "positions": ("(5, 4)", ["Dense(4{weights})", "Positions()", "Flatten()"]),
     "lstm": ("(4, 3)", ["LSTM(4{weights})"]),
+    "recurrent": ("(4, 3)", ["SimpleRNN(4{weights})"]),
     "gru": ("(4, 3)", ["Bidirectional(GRU(3{weights}))"]),
     "attention": ("(4, 6)", ["Dense(6{weights})", "SelfAttention()", "GlobalAveragePooling1D()"]),
     "masked": ("(5,) int", ["Embedding(12, 4, mask_zero=True{embeddings})", "GRU(4)"]),
