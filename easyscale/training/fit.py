@@ -306,10 +306,11 @@ class Fit:
             self._checkpointing.end(self._together)
         if self._served is not None:
             self._served.end()
+        self._together(self._replicated.agree_on_random_state)  # a checkpoint has each worker's own
 
     def _end(self) -> None:
         self.rounds.compare()
-        self._replicated.end()
+        self._replicated.unshard(complete=True)
         self._profile.end()
 
     def _together(self, act: Callable[[], None], of_epoch: bool = True) -> None:

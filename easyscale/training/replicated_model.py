@@ -162,9 +162,8 @@ class ReplicatedModel:
         for optimizer in self.optimizers:
             optimizer.unshard(complete)
 
-    def end(self) -> None:
-        """End a `fit()`: all workers have the whole state, and draw the same random numbers. Collective."""
-        self.unshard(complete=True)
+    def agree_on_random_state(self) -> None:
+        """After a `fit()`, let scripts draw the same numbers on all workers again. All workers must call this."""
         self._state.seeds.agree_on_random_state()
 
     def compare(self, steps: int) -> None:
