@@ -22,7 +22,7 @@ LAYERS = [
     {"called", "elastic", "checkpoint", "keras_internals"},
     {"communicator"},
     {"compression", "gpus", "mesh", "backend.keras_steps"},
-    {"exchange", "profiling", "separate", "workers", "data", "elastic.standby"},
+    {"exchange", "profiling", "separate", "workers", "data", "elastic.standby", "tf_caches"},
     {"scaling", "serving", "choice", "optimizers", "backend.base"},
     {"step"},
     {"backend"},
