@@ -11,6 +11,7 @@ import numpy as np
 from easyscale import called
 from easyscale.communicator import Communicator
 from easyscale.data import arrays, data_loader, division, keras_dataset, shard, tf_dataset
+from easyscale.keras_internals import last_batch_of
 from easyscale.settings import Settings
 from easyscale.training.keras_fit import KERAS_BATCH
 
@@ -178,10 +179,13 @@ def divide_evaluated(
 
     Batches must be those of one process, because Keras averages the losses of several outputs over batches. So arrays
     are divided batch by batch if a batch does not divide evenly. Every worker gets all data if there are fewer samples
-    than workers.
+    than workers, or `steps` batches with fewer, of which some workers would get none.
     """
     workers = communicator.workers
     if not are_arrays(x, y, sample_weight):
+        rows, x = (None, x) if steps is None else _rows_of_batch(x)
+        if rows is not None and rows < workers:
+            return whole(x, y, sample_weight), None, steps
         return divide(x, y, sample_weight, communicator), None, steps
     x, y, sample_weight, size = seen(x, y, sample_weight, batch_size, steps)
     if division.count(x) < workers:
@@ -189,6 +193,16 @@ def divide_evaluated(
     if size % workers and size > workers:
         return divide(_Batches(x, y, sample_weight, size), None, None, communicator), None, None
     return divide(x, y, sample_weight, communicator), max(1, size // workers), None
+
+
+def _rows_of_batch(x: Any) -> tuple[int | None, Any]:
+    """Return the number of samples in a batch of a dataset or generator, `None` if it is not known, and the data."""
+    if is_generator(x):
+        batches = list(itertools.islice(x, 1))
+        return division.count(batches[0]) if batches else None, itertools.chain(batches, x)
+    if keras_dataset.owns(x):
+        return division.count(x[0]), x
+    return last_batch_of(x) if tf_dataset.owns(x) else None, x
 
 
 def seen(x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None) -> tuple[Any, Any, Any, int]:

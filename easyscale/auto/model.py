@@ -138,7 +138,7 @@ class AutoModel:
             *arrays, given.get("batch_size"), given.get("steps"), self._communicator
         )
         if not divided.is_part:
-            return inner(*args, **kwargs)
+            return inner(**{**given, "x": divided.x})
         given |= {"x": divided.x, "y": divided.y, "sample_weight": divided.sample_weight}
         given |= {"batch_size": size, "steps": steps}
         given["callbacks"] = [*_listed(given.get("callbacks")), Distribute()]

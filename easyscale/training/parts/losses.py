@@ -150,7 +150,8 @@ def _divisor(values: Any, sample_weight: Any, mask: Any, reduction: str | None) 
     if reduction == "sum":
         return 1.0
     if reduction == "mean_with_sample_weight" and (sample_weight is not None or mask is not None):
-        return keras.ops.sum(keras_internals.apply_mask(sample_weight, mask, keras.config.floatx(), reduction))
+        weights = None if sample_weight is None else keras.ops.copy(sample_weight)  # Keras may mask it in its place
+        return keras.ops.sum(keras_internals.apply_mask(weights, mask, keras.config.floatx(), reduction))
     if reduction in ("mean", "sum_over_batch_size") and mask is not None:
         return keras.ops.sum(keras.ops.cast(mask, keras.config.floatx()))
     if reduction not in (None, "none") and counts_elements() and workers_of_graph() is not None:
