@@ -43,7 +43,8 @@ def waits(case):
 
 def is_packed(case):
     """Whether processes send each other gradients in a form: those of float32, where they do not read common memory."""
-    reads = case["exchange"] == "shared_memory" or (case["exchange"] == "auto" and case["workers"] == "2")
+    reads = case["exchange"] == "shared_memory"
+    reads |= case["exchange"] == "auto" and case["workers"] == "2" and case["servers"] == "0"
     sends = case["workers"] != "1" and case["replication"] == "between_graph"
     sends &= not reads or case["nodes"] != "1"
     return sends and case["compression"] != "none" and case["precision"] != "float64"
