@@ -25,7 +25,7 @@ from easyscale.auto.predicting import deal
 from easyscale.auto.report import Report
 from easyscale.auto.tf_checkpoints import TensorFlowCheckpoints
 from easyscale.callbacks import Distribute
-from easyscale.keras_internals import OF_FIT
+from easyscale.keras_internals import OF_FIT, layers_of
 from easyscale.optimizer import DistributedOptimizer
 from easyscale.training.distribution import Distribution
 from easyscale.training.parts import batch_normalization
@@ -266,13 +266,13 @@ def _named(method: Callable, model: keras.Model | None, args: tuple, kwargs: dic
 
 
 def _check_fixed_batch(model: keras.Model, local: int) -> None:
-    """Raise if the model is built for one batch size, such as with a stateful RNN, and a worker gets another."""
-    fixed = {tensor.shape[0] for tensor in keras.tree.flatten(getattr(model, "inputs", None) or [])} - {None}
-    if fixed and fixed != {local}:
+    """Raise if a stateful layer, such as an RNN, has the state of another number of samples than a worker gets."""
+    inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
+    fixed = {tensor.shape[0] for tensor in inputs} - {None, local}
+    if fixed and any(getattr(layer, "stateful", False) for layer in layers_of(model)):
         raise ValueError(
-            f"a worker's part of a batch must be the batch that the model is built for. Received: parts of {local} "
-            f"samples, and an input with a batch of {min(fixed)}. Build the model without a fixed batch size, or for "
-            f"{local} samples"
+            "a worker's part of a batch must be the batch that stateful layers are built for. Received: parts of "
+            f"{local} samples, and an input with a batch of {min(fixed)}. Build the model for {local} samples"
         )
 
 

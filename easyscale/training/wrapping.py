@@ -1,5 +1,8 @@
 """Wrapping of a model's optimizers in distributed ones."""
 
+import functools
+from collections.abc import Callable, Iterator
+
 import keras
 
 from easyscale.communicator.data_axis import DataAxis
@@ -9,23 +12,38 @@ __all__ = ["wrap_all"]
 
 
 def wrap_all(model: keras.Model, options: dict, made: list[DistributedOptimizer]) -> list[DistributedOptimizer]:
-    """Wrap every optimizer among the model's attributes in a `DistributedOptimizer` with these options; return them.
+    """Wrap the optimizers of a model in `DistributedOptimizer`s with these options; return them.
+
+    They are those among its attributes, and in lists and dicts among these.
 
     Args:
         model: The model.
         options: Dict. Arguments of `DistributedOptimizer`.
         made: List. The wrappers that were made for the model before; new ones are added to it.
     """
-    found = {name: value for name, value in vars(model).items() if isinstance(value, keras.optimizers.Optimizer)}
     optimizers: list[DistributedOptimizer] = []
-    for name, value in sorted(found.items()):
-        wrapped = _wrap(value, options, by_hand=not any(value is optimizer for optimizer in made))
+    of_found: dict[int, DistributedOptimizer] = {}  # by `id`: one may be an attribute and in a list
+    for value, replace in [*_found(model)]:
+        by_hand = not any(value is optimizer for optimizer in made)
+        wrapped = of_found[id(value)] = of_found.get(id(value)) or _wrap(value, options, by_hand)
         if wrapped is not value:
             made.append(wrapped)
-            setattr(model, name, wrapped)
+            replace(wrapped)
         if not any(wrapped is other for other in optimizers):
             optimizers.append(wrapped)
     return optimizers
+
+
+def _found(model: keras.Model) -> Iterator[tuple[keras.optimizers.Optimizer, Callable[[DistributedOptimizer], None]]]:
+    """Yield each optimizer, and a function that puts another one in its place."""
+    for name, value in sorted(vars(model).items()):
+        if isinstance(value, keras.optimizers.Optimizer):
+            yield value, functools.partial(setattr, model, name)
+        elif isinstance(value, (list, dict)) and not name.startswith("_self_"):  # TensorFlow's, of what it tracks
+            keys = range(len(value)) if isinstance(value, list) else [*value]
+            for key in keys:
+                if isinstance(value[key], keras.optimizers.Optimizer):
+                    yield value[key], functools.partial(value.__setitem__, key)
 
 
 def _made(optimizer: keras.optimizers.Optimizer, options: dict) -> DistributedOptimizer:

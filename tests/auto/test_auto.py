@@ -257,7 +257,7 @@ model.fit(np.ones((16, 5, 3)), np.ones(16), batch_size=4, verbose=0)
     ("script", "message"),
     [
         (MIRRORED, "Received: MirroredStrategy, 2 processes. Remove the scope: each process is a worker"),
-        (STATEFUL, "parts of 2 samples, and an input with a batch of 4. Build the model without a fixed batch size"),
+        (STATEFUL, "parts of 2 samples, and an input with a batch of 4. Build the model for 2 samples"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_the_remedy(tmp_path, script, message):

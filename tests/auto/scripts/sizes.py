@@ -31,6 +31,11 @@ fit("validation_steps", x, y, batch_size=20, validation_data=(x[:50], y[:50]), v
 fit("validation_batches", x, y, validation_data=(x[:51], y[:51]), validation_steps=2, validation_batch_size=11)
 fit("validation_split", x, y, validation_split=0.25, steps_per_epoch=5, validation_steps=2)
 model = fit("class_weight", x, (x > 0.5).astype(int), batch_size=19, class_weight={0: 1.0, 1: 3.0})
+unbuilt = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
+unbuilt.compile(keras.optimizers.SGD(0.1), "mae")
+results["built_by_evaluate"] = unbuilt.evaluate(x, y, batch_size=50, verbose=0)
+results["other_batches"] = unbuilt.fit(x, y, batch_size=20, shuffle=False, verbose=0).history["loss"]
+results["batches_of_one"] = unbuilt.evaluate(((x[i : i + 1], y[i : i + 1]) for i in range(9)), steps=5, verbose=0)
 for size in (None, 7, 1):
     results[f"evaluate_{size}"] = model.evaluate(x, y, steps=3, batch_size=size, verbose=0)
 results["predict"] = model.predict(x, steps=3, verbose=0)
