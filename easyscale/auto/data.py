@@ -199,7 +199,7 @@ def _rows_of_batch(x: Any) -> tuple[int | None, Any]:
     """Return the number of samples in a batch of a dataset or generator, `None` if it is not known, and the data."""
     if is_generator(x):
         batches = list(itertools.islice(x, 1))
-        return division.count(batches[0]) if batches else None, itertools.chain(batches, x)
+        return division.count(batches[0]) if batches else None, (batch for batch in itertools.chain(batches, x))
     if keras_dataset.owns(x):
         return division.count(x[0]), x
     return last_batch_of(x) if tf_dataset.owns(x) else None, x
@@ -255,7 +255,8 @@ class _Batches(keras.utils.PyDataset):
 def _as_keras_has_it(rows: Any) -> Any:
     if hasattr(rows, "toarray"):  # Keras takes sparse matrices as arrays only, not from a dataset
         rows = rows.toarray()
-    rows = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
+    if hasattr(rows, "to_numpy"):
+        rows = rows.to_numpy() if rows.ndim > 1 else rows.to_numpy()[:, None]  # as Keras does with a Series
     kind = rows.dtype.kind if isinstance(rows, np.ndarray) else ""
     if kind == "f":
         return rows.astype(keras.config.floatx())

@@ -148,7 +148,10 @@ def rows(whole: Any, indices: np.ndarray) -> Any:
     def taken(array: Any) -> Any:
         if hasattr(array, "iloc"):
             return array.iloc[indices]
-        return (array if hasattr(array, "tocsr") else np.asarray(array))[indices]
+        try:
+            return (array if hasattr(array, "tocsr") else np.asarray(array))[indices]
+        except TypeError:  # a tensor of a type that NumPy does not have
+            return array[indices]
 
     return arrays.transform(whole, taken)
 

@@ -17,6 +17,20 @@ from easyscale.errors import PeerError
 X, Y = np.arange(10.0)[:, None], np.arange(10)
 
 
+class Series(np.ndarray):
+    """What one of pandas has: rows behind `iloc`, of which Keras makes a column."""
+
+    def __new__(cls, values):
+        return np.asarray(values).view(cls)
+
+    @property
+    def iloc(self):
+        return self
+
+    def to_numpy(self):
+        return np.asarray(self)
+
+
 def test_arrays_are_divided_sample_by_sample(run_ranks):
     divided = run_ranks(2, lambda comm: data.divide({"a": X}, Y, None, comm))
     assert [part.about for part in divided] == ["10 samples"] * 2
@@ -89,6 +103,7 @@ def test_batches_are_what_keras_makes_of_arrays():
     assert tf.is_tensor(words) and words.numpy().tolist() == [b"a", b"b"]
     numbers = data._Batches({"a": X}, Y, None, 2)[0][0]["a"]
     assert numbers.dtype == "float32"
+    assert data._Batches(X, Series(Y), None, 3)[0][1].shape == (3, 1)
     sparse = data._Batches(scipy.sparse.csr_matrix(X), Y, None, 3)
     np.testing.assert_array_equal(sparse[1][0], X[3:6])
     listed = data._Batches([X, [X]], Y, None, 2)[0][0]
