@@ -1,5 +1,6 @@
 """Metrics of all ranks' data: in `fit()`, in `evaluate()`, and predictions in one piece."""
 
+import functools
 import warnings
 
 import keras
@@ -35,16 +36,18 @@ def _binary(metrics=None, **options):
 def check_losses_of_several_outputs_where_the_last_batch_is_whole_on_some_ranks():
     x, y = digits(4 * 24 + 1)
 
-    def build():
+    def build(eagerly):
         inputs = keras.Input((8, 8, 1))
         flat = keras.layers.Flatten()(inputs)
         outputs = {"one": keras.layers.Dense(1, name="one")(flat), "two": keras.layers.Dense(1, name="two")(flat)}
         model = keras.Model(inputs, outputs)
-        model.compile(keras.optimizers.SGD(1e-4), keras.losses.MeanSquaredError(reduction="sum"))
+        loss = keras.losses.MeanSquaredError(reduction="sum")
+        model.compile(keras.optimizers.SGD(1e-4), loss, run_eagerly=eagerly)
         return model
 
     labels = (y / 10).astype("float32")[:, None]
-    equal(build, (x, {"one": labels, "two": 1 - labels}), validates=True)
+    for eagerly in (False, True):  # Keras weights by the number of samples where it knows that
+        equal(functools.partial(build, eagerly), (x, {"one": labels, "two": 1 - labels}), validates=True)
 
 
 @full

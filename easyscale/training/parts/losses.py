@@ -163,9 +163,12 @@ def _weigh_numbers(original: Callable) -> Callable:
     @functools.wraps(original)
     def update_state(metric: keras.metrics.Mean, values: Any, sample_weight: Any = None) -> Any:
         # Keras weights by the batch size if the graph knows it, which may not be so on all workers. Where the numbers
-        # of samples are always known, the workers' weights add up to that of one process.
+        # of samples are always known, as without a graph, the workers' weights add up to that of one process.
         is_known, workers = isinstance(sample_weight, int), workers_of_step()
-        if is_known and workers is not None and isinstance(workers.context.weight, (int, float)):
+        is_counted = workers is not None and (
+            isinstance(workers.context.weight, (int, float)) or workers.graph() is None
+        )
+        if is_known and is_counted:
             return original(metric, values, sample_weight)
         if (
             (sample_weight is None or is_known)
