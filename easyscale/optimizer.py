@@ -189,9 +189,10 @@ class DistributedOptimizer(AroundAnother):
         given = optimizer_variables, grads, trainable_variables
         if self.workers.size == 1:
             return self.inner_optimizer.stateless_apply(*given)  # loss scaling overrides it, with other code
-        if not in_stateless_scope():
+        if not (in_stateless_scope() or self.is_sharded):
             return super().stateless_apply(*given)
-        # In a step of many workers all variables can be assigned, also those that only the update knows.
+        # In a step of many workers all variables can be assigned, also those that only the update knows. So can they
+        # without a graph, where a scope of Keras's would drop what a sharded update assigns.
         kinds = self.variables, self._trainable_variables
         for variables, values in zip(kinds, (optimizer_variables, trainable_variables), strict=True):
             for variable, value in zip(variables, values, strict=True):

@@ -55,7 +55,8 @@ class OuterStep:
         update = choosing.choose(None, outer, self._last, connect()) if mixing is None else ReplicatedUpdate
         self._update: Update = update(outer, self._last, connect)
         outer.build(self._last)
-        self._samples = keras.Variable(np.zeros(()), dtype="float64", trainable=False, name="samples")
+        widest = keras.backend.result_type("float64")  # JAX warns of what it does not have
+        self._samples = keras.Variable(np.zeros(()), dtype=widest, trainable=False, name="samples")
         self._rounds: dict[tuple[int, ...], Callable[[], None]] = {}
         self._halves: dict[tuple[int, ...], tuple[Callable[[], None], Callable[[], None]]] = {}
         self._finish: Callable[[], None] | None = None  # of the current round

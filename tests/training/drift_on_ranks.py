@@ -168,11 +168,11 @@ def check_a_train_step_that_applies_its_gradients_in_some_steps_only_is_right():
 
 
 class Hidden(Bypassing):
-    """Its second optimizer is in a list, where nobody looks."""
+    """Its second optimizer is in a tuple, where nobody looks."""
 
     def __init__(self):
         super().__init__()
-        self.hidden = [keras.optimizers.SGD(0.1)]
+        self.hidden = (keras.optimizers.SGD(0.1),)
 
     def train_step(self, data):
         x, y = data

@@ -89,7 +89,7 @@ class OwnSteps(keras.Model):
         return logs, (trained, moved, counted)
 
 
-def _with_own_steps(optimizer=sgd, fixed=0):
+def _with_own_steps(optimizer=sgd, fixed=0, **options):
     def build():
         inputs = keras.Input((8, 8, 1))
         hidden = keras.layers.Dense(12, activation="relu")(keras.layers.Flatten()(inputs))
@@ -97,7 +97,7 @@ def _with_own_steps(optimizer=sgd, fixed=0):
         model.fixed, of_some = fixed, optimizer()
         if fixed:
             of_some.build(model.trainable_variables[fixed:])
-        model.compile(of_some, metrics=["accuracy"])
+        model.compile(of_some, metrics=["accuracy"], **options)
         return model
 
     return build
@@ -106,6 +106,8 @@ def _with_own_steps(optimizer=sgd, fixed=0):
 def check_steps_of_ones_own():
     differences = [equal(_with_own_steps(), epochs=2)]
     differences.append(equal(_with_own_steps(lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5)), epochs=2))
+    eagerly = _with_own_steps(run_eagerly=True)
+    differences.append(equal(eagerly, epochs=2, exchanges=["ring"], distribute={"update": "sharded"}))
     differences.append(equal(_with_own_steps(fixed=2), epochs=2))  # the optimizer is built for some of the weights
     return max(differences)
 
