@@ -74,7 +74,7 @@ class OuterStep:
 
     def count(self, samples: Any) -> None:
         """Count the samples of a step that this worker has taken alone."""
-        self._samples.assign_add(keras.ops.cast(samples, "float64"))
+        self._samples.assign_add(keras.ops.cast(samples, self._samples.dtype))
 
     @property
     def samples(self) -> float:

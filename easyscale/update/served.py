@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import keras
 
@@ -71,7 +70,9 @@ class ServedUpdate(DividedUpdate):
             number: gradient for number, gradient in zip(numbers, gradients, strict=True) if gradient is not None
         }
         dense = list(map(keras.ops.convert_to_tensor, present.values()))
-        clipped = self._twin.clip(dense, _squares)  # every push is a step, so norms are the worker's
+        clipped = self._twin.clip(
+            dense, backends.get().sums_of_squares
+        )  # every push is a step, so norms are the worker's
         by_number = dict(zip(present, clipped, strict=True))
         self.servers.step(by_number, self._variables, context.weight, self._optimizer.learning_rate)
 
@@ -89,9 +90,3 @@ class ServedUpdate(DividedUpdate):
                 "Received: a callback that saves between steps. Use `save_freq='epoch'`"
             )
         super().save_own_variables(store)
-
-
-def _squares(gradients: list) -> Any:
-    return keras.ops.stack(
-        [keras.ops.sum(keras.ops.square(keras.ops.cast(gradient, "float64"))) for gradient in gradients]
-    )
