@@ -18,7 +18,7 @@ X, Y = np.arange(10.0)[:, None], np.arange(10)
 
 
 class Series(np.ndarray):
-    """What one of pandas has: rows behind `iloc`, of which Keras makes a column."""
+    """Stands in for a pandas Series, of which Keras makes a column."""
 
     def __new__(cls, values):
         return np.asarray(values).view(cls)

@@ -61,6 +61,10 @@ copy.compile(type(model.optimizer).from_config(model.optimizer.get_config()), "m
 copy.fit(x, x[:, :1], batch_size=8, epochs=2, shuffle=False, verbose=0)
 cached = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8).cache(f"{folder}/out/cached")
 copy.fit(cached, epochs=2, verbose=0)
+space = keras.utils.FeatureSpace({"first": "float"}, output_mode="concat")
+space.adapt(tf.data.Dataset.from_tensor_slices({"first": x[:, 0]}))
+space.save(f"{folder}/out/space.keras")
+loaded.append(keras.models.load_model(f"{folder}/out/space.keras")({"first": x[:4, 0]}))
 try:
     os.mkdir(f"{folder}/out")
     raised = 0

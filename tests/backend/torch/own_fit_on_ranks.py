@@ -7,6 +7,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "shared"), str(Path(__file__).pa
 
 import fit_on_ranks as common  # noqa: E402
 import keras  # noqa: E402
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from covering import full  # noqa: E402
@@ -130,3 +131,16 @@ def check_a_script_draws_the_same_numbers_on_all_ranks_after_fit():
         drawn.append(torch.randperm(1000).tolist())
     assert drawn[0] != drawn[1]
     assert all(others == drawn for others in comm.all_gather_object(drawn))
+
+
+def check_an_ignored_class_with_sample_weights():
+    weights = np.random.default_rng(0).uniform(0, 2, 98).astype("float32")
+
+    def build():
+        layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
+        model = keras.Sequential(layers)
+        options = {"from_logits": True, "ignore_class": 1, "reduction": "mean_with_sample_weight"}
+        model.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(**options))
+        return model
+
+    return equal(build, (*digits(98), weights))
