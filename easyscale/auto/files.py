@@ -119,12 +119,14 @@ class Files:
         """Record that the chief names a file `chiefs` that this rank names `own`."""
         if chiefs != own:
             end = len(os.path.commonprefix([chiefs[::-1], own[::-1]]))
+            while end and chiefs[-end].isalnum():  # the whole number or word is another
+                end -= 1
             self._named_here[chiefs[: len(chiefs) - end]] = own[: len(own) - end]
 
     def _here(self, chiefs: str) -> str:
         """Return this rank's name of a file of the chief's."""
         for begin, own in self._named_here.items():
-            if chiefs.startswith(begin):
+            if chiefs.startswith(begin) and not chiefs[len(begin) : len(begin) + 1].isalnum():
                 return own + chiefs.removeprefix(begin)
         return chiefs
 
